@@ -1,0 +1,31 @@
+// Backward: walks the tape in reverse topological order, on the calling thread.
+//
+// A leaf's gradient is final when every node of this pass that uses the leaf has run; its hooks fire right then, while
+// the rest of backward still lies ahead. Nodes run in the reverse order of their recording, so that the order in which
+// gradients become final is the same on all ranks that run the same program.
+#pragma once
+
+#include <functional>
+
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep {
+
+// Differentiates `root`, a float32 scalar (InvalidArgument otherwise, or when nothing below it wants a gradient, or
+// when backward ran on it before: the tape is freed on the way). Gradients add to those of earlier passes unless
+// cleared. If a node or a hook throws, the tape and what was queued for the end are dropped and the exception passes on.
+void backward(const Tensor& root);
+
+// Is a backward pass running on this thread?
+bool in_backward();
+
+// During a pass: calls `callback` once, when all nodes have run and all hooks have fired, in order of queuing.
+// Throws InvalidArgument outside a pass.
+void at_end_of_backward(std::function<void()> callback);
+
+// Calls `callback` at the end of every backward pass that goes through `result`, before those queued by
+// at_end_of_backward() in that pass. How a wrapper learns of passes that reach none of its parameters. No effect on a
+// result that was not recorded.
+void at_end_of_backward_through(const Tensor& result, std::function<void()> callback);
+
+}  // namespace lockstep

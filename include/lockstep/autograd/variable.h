@@ -1,0 +1,68 @@
+// What autograd keeps beside a tensor: whether it wants a gradient, where that gradient lives, and its hooks.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep {
+
+// Marks a leaf (a parameter): backward computes its gradient into grad().
+void require_grad(const Tensor& leaf, bool wanted = true);
+bool requires_grad(const Tensor& tensor);  // a leaf that is marked, or a result that depends on one
+
+// The gradient of a leaf: same shape as the leaf. Undefined until the first backward or bind_grad().
+Tensor grad(const Tensor& leaf);
+// True once backward (or mark_grad_written) wrote the gradient since the last clear_grad().
+bool has_grad(const Tensor& leaf);
+// "No gradient": the next backward overwrites the memory instead of adding to it. Costs nothing, touches no memory.
+void clear_grad(const Tensor& leaf);
+// Declares that the gradient's memory holds a value although backward did not write it (the reducer's zeros).
+void mark_grad_written(const Tensor& leaf);
+// The gradient lives in this memory from now on (a slot in a bucket). The present value, if any, is copied there.
+void bind_grad(const Tensor& leaf, Buffer slot);
+
+// Called on the backward thread when the leaf's gradient is final for this pass, in order of registration.
+using GradHook = std::function<void(const Tensor& leaf)>;
+
+// Removes its hook when it goes (or by remove()). Movable.
+class HookHandle {
+ public:
+  HookHandle() = default;
+  explicit HookHandle(std::function<void()> remove) : remove_(std::move(remove)) {}
+  HookHandle(HookHandle&& other) noexcept : remove_(std::exchange(other.remove_, nullptr)) {}
+  HookHandle& operator=(HookHandle&& other) noexcept {
+    if (this != &other) {
+      remove();
+      remove_ = std::exchange(other.remove_, nullptr);
+    }
+    return *this;
+  }
+  ~HookHandle() { remove(); }
+  void remove() {
+    if (auto remove = std::exchange(remove_, nullptr)) remove();
+  }
+  void detach() { remove_ = nullptr; }  // the hook stays for good
+
+ private:
+  std::function<void()> remove_;
+};
+[[nodiscard]] HookHandle on_grad_ready(const Tensor& leaf, GradHook hook);
+
+// While one lives, operators of this thread record nothing: evaluation.
+class NoGrad {
+ public:
+  NoGrad();
+  ~NoGrad();
+  NoGrad(const NoGrad&) = delete;
+  NoGrad& operator=(const NoGrad&) = delete;
+  static bool active();
+
+ private:
+  bool before_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,69 @@
+// The backend seam: the collectives on raw buffers. The other of Lockstep's two seams.
+//
+// Adding a backend: one folder below src/comm, one line in src/comm/backends.cpp, and the conformance suite runs over
+// it. A backend is used by one process group. The group numbers the calls, checks the arguments and calls the backend
+// in sequence order; a backend compares the ranks' signatures, moves the data, keeps the deadline.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "lockstep/comm/operation.h"
+#include "lockstep/comm/work.h"
+#include "lockstep/core/buffer.h"
+#include "lockstep/core/place.h"
+
+namespace lockstep {
+
+class Device;
+class Store;
+
+// Bytes that this rank sent to peers, by the wire they took. Tests use them to prove which wire was used.
+struct TransportCounters {
+  std::uint64_t shared_memory_bytes = 0;  // read from peers' memory
+  std::uint64_t tcp_bytes = 0;            // payload written to sockets
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual std::string_view name() const = 0;       // "ring", "nccl", ...
+  virtual std::string_view transport() const = 0;  // "shm", "tcp", ...
+
+  // Runs the operation to its end in the calling thread. Everything issued before has completed first.
+  virtual void run(const Operation& operation) = 0;
+  // Queues it and returns. Operations of one backend execute in the order of the calls.
+  virtual Work start(const Operation& operation) = 0;
+
+  // Memory that collectives work on in place, at the best speed. Collective: all ranks ask for the same bytes in the
+  // same order (checked). Zeroed, aligned to a page.
+  virtual Buffer allocate(std::size_t bytes) = 0;
+
+  // Wakes every waiter of this group, on all ranks that can be reached; all later calls throw PeerLost with `reason`.
+  virtual void abort(const std::string& reason) = 0;
+
+  // Announces that this rank needs nothing more from its peers; called once by the group's destructor. Never throws,
+  // never waits for peers: a rank that has finished is not lost.
+  virtual void leave() noexcept = 0;
+
+  virtual TransportCounters counters() const = 0;
+};
+
+// What a backend gets to know when a group is made. `store` and the timeouts outlive the backend.
+struct BackendContext {
+  Place place;
+  std::shared_ptr<Store> store;             // scoped to this group: keys do not clash with another group's
+  std::string token;                        // the job's secret; peers prove that they know it; empty: LOCKSTEP_INSECURE=1
+  std::string transport;                    // "auto", "shm" or "tcp"
+  std::string advertise_address;            // numeric address under which peers reach this rank
+  std::chrono::milliseconds timeout;        // a collective's default deadline
+  std::chrono::milliseconds store_timeout;  // for the rendezvous
+};
+
+// Makes the backend called `name` ("ring", ...); throws InvalidArgument that lists the ones built in. Collective.
+std::unique_ptr<Backend> make_backend(std::string_view name, const BackendContext& context);
+
+}  // namespace lockstep

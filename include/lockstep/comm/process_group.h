@@ -1,0 +1,111 @@
+// The process group: all ranks of a job, and the collectives among them.
+//
+// Order: all ranks call the same collectives on a group in the same order; the group numbers the calls and every call
+// is checked against the peers' (kind, count, type, op, root, what for). A disagreement throws MismatchError with both
+// sides on every rank, a dead peer PeerLost, a peer that stays away TimeoutError; the group is then unusable and later
+// calls throw the same at once.
+// Threads: one thread at a time may call into a group; Work may be used from any.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/comm/backend.h"
+#include "lockstep/comm/operation.h"
+#include "lockstep/comm/store.h"
+#include "lockstep/comm/work.h"
+#include "lockstep/core/device.h"
+#include "lockstep/core/place.h"
+
+namespace lockstep {
+
+struct ProcessGroupOptions {
+  std::string backend = {};    // "": LOCKSTEP_BACKEND, else "ring"
+  std::string transport = {};  // "": LOCKSTEP_TRANSPORT, else "auto": shared memory when handing over a memfd works, else TCP
+  std::optional<std::chrono::milliseconds> timeout = {};        // a collective's deadline; LOCKSTEP_TIMEOUT_S, else 5 min
+  std::optional<std::chrono::milliseconds> store_timeout = {};  // the rendezvous'; LOCKSTEP_STORE_TIMEOUT_S, else 60 s
+};
+
+// What a single call may say beyond its data.
+struct CallOptions {
+  Purpose purpose = {};
+  std::chrono::milliseconds timeout{0};  // 0: the group's
+  DeviceKind device = DeviceKind::kCpu;  // where the pointers live: chooses the backend
+};
+
+class ProcessGroup {
+ public:
+  // Joins the ranks that meet in `store`. Blocks until all have come or the store timeout names who is missing. Most
+  // programs call init_process_group() instead; tests make groups of threads with this.
+  static std::shared_ptr<ProcessGroup> create(const Place& place, std::shared_ptr<Store> store, std::string token,
+                                              const ProcessGroupOptions& options = {}, std::string advertise_address = "127.0.0.1");
+  // A group around backends made by hand (one a device kind), for tests and simulations.
+  static std::shared_ptr<ProcessGroup> wrap(const Place& place, std::unique_ptr<Backend> cpu_backend,
+                                            std::chrono::milliseconds timeout = std::chrono::minutes(5));
+  ~ProcessGroup();  // leaves: peers do not count this rank as lost, and are not waited for
+
+  const Place& place() const;
+  int rank() const { return place().rank; }
+  int world_size() const { return place().world_size; }
+  Device& local_device() const;
+
+  // -- collectives. `data`: `count` elements, in place; registered memory (allocate) is fastest, any pointer works.
+  // The plain form blocks; the async form returns at once and the buffer is the group's until the Work is done.
+  // count 0 is fine everywhere.
+  void all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op = ReduceOp::kSum, const CallOptions& = {});
+  Work all_reduce_async(void* data, std::size_t count, DType dtype, ReduceOp op = ReduceOp::kSum, const CallOptions& = {});
+
+  void broadcast(void* data, std::size_t count, DType dtype, int root, const CallOptions& = {});
+  Work broadcast_async(void* data, std::size_t count, DType dtype, int root, const CallOptions& = {});
+
+  // receive: world_size x count elements, rank r's at r * count. `send` may be receive + rank * count.
+  void all_gather(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& = {});
+  Work all_gather_async(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& = {});
+
+  void barrier(const CallOptions& = {});
+
+  template <typename T>
+  void all_reduce(std::span<T> data, ReduceOp op = ReduceOp::kSum, const CallOptions& call = {}) {
+    all_reduce(data.data(), data.size(), kDTypeOf<T>, op, call);
+  }
+  template <typename T>
+  void broadcast(std::span<T> data, int root, const CallOptions& call = {}) {
+    broadcast(data.data(), data.size(), kDTypeOf<T>, root, call);
+  }
+
+  // Byte strings of any length, over the CPU backend: `text` of `root` to all; everybody's to all, by rank.
+  std::string broadcast_text(std::string_view text, int root, const CallOptions& = {});
+  std::vector<std::string> all_gather_text(std::string_view text, const CallOptions& = {});
+
+  // Registered memory, zeroed, see Backend::allocate. Collective.
+  Buffer allocate(std::size_t bytes, DeviceKind device = DeviceKind::kCpu);
+
+  // Wakes all ranks out of their collectives with PeerLost(reason); see Backend::abort.
+  void abort(const std::string& reason);
+
+  // The backend of a device kind; throws InvalidArgument when the group has none.
+  Backend& backend(DeviceKind device = DeviceKind::kCpu) const;
+
+ private:
+  class Impl;
+  explicit ProcessGroup(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Joins the job that the environment describes and makes its group this thread's default: RANK, WORLD_SIZE, LOCAL_RANK,
+// LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT (torchrun's and lockrun's), or Open MPI's variables under mpirun; with none
+// of these, rank 0 of 1. Blocks until all ranks have come. Throws InvalidArgument for a broken environment and
+// RendezvousError naming the address, or the ranks that are missing.
+std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& options = {});
+
+// The group that init_process_group() made in this thread, while it lives; else null.
+std::shared_ptr<ProcessGroup> default_process_group();
+
+}  // namespace lockstep

@@ -1,0 +1,46 @@
+// Work: one asynchronous collective. A small handle that is copied freely; making one allocates nothing.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+namespace lockstep {
+
+class Stream;
+
+// Where a backend's operations complete, in the order in which they were issued. A Work is a ticket to it.
+class CompletionQueue {
+ public:
+  virtual ~CompletionQueue() = default;
+  virtual bool done(std::uint64_t ticket) = 0;  // never blocks; throws the operation's error if it failed
+  virtual void wait(std::uint64_t ticket) = 0;  // blocks the host; see Work::wait
+  // Orders what is queued on `stream` from now on after the operation. On the CPU the same as wait().
+  virtual void order_before(std::uint64_t ticket, Stream& stream) = 0;
+};
+
+// Any thread may use a Work. The buffers of the call belong to it until it is done.
+class Work {
+ public:
+  Work() = default;  // done already
+  Work(std::shared_ptr<CompletionQueue> queue, std::uint64_t ticket) : queue_(std::move(queue)), ticket_(ticket) {}
+
+  bool done() const { return !queue_ || queue_->done(ticket_); }
+
+  // Blocks until the operation is complete on the host. Throws what went wrong (MismatchError, PeerLost,
+  // TimeoutError); every operation has a deadline, so wait() always returns.
+  void wait() const {
+    if (queue_) queue_->wait(ticket_);
+  }
+
+  // GPU: returns at once, and `stream` waits on the device. CPU: blocks.
+  void order_before(Stream& stream) const {
+    if (queue_) queue_->order_before(ticket_, stream);
+  }
+
+ private:
+  std::shared_ptr<CompletionQueue> queue_;
+  std::uint64_t ticket_ = 0;
+};
+
+}  // namespace lockstep

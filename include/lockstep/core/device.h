@@ -1,0 +1,76 @@
+// The device seam: memory, copies, streams, events and the kernel table. One of the two seams of Lockstep.
+//
+// Everything above this header is written once and runs on every device. Adding an operator: one kernel a device, one
+// line in KernelTable (kernels.h), one test that runs on every device present and compares with the CPU's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/buffer.h"
+#include "lockstep/core/kernels.h"
+
+namespace lockstep {
+
+enum class DeviceKind : std::uint8_t { kCpu, kCuda };
+
+// An ordered queue of a device's work. On the CPU every call has completed when it returns.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual void synchronize() = 0;  // blocks until everything queued so far is done
+};
+
+// A mark in a stream that another stream, or the host, can wait for.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual void record(Stream& stream) = 0;
+  virtual void order_before(Stream& later) = 0;  // what is queued on `later` from now on runs after the mark
+  virtual bool done() const = 0;                 // never blocks
+  virtual void synchronize() = 0;                // blocks the host until the mark is reached
+};
+
+// What the device's caching allocator did so far. After warm-up a training step must not raise system_allocations.
+struct AllocatorStats {
+  std::uint64_t system_allocations = 0;  // blocks asked from the system (malloc, cudaMalloc)
+  std::uint64_t cache_hits = 0;          // allocations served from freed blocks
+  std::size_t bytes_in_use = 0;          // handed out now
+  std::size_t bytes_held = 0;            // in use + cached
+};
+
+// A device of this process. Devices live as long as the process; pass them by reference. All members are thread-safe.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual DeviceKind kind() const = 0;
+  virtual int index() const = 0;         // 0 on the CPU, the CUDA ordinal on a GPU
+  virtual std::string name() const = 0;  // "cpu", "cuda:0"
+
+  // Uninitialised memory, aligned to 64 bytes at least, from a caching allocator; 0 bytes give a valid empty buffer.
+  // Throws Error when the memory is exhausted (asked, held, free).
+  virtual Buffer allocate(std::size_t bytes) = 0;
+  virtual AllocatorStats allocator_stats() const = 0;
+
+  // Copies `bytes`, ordered on `stream`; blocks only on the CPU. The ranges must not overlap.
+  virtual void copy(void* destination, const void* source, std::size_t bytes, Stream& stream) = 0;
+
+  virtual Stream& default_stream() = 0;
+  virtual std::unique_ptr<Stream> new_stream() = 0;
+  virtual std::unique_ptr<Event> new_event() = 0;
+
+  // The operators of this device, see kernels.h.
+  virtual const KernelTable& kernels() const = 0;
+};
+
+// The host's processor: always there.
+Device& cpu_device();
+
+// The device of this rank: the GPU of `local_rank` when CUDA is built in and present, else the CPU.
+Device& local_device(int local_rank);
+
+}  // namespace lockstep

@@ -1,0 +1,39 @@
+// Names of the environment variables that Lockstep reads or sets, in one place, and how they are parsed.
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace lockstep::env {
+
+// The contract of torchrun, mpirun wrappers and Kubernetes' training operators: set by the launcher, read by each rank.
+inline constexpr const char* kRank = "RANK";
+inline constexpr const char* kWorldSize = "WORLD_SIZE";
+inline constexpr const char* kLocalRank = "LOCAL_RANK";
+inline constexpr const char* kLocalWorldSize = "LOCAL_WORLD_SIZE";
+inline constexpr const char* kMasterAddr = "MASTER_ADDR";
+inline constexpr const char* kMasterPort = "MASTER_PORT";
+
+inline constexpr const char* kToken = "LOCKSTEP_TOKEN";                   // the job's secret
+inline constexpr const char* kTokenFile = "LOCKSTEP_TOKEN_FILE";          // or a file that holds it
+inline constexpr const char* kInsecure = "LOCKSTEP_INSECURE";             // "1": off loopback without a token
+inline constexpr const char* kBackend = "LOCKSTEP_BACKEND";               // ring (default)
+inline constexpr const char* kTransport = "LOCKSTEP_TRANSPORT";           // auto (default), shm, tcp
+inline constexpr const char* kTimeout = "LOCKSTEP_TIMEOUT_S";             // a collective's deadline, default 300
+inline constexpr const char* kStoreTimeout = "LOCKSTEP_STORE_TIMEOUT_S";  // rendezvous deadline, default 60
+inline constexpr const char* kLogLevel = "LOCKSTEP_LOG_LEVEL";            // trace, debug, info (default), warn, error
+inline constexpr const char* kData = "LOCKSTEP_DATA";                     // folder that holds the data sets
+inline constexpr const char* kTerminalWidth = "LOCKSTEP_TERMINAL_WIDTH";  // set by lockrun: columns of its terminal, absent in a log
+inline constexpr const char* kStoreHosted = "LOCKSTEP_STORE_HOSTED";      // set by lockrun: "1", it serves the store itself
+
+// The value, or nullopt when unset or empty.
+std::optional<std::string> text(const char* name);
+
+// The value as an integer in [low, high], nullopt when unset. Throws InvalidArgument naming variable and value when
+// it is not a number or out of range.
+std::optional<long> integer(const char* name, long low, long high);
+
+// The same for a value that is at hand; `name` is for the message.
+long parse_integer(const char* name, const std::string& value, long low, long high);
+
+}  // namespace lockstep::env

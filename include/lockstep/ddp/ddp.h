@@ -1,0 +1,68 @@
+// DistributedDataParallel: the one place where the reducer meets autograd.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/nn/module.h"
+#include "lockstep/reduce/reducer.h"
+
+namespace lockstep {
+
+struct DistributedDataParallelOptions {
+  BucketCaps caps = {};
+  CommHook comm_hook = {};        // empty: average
+  bool broadcast_buffers = true;  // rank 0's buffers to all before each forward in training mode, when there are any
+};
+
+// Wraps a module that every rank built alike. Construction is collective: compares the parameters' count, names and
+// shapes with rank 0's (MismatchError names the first difference), broadcasts rank 0's parameters and buffers, moves
+// every gradient into its slot of a bucket, installs the hooks. From then on backward() averages the gradients over
+// all ranks by itself, while it runs; when it returns they are final.
+//
+// A parameter that a pass does not reach counts as a zero gradient; the first such pass warns and names it.
+// With a world of one nothing is communicated, everything else is the same. The module must outlive the wrapper; its
+// parameters must not be replaced afterwards. Backward must run on the thread that runs the other collectives.
+class DistributedDataParallel {
+ public:
+  DistributedDataParallel(nn::Module& module, std::shared_ptr<ProcessGroup> group, const DistributedDataParallelOptions& options = {});
+  ~DistributedDataParallel();
+
+  Tensor forward(const Tensor& x);
+  Tensor operator()(const Tensor& x) { return forward(x); }
+
+  nn::Module& module() const;
+  ProcessGroup& group() const;
+  std::vector<nn::NamedTensor> parameters() const;  // the bare module's names
+
+  // While one lives, backward adds to the local gradients and communicates nothing: gradient accumulation.
+  class NoSync {
+   public:
+    explicit NoSync(DistributedDataParallel& ddp);
+    ~NoSync();
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+
+   private:
+    DistributedDataParallel& ddp_;
+    bool before_;
+  };
+  [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
+
+  const Reducer& reducer() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// SHA-256 over names, shapes and bytes of the tensors, in hex: equal on ranks whose replicas are equal bit for bit.
+std::string hash_of(const std::vector<nn::NamedTensor>& tensors);
+// Throws MismatchError that names the ranks whose hash differs from rank 0's. Collective.
+void check_replicas_equal(ProcessGroup& group, const std::vector<nn::NamedTensor>& tensors, const char* what);
+
+}  // namespace lockstep

@@ -1,0 +1,33 @@
+// Starting ranks: spawn them, watch them, end all when one fails. What lockrun's main and in-program spawn() share.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace lockstep::launch {
+
+struct LaunchSpec {
+  int ranks = 1;
+  std::vector<std::string> command;  // program and arguments; looked up in PATH
+  bool prefix = true;                // "[rank] " in front of every line
+  bool bind_cores = true;            // disjoint cores for each rank, when the inherited affinity has enough
+  std::chrono::milliseconds grace = std::chrono::milliseconds(1500);  // SIGTERM to SIGKILL once a rank failed
+};
+
+// Runs the job to its end and returns the exit code that the launcher should leave with: 0, the first failing rank's
+// code, or 128 + signal. Prints rank, cause and the rank's last stderr lines on failure. Call from the main thread
+// of a process without other threads.
+int launch(const LaunchSpec& spec);
+
+// Runs `fn` as `n` ranks, processes made by fork, under the same rules: in the parent returns launch()'s exit code to
+// leave with; `fn` runs in the children and its result is the rank's exit code. When the environment says that this
+// process is a rank already (lockrun, mpirun), runs `fn` in place.
+int spawn(int n, int argc, char** argv, const std::function<int(int argc, char** argv)>& fn);
+
+// Which cores each rank gets: disjoint, contiguous shares of `cores`; empty lists when there are fewer cores than
+// ranks. A pure function.
+std::vector<std::vector<int>> assign_cores(const std::vector<int>& cores, int ranks);
+
+}  // namespace lockstep::launch

@@ -1,0 +1,37 @@
+// Optimizers: what step() does to the parameters, and the state that a checkpoint keeps.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/nn/module.h"
+
+namespace lockstep::optim {
+
+class Optimizer {
+ public:
+  explicit Optimizer(std::vector<nn::NamedTensor> parameters);
+  virtual ~Optimizer() = default;
+
+  // Updates every parameter that has a gradient since the last zero_grad(). Elementwise and without contraction: ranks
+  // with equal weights and gradients keep equal weights, whatever their CPUs.
+  virtual void step() = 0;
+  // Forgets the gradients: the next backward overwrites them. Touches no memory.
+  void zero_grad();
+
+  virtual float lr() const = 0;
+  virtual void set_lr(float lr) = 0;
+
+  // What a checkpoint saves beside the weights, named "<parameter>.<state>" ("conv1.weight.momentum"). The tensors are
+  // the live ones: loading writes into them.
+  virtual std::vector<nn::NamedTensor> state() = 0;
+  virtual std::string kind() const = 0;  // "SGD"
+
+  const std::vector<nn::NamedTensor>& parameters() const { return parameters_; }
+
+ protected:
+  std::vector<nn::NamedTensor> parameters_;
+};
+
+}  // namespace lockstep::optim

@@ -1,0 +1,32 @@
+// Stochastic gradient descent with momentum (classical or Nesterov's) and weight decay; the formula is at SgdParams in
+// core/kernels.h. One fused pass over all parameters.
+#pragma once
+
+#include "lockstep/core/kernels.h"
+#include "lockstep/optim/optimizer.h"
+
+namespace lockstep::optim {
+
+struct SGDOptions {
+  float lr = 0.01f;
+  float momentum = 0;
+  bool nesterov = false;  // needs momentum
+  float weight_decay = 0;
+};
+
+class SGD : public Optimizer {
+ public:
+  SGD(std::vector<nn::NamedTensor> parameters, const SGDOptions& options = {});
+  void step() override;
+  float lr() const override { return options_.lr; }
+  void set_lr(float lr) override { options_.lr = lr; }
+  std::vector<nn::NamedTensor> state() override;
+  std::string kind() const override { return "SGD"; }
+
+ private:
+  SGDOptions options_;
+  std::vector<Tensor> momenta_;     // zero at first; empty without momentum
+  std::vector<SgdTensor> tensors_;  // what step() hands to the kernel, kept so that a step allocates nothing
+};
+
+}  // namespace lockstep::optim

@@ -1,0 +1,47 @@
+// Which gradient lies in which bucket, and where. A pure function: the same on all ranks because its input is.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/device.h"
+#include "lockstep/core/dtype.h"
+
+namespace lockstep {
+
+// All that the reducer knows of a parameter.
+struct GradientInfo {
+  std::string name;
+  std::size_t count = 0;  // elements
+  DType dtype = DType::kFloat32;
+  DeviceKind device = DeviceKind::kCpu;
+
+  std::size_t bytes() const { return count * size_of(dtype); }
+};
+
+struct BucketCaps {
+  std::size_t first_bucket_bytes = std::size_t{1} << 20;  // small, so that the first all-reduce starts early
+  std::size_t bucket_bytes = std::size_t{25} << 20;
+};
+
+// A gradient's place in its bucket.
+struct Slot {
+  std::size_t gradient = 0;  // index into the list of gradients
+  std::size_t offset = 0;    // bytes from the bucket's begin, a multiple of 64
+};
+
+struct BucketLayout {
+  std::vector<Slot> slots;  // in the order in which the gradients are expected to become ready
+  std::size_t bytes = 0;    // 64-byte slots, padding included; the padding is zero and is reduced along
+  DType dtype = DType::kFloat32;
+  DeviceKind device = DeviceKind::kCpu;
+};
+
+// Walks the gradients in reverse order of registration (backward's order, roughly), appends each to the open bucket of
+// its dtype and device, and closes that bucket on reaching its cap. A gradient larger than the cap has its own bucket.
+// Buckets are numbered in the order of their last gradient: the order in which they are reduced.
+std::vector<BucketLayout> plan_buckets(std::span<const GradientInfo> gradients, const BucketCaps& caps);
+
+}  // namespace lockstep

@@ -1,0 +1,75 @@
+// The reducer: gradients become ready one by one, full buckets are averaged across ranks while backward still runs.
+//
+// Knows neither tensors nor autograd, only {name, count, dtype, device} and mark_ready(index), so that any framework's
+// model can use it. One backward pass is: mark_ready() for each gradient as it becomes final, then finish().
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/reduce/bucket_plan.h"
+
+namespace lockstep {
+
+// A bucket that is about to be reduced, as a comm hook sees it.
+struct BucketView {
+  int index = 0;
+  void* data = nullptr;
+  std::size_t count = 0;  // elements, padding included
+  DType dtype = DType::kFloat32;
+  DeviceKind device = DeviceKind::kCpu;
+};
+
+// Starts the reduction of a bucket and returns its Work. It must leave the average in place when the Work is done. The
+// default is one all_reduce with ReduceOp::kAvg.
+using CommHook = std::function<Work(ProcessGroup&, const BucketView&)>;
+
+struct ReducerOptions {
+  BucketCaps caps = {};
+  CommHook comm_hook = {};  // empty: average
+};
+
+// What happened in the last pass. Times are seconds since the pass's first mark_ready().
+struct BucketTimes {
+  double ready = 0;     // its last gradient arrived
+  double launched = 0;  // the all-reduce was issued (buckets before it were launched)
+  double waited = 0;    // finish() blocked this long for it
+};
+
+class Reducer {
+ public:
+  // Collective: allocates every bucket from the group's backend, registered and zeroed. The group must outlive it.
+  Reducer(std::shared_ptr<ProcessGroup> group, std::vector<GradientInfo> gradients, ReducerOptions options = {});
+  ~Reducer();  // waits for what is under way; never throws
+
+  // The memory of gradient i inside its bucket, valid as long as the reducer lives: write gradients here.
+  Buffer slot(std::size_t gradient) const;
+
+  // Gradient i is final. Starts every bucket that is full, strictly in bucket order. Throws Error naming the gradient
+  // when it was marked already in this pass, and what a failed collective threw.
+  void mark_ready(std::size_t gradient);
+
+  // Ends the pass: gradients that never came are set to zero and reduced as such (other ranks may have them), then
+  // waits until all buckets are averaged (GPU: orders the default stream after them). Returns the indices of the
+  // gradients that never came; their slots hold the other ranks' average afterwards.
+  std::vector<std::size_t> finish();
+
+  // True between the first mark_ready() and finish().
+  bool in_pass() const;
+
+  const std::vector<GradientInfo>& gradients() const;
+  const std::vector<BucketLayout>& buckets() const;
+  std::span<const BucketTimes> last_pass() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,53 @@
+// Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+//
+// A number is a pure function of (seed, stream, index), so that what rank r draws never depends on what others drew.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep {
+
+// One block: 128 random bits for a 128-bit counter and a 64-bit key.
+std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key);
+
+// A sequence of numbers of one (seed, stream). Cheap to make: one a sample, one a parameter.
+class Philox {
+ public:
+  Philox(std::uint64_t seed, std::uint64_t stream, std::uint64_t first_block = 0);
+
+  std::uint32_t next();  // uniform over all 32-bit values
+  float uniform();       // [0, 1), 24 bits
+  float uniform(float low, float high) { return low + (high - low) * uniform(); }
+  std::uint32_t below(std::uint32_t bound);  // [0, bound), unbiased; bound > 0
+  float normal();                            // mean 0, standard deviation 1 (Box-Muller)
+
+ private:
+  std::uint64_t seed_, stream_, block_;
+  std::array<std::uint32_t, 4> words_{};
+  int used_ = 4;
+  float spare_normal_ = 0;
+  bool has_spare_ = false;
+};
+
+// The seed of this thread's model initialisation and the stream of the next parameter. Each initialised tensor takes
+// the next stream: weights depend on the seed and the order of construction alone, never on the rank.
+struct RandomState {
+  std::uint64_t seed = 0;
+  std::uint64_t next_stream = 0;
+
+  bool operator==(const RandomState&) const = default;
+};
+void manual_seed(std::uint64_t seed);  // restarts the streams
+RandomState random_state();
+void set_random_state(const RandomState& state);
+
+// Fill a float32 tensor on any device from this thread's next stream.
+void fill_uniform(const Tensor& tensor, float low, float high);
+void fill_normal(const Tensor& tensor, float mean, float standard_deviation);
+// Normal, redrawn outside two standard deviations (TensorFlow's truncated_normal).
+void fill_truncated_normal(const Tensor& tensor, float mean, float standard_deviation);
+
+}  // namespace lockstep

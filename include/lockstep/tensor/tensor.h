@@ -1,0 +1,108 @@
+// Tensor: a contiguous block of numbers with a shape, a dtype and a device. A handle: copies share the same memory.
+//
+// Images are (N, H, W, C). This header knows nothing of autograd: what differentiates hangs on a Tensor as an
+// AutogradMeta, which autograd/ implements.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "lockstep/core/buffer.h"
+#include "lockstep/core/device.h"
+#include "lockstep/core/dtype.h"
+#include "lockstep/core/error.h"
+#include "lockstep/tensor/shape.h"
+
+namespace lockstep {
+
+class Tensor;
+
+// What autograd keeps beside a tensor; see autograd/variable.h.
+class AutogradMeta {
+ public:
+  virtual ~AutogradMeta() = default;
+  virtual void backward(const Tensor& root) = 0;
+};
+
+class Tensor {
+ public:
+  Tensor() = default;  // undefined: no memory
+
+  // Uninitialised memory from the device's allocator.
+  static Tensor empty(const Shape& shape, DType dtype = DType::kFloat32, Device& device = cpu_device());
+  static Tensor zeros(const Shape& shape, DType dtype = DType::kFloat32, Device& device = cpu_device());
+  static Tensor full(const Shape& shape, float value, Device& device = cpu_device());
+  // A view of memory that exists; `buffer` must hold at least shape.count() elements.
+  static Tensor wrap(Buffer buffer, const Shape& shape, DType dtype = DType::kFloat32);
+  // A copy of `values`, on the CPU.
+  template <typename T>
+  static Tensor from(std::span<const T> values, const Shape& shape);
+
+  bool defined() const { return impl_ != nullptr; }
+  const Shape& shape() const { return impl().shape; }
+  std::int64_t count() const { return impl().count; }
+  DType dtype() const { return impl().dtype; }
+  Device& device() const { return *impl().buffer.device(); }
+  std::size_t bytes() const { return static_cast<std::size_t>(count()) * size_of(dtype()); }
+  const Buffer& buffer() const { return impl().buffer; }
+
+  // The elements, on the tensor's device. Throws InvalidArgument when T is not the dtype.
+  template <typename T>
+  T* data() const {
+    check_dtype(kDTypeOf<T>);
+    return reinterpret_cast<T*>(impl().buffer.data());
+  }
+  // The elements of a CPU tensor.
+  template <typename T>
+  std::span<T> span() const {
+    return {data<T>(), static_cast<std::size_t>(count())};
+  }
+
+  // The value of a one-element float tensor; blocks until the device has computed it.
+  float item() const;
+
+  // The same memory under another shape of equal count (no autograd: see ops.h's reshape).
+  Tensor reshaped(const Shape& shape) const;
+  // A copy on `device` (this tensor itself when it is there already). Not differentiable.
+  Tensor to(Device& device) const;
+  Tensor clone() const;
+  void copy_from(const Tensor& source) const;  // same shape and dtype, any device
+  void fill(float value) const;
+
+  // Makes this handle, and every copy of it, stand for other memory of the same shape, dtype: how a module moves to a
+  // device, and how a gradient becomes a view of a bucket.
+  void rebind(Buffer buffer) const;
+
+  // Differentiates this scalar with respect to every leaf below it, see autograd/engine.h.
+  void backward() const;
+
+  AutogradMeta* autograd_meta() const { return impl_ ? impl_->autograd.get() : nullptr; }
+  void set_autograd_meta(std::shared_ptr<AutogradMeta> meta) const { impl().autograd = std::move(meta); }
+  bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
+
+ private:
+  struct Impl {
+    Buffer buffer;
+    Shape shape;
+    std::int64_t count = 0;
+    DType dtype = DType::kFloat32;
+    std::shared_ptr<AutogradMeta> autograd;
+  };
+  Impl& impl() const;  // throws InvalidArgument when undefined
+  void check_dtype(DType wanted) const;
+
+  std::shared_ptr<Impl> impl_;
+};
+
+template <typename T>
+Tensor Tensor::from(std::span<const T> values, const Shape& shape) {
+  Tensor tensor = empty(shape, kDTypeOf<T>);
+  if (static_cast<std::int64_t>(values.size()) != shape.count())
+    throw InvalidArgument("Tensor::from: {} values do not fill shape {}", values.size(), shape.text());
+  std::copy(values.begin(), values.end(), tensor.data<T>());
+  return tensor;
+}
+
+}  // namespace lockstep

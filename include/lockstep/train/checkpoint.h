@@ -1,0 +1,56 @@
+// Checkpoints: a folder a step, written by rank 0, that is either whole or not there.
+//
+//   run/ckpt/step-00000120/model.safetensors      weights under the bare model's names; read by Python's safetensors
+//                          optimizer.safetensors  the optimizer's state
+//                          state.json             step, epoch, sampler position, random state, versions, bucket layout
+//                          manifest.json          SHA-256 and size of every file above
+//   run/ckpt/latest        the folder's name and the SHA-256 of its manifest; replaced last
+// A checkpoint is written to a temporary folder, synced, renamed; then `latest` moves; then all but the newest
+// `keep` are removed. A crash at any point leaves the one before intact.
+// Convolution weights are saved as they lie in memory, OHWI, and flatten is H, W, C: the metadata says so.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/data/sampler.h"
+#include "lockstep/ddp/ddp.h"
+#include "lockstep/nn/module.h"
+#include "lockstep/optim/optimizer.h"
+
+namespace lockstep {
+
+// What a checkpoint is made of. Only the model is needed.
+struct CheckpointParts {
+  nn::Module& model;  // the bare one, not the wrapper
+  optim::Optimizer* optimizer = nullptr;
+  data::DistributedSampler* sampler = nullptr;
+  const DistributedDataParallel* ddp = nullptr;  // for the bucket layout
+  std::int64_t step = 0;                         // steps done
+  std::int64_t epoch = 0;
+  std::shared_ptr<ProcessGroup> group = nullptr;  // null: the thread's default group; none: a job of one
+  int keep = 2;                                   // checkpoints that stay, the new one counted
+};
+
+// Rank 0 writes; other ranks return at once. Returns the checkpoint's folder (on every rank). Throws FileError naming
+// file and reason; the previous checkpoint then still stands and nothing half-written is left.
+std::string save_checkpoint(const std::string& folder, const CheckpointParts& parts);
+
+struct CheckpointState {
+  std::int64_t step = 0;
+  std::int64_t epoch = 0;
+  int world_size = 1;  // of the run that wrote it
+  std::string folder;  // what was read
+};
+
+// Collective. Rank 0 alone reads (the folder may exist on its machine only) and verifies every checksum, then
+// broadcasts; parameters, buffers, optimizer state, sampler and random state take the saved values. Afterwards ranks
+// compare hashes. Returns nullopt on all ranks when there is no `latest`. A damaged checkpoint or another model's:
+// FileError with file and difference, the same on every rank, and nothing was changed.
+std::optional<CheckpointState> load_checkpoint(const std::string& folder, const CheckpointParts& parts);
+
+}  // namespace lockstep

@@ -1,0 +1,41 @@
+// What a person sees of a training run. Only rank 0 prints.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace lockstep {
+
+struct ProgressOptions {
+  bool enabled = true;                // rank 0
+  std::optional<int> terminal_width;  // a line that is redrawn; absent: plain lines
+  std::int64_t total_steps = 0;
+  std::int64_t steps_per_epoch = 0;
+  std::int64_t log_every = 20;  // steps between two lines of a log
+};
+
+// Terminal: one line, redrawn by '\r': epoch, step, loss, images/s, time left. Log: `step 120 loss 1.234 5120 images/s`.
+class Progress {
+ public:
+  explicit Progress(const ProgressOptions& options);
+  ~Progress();  // ends a line that is still open
+  void step(std::int64_t step, float loss, std::int64_t images_since_last_call);
+  void message(const std::string& line);  // a whole line of its own, above the redrawn one
+
+ private:
+  struct Impl;
+  ProgressOptions options_;
+  std::chrono::steady_clock::time_point last_drawn_{}, last_step_{};
+  double images_per_second_ = 0;
+  bool line_open_ = false;
+};
+
+// LOCKSTEP_TERMINAL_WIDTH under lockrun, else stdout's width when it is a terminal, else absent.
+std::optional<int> terminal_width();
+
+// Throws Error("loss is not finite ...") naming step and rank when it is NaN or infinite.
+void check_finite_loss(float loss, std::int64_t step, int rank);
+
+}  // namespace lockstep

@@ -1,0 +1,96 @@
+#include "src/core/cpu_device.h"
+
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr std::size_t kAlignment = 64;  // a cache line, and an AVX-512 vector
+constexpr std::size_t kSmallest = 64;
+
+// Size classes: 64, 80, 96, 112, 128, 160, ...: four to each power of two.
+struct SizeClass {
+  std::size_t index;
+  std::size_t bytes;
+};
+
+SizeClass size_class_of(std::size_t bytes) {
+  if (bytes <= kSmallest) return {0, kSmallest};
+  const std::size_t power = std::bit_width(bytes - 1) - 1;  // 2^power < bytes <= 2^(power+1)
+  const std::size_t step = std::size_t{1} << (power - 2);
+  const std::size_t quarter = (bytes - (std::size_t{1} << power) + step - 1) / step;  // 1..4
+  return {(power - 6) * 4 + quarter, (std::size_t{1} << power) + quarter * step};
+}
+
+class CpuStream : public Stream {
+ public:
+  void synchronize() override {}
+};
+
+class CpuEvent : public Event {
+ public:
+  void record(Stream&) override {}
+  void order_before(Stream&) override {}
+  bool done() const override { return true; }
+  void synchronize() override {}
+};
+
+}  // namespace
+
+Buffer CachingAllocator::allocate(std::size_t bytes) {
+  const SizeClass size_class = size_class_of(bytes);
+  LOCKSTEP_CHECK(size_class.index < kClasses, "allocation of {} bytes", bytes);
+  std::byte* block = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    auto& cached = free_[size_class.index];
+    if (!cached.empty()) {
+      block = cached.back();
+      cached.pop_back();
+      ++stats_.cache_hits;
+      stats_.bytes_in_use += size_class.bytes;
+    }
+  }
+  if (block == nullptr) {
+    const std::size_t rounded = (size_class.bytes + kAlignment - 1) / kAlignment * kAlignment;
+    block = static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
+    const std::lock_guard lock(mutex_);
+    if (block == nullptr)
+      throw Error("cpu allocator: {} bytes asked, {} in use, {} held, and the system has no more", bytes, stats_.bytes_in_use,
+                  stats_.bytes_held);
+    ++stats_.system_allocations;
+    stats_.bytes_in_use += size_class.bytes;
+    stats_.bytes_held += size_class.bytes;
+  }
+  return Buffer(block, bytes, &device_, [this, block, index = size_class.index] { give_back(block, index); });
+}
+
+void CachingAllocator::give_back(std::byte* block, std::size_t size_class) {
+  const std::lock_guard lock(mutex_);
+  const std::size_t power = size_class == 0 ? 0 : (size_class - 1) / 4 + 6;
+  const std::size_t bytes =
+      size_class == 0 ? kSmallest : (std::size_t{1} << power) + ((size_class - 1) % 4 + 1) * (std::size_t{1} << (power - 2));
+  stats_.bytes_in_use -= bytes;
+  free_[size_class].push_back(block);
+}
+
+AllocatorStats CachingAllocator::stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+CpuDevice::CpuDevice(const KernelTable& kernels) : kernels_(kernels), default_stream_(std::make_unique<CpuStream>()) {}
+
+void CpuDevice::copy(void* destination, const void* source, std::size_t bytes, Stream&) {
+  if (bytes != 0) std::memcpy(destination, source, bytes);
+}
+
+std::unique_ptr<Stream> CpuDevice::new_stream() { return std::make_unique<CpuStream>(); }
+std::unique_ptr<Event> CpuDevice::new_event() { return std::make_unique<CpuEvent>(); }
+
+}  // namespace lockstep

@@ -1,0 +1,38 @@
+#include "lockstep/core/cpu_dispatch.h"
+
+#include <algorithm>
+
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+
+namespace {
+
+Isa supported() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq"))
+    return Isa::kAvx512;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Isa::kAvx2;
+#endif
+  return Isa::kBaseline;
+}
+
+Isa wanted() {
+  const auto name = env::text("LOCKSTEP_ISA");
+  if (!name || *name == "avx512") return Isa::kAvx512;
+  if (*name == "avx2") return Isa::kAvx2;
+  if (*name == "baseline") return Isa::kBaseline;
+  throw InvalidArgument("environment: LOCKSTEP_ISA='{}' is none of baseline, avx2, avx512", *name);
+}
+
+}  // namespace
+
+Isa cpu_isa() {
+  static const Isa kIsa = std::min(supported(), wanted());
+  return kIsa;
+}
+
+}  // namespace lockstep
