@@ -37,7 +37,7 @@ class DistributedDataParallel {
 
   nn::Module& module() const;
   ProcessGroup& group() const;
-  std::vector<nn::NamedTensor> parameters() const;  // the bare module's names
+  std::vector<NamedTensor> parameters() const;  // the bare module's names
 
   // While one lives, backward adds to the local gradients and communicates nothing: gradient accumulation.
   class NoSync {
@@ -61,8 +61,8 @@ class DistributedDataParallel {
 };
 
 // SHA-256 over names, shapes and bytes of the tensors, in hex: equal on ranks whose replicas are equal bit for bit.
-std::string hash_of(const std::vector<nn::NamedTensor>& tensors);
+std::string hash_of(const std::vector<NamedTensor>& tensors);
 // Throws MismatchError that names the ranks whose hash differs from rank 0's. Collective.
-void check_replicas_equal(ProcessGroup& group, const std::vector<nn::NamedTensor>& tensors, const char* what);
+void check_replicas_equal(ProcessGroup& group, const std::vector<NamedTensor>& tensors, const char* what);
 
 }  // namespace lockstep

@@ -13,14 +13,11 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/variable.h"
-#include "lockstep/tensor/tensor.h"
+#include "lockstep/tensor/named_tensor.h"
 
 namespace lockstep::nn {
 
-struct NamedTensor {
-  std::string name;  // dotted path from the module it was asked of: "conv1.weight"
-  Tensor tensor;
-};
+using lockstep::NamedTensor;
 
 // Neither copied nor moved: children are members of the derived class and are known by address.
 class Module {

@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/nn/module.h"
+#include "lockstep/tensor/named_tensor.h"
 
 namespace lockstep::optim {
 
 class Optimizer {
  public:
-  explicit Optimizer(std::vector<nn::NamedTensor> parameters);
+  explicit Optimizer(std::vector<NamedTensor> parameters);
   virtual ~Optimizer() = default;
 
   // Updates every parameter that has a gradient since the last zero_grad(). Elementwise and without contraction: ranks
@@ -25,13 +25,13 @@ class Optimizer {
 
   // What a checkpoint saves beside the weights, named "<parameter>.<state>" ("conv1.weight.momentum"). The tensors are
   // the live ones: loading writes into them.
-  virtual std::vector<nn::NamedTensor> state() = 0;
+  virtual std::vector<NamedTensor> state() = 0;
   virtual std::string kind() const = 0;  // "SGD"
 
-  const std::vector<nn::NamedTensor>& parameters() const { return parameters_; }
+  const std::vector<NamedTensor>& parameters() const { return parameters_; }
 
  protected:
-  std::vector<nn::NamedTensor> parameters_;
+  std::vector<NamedTensor> parameters_;
 };
 
 }  // namespace lockstep::optim

@@ -16,11 +16,11 @@ struct SGDOptions {
 
 class SGD : public Optimizer {
  public:
-  SGD(std::vector<nn::NamedTensor> parameters, const SGDOptions& options = {});
+  SGD(std::vector<NamedTensor> parameters, const SGDOptions& options = {});
   void step() override;
   float lr() const override { return options_.lr; }
   void set_lr(float lr) override { options_.lr = lr; }
-  std::vector<nn::NamedTensor> state() override;
+  std::vector<NamedTensor> state() override;
   std::string kind() const override { return "SGD"; }
 
  private:

@@ -1,0 +1,15 @@
+// A tensor and the name under which people, checkpoints and messages know it.
+#pragma once
+
+#include <string>
+
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep {
+
+struct NamedTensor {
+  std::string name;  // dotted path from the module it was asked of: "conv1.weight"
+  Tensor tensor;
+};
+
+}  // namespace lockstep
