@@ -1,0 +1,197 @@
+// Convolution: NHWC activations as they are, while oneDNN chooses the layout of the weights. Reordering them costs a
+// hundredth of the convolution; its kernels for plain OHWI weights are several times slower.
+//
+// A thread keeps what it prepared, by shape: no locks, and after a shape's first step nothing is built or asked from the
+// system.
+#include <list>
+#include <optional>
+
+#include "kernels/onednn/kernels.h"
+#include "kernels/onednn/onednn.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep::onednn {
+
+namespace {
+
+enum class Pass { kForward, kBackwardData, kBackwardWeights };
+
+struct Key {
+  Pass pass;
+  Conv2dShape shape;
+  bool bias, relu;
+
+  bool operator==(const Key&) const = default;
+};
+
+Desc plain(const Dims& dims, Tag tag) { return {dims, dnnl::memory::data_type::f32, tag}; }
+
+// oneDNN names dimensions in this order whatever their order in memory.
+Dims weight_dims(const Conv2dShape& s) { return {s.out_channels, s.in_channels, s.kernel_height, s.kernel_width}; }
+
+ConvolutionDescs describe(const Key& key) {
+  const Conv2dShape& s = key.shape;
+  return {.x = plain({s.batch, s.in_channels, s.in_height, s.in_width}, Tag::nhwc),
+          .weight = plain(weight_dims(s), Tag::any),
+          .bias = key.bias ? plain({s.out_channels}, Tag::a) : Desc(),
+          .y = plain({s.batch, s.out_channels, s.out_height, s.out_width}, Tag::nhwc),
+          .strides = {s.stride_height, s.stride_width},
+          .pad_begin = {s.pad_top, s.pad_left},
+          .pad_end = {s.pad_bottom, s.pad_right}};
+}
+
+// A prepared pass: the primitive, and the way between the caller's OHWI weights and its own layout.
+struct Plan {
+  Key key;
+  ConvolutionDescs descs;
+  Desc caller_weight, own_weight, scratch;
+  dnnl::primitive primitive;
+  std::optional<dnnl::reorder> reorder;
+
+  explicit Plan(const Key& wanted) : key(wanted), descs(describe(wanted)) {
+    const auto attributes = with_user_scratchpad();
+    caller_weight = plain(weight_dims(key.shape), Tag::ohwi);
+    if (key.pass == Pass::kForward) {
+      const auto desc = forward_desc(descs, key.relu ? with_relu(attributes) : attributes);
+      prepare(desc, desc.weights_desc(), dnnl::convolution_forward(desc));
+    } else if (key.pass == Pass::kBackwardData) {
+      const auto desc = backward_data_desc(descs, attributes);
+      prepare(desc, desc.weights_desc(), dnnl::convolution_backward_data(desc));
+    } else {
+      const auto desc = backward_weights_desc(descs, attributes);
+      prepare(desc, desc.diff_weights_desc(), dnnl::convolution_backward_weights(desc));
+    }
+  }
+
+ private:
+  template <typename PrimitiveDesc>
+  void prepare(const PrimitiveDesc& desc, const Desc& weight, const dnnl::primitive& made) {
+    primitive = made;
+    scratch = desc.scratchpad_desc();
+    own_weight = weight;
+    if (own_weight == caller_weight) return;
+    const bool outwards = key.pass == Pass::kBackwardWeights;
+    const Desc& from = outwards ? own_weight : caller_weight;
+    const Desc& to = outwards ? caller_weight : own_weight;
+    reorder = dnnl::reorder(dnnl::reorder::primitive_desc(engine(), from, engine(), to));
+  }
+};
+
+// This thread's plans, the last used first; more than any network's layers, but not without bound.
+const Plan& plan_for(const Key& key) {
+  constexpr std::size_t kMost = 256;
+  thread_local std::list<Plan> plans;
+  for (auto plan = plans.begin(); plan != plans.end(); ++plan)
+    if (plan->key == key) {
+      plans.splice(plans.begin(), plans, plan);
+      return plans.front();
+    }
+  try {
+    plans.emplace_front(key);
+  } catch (const dnnl::error& error) {
+    throw Error("conv2d: oneDNN cannot run x ({}, {}, {}, {}) by weight ({}, {}, {}, {}): {}", key.shape.batch, key.shape.in_height,
+                key.shape.in_width, key.shape.in_channels, key.shape.out_channels, key.shape.kernel_height, key.shape.kernel_width,
+                key.shape.in_channels, error.what());
+  }
+  if (plans.size() > kMost) plans.pop_back();
+  return plans.front();
+}
+
+dnnl::stream& stream() {
+  thread_local dnnl::stream stream(engine());
+  return stream;
+}
+
+dnnl::memory memory_at(const Desc& desc, const void* data) { return {desc, engine(), const_cast<void*>(data)}; }
+
+Buffer allocate(const Desc& desc) { return cpu_device().allocate(desc.get_size()); }
+
+float* floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
+
+// Runs the plan with weights that flow in.
+void run_with_weights(const Plan& plan, const float* weight, std::unordered_map<int, dnnl::memory> arguments) {
+  Buffer reordered;
+  if (plan.reorder) {
+    reordered = allocate(plan.own_weight);
+    auto from = memory_at(plan.caller_weight, weight);
+    auto to = memory_at(plan.own_weight, reordered.data());
+    plan.reorder->execute(stream(), from, to);
+  }
+  const Buffer scratch = allocate(plan.scratch);
+  arguments[DNNL_ARG_WEIGHTS] = memory_at(plan.own_weight, plan.reorder ? floats(reordered) : weight);
+  arguments[DNNL_ARG_SCRATCHPAD] = memory_at(plan.scratch, scratch.data());
+  plan.primitive.execute(stream(), arguments);
+  stream().wait();
+}
+
+// Where a gradient is computed: in the caller's memory, or aside when it is to be added to what is there.
+class Target {
+ public:
+  Target(float* slot, std::int64_t count, bool accumulate, Stream& stream) : slot_(slot), count_(count), stream_(stream) {
+    if (accumulate) aside_ = cpu_device().allocate(count * sizeof(float));
+  }
+  float* data() const { return aside_ ? floats(aside_) : slot_; }
+  void finish() const {
+    if (aside_) cpu_device().kernels().accumulate(slot_, floats(aside_), count_, stream_);
+  }
+
+ private:
+  float* slot_;
+  std::int64_t count_;
+  Stream& stream_;
+  Buffer aside_;
+};
+
+std::int64_t x_count(const Conv2dShape& s) { return s.batch * s.in_height * s.in_width * s.in_channels; }
+std::int64_t y_count(const Conv2dShape& s) { return s.batch * s.out_height * s.out_width * s.out_channels; }
+std::int64_t weight_count(const Conv2dShape& s) { return s.out_channels * s.kernel_height * s.kernel_width * s.in_channels; }
+bool empty(const Conv2dShape& s) { return x_count(s) == 0 || y_count(s) == 0; }
+
+}  // namespace
+
+void conv2d(const Conv2dShape& shape, const float* x, const float* weight, const float* bias, bool relu, float* y, Stream& stream) {
+  if (empty(shape)) return reference_kernels().conv2d(shape, x, weight, bias, relu, y, stream);
+  const Plan& plan = plan_for({Pass::kForward, shape, bias != nullptr, relu});
+  std::unordered_map<int, dnnl::memory> arguments = {{DNNL_ARG_SRC, memory_at(plan.descs.x, x)},
+                                                     {DNNL_ARG_DST, memory_at(plan.descs.y, y)}};
+  if (bias != nullptr) arguments[DNNL_ARG_BIAS] = memory_at(plan.descs.bias, bias);
+  run_with_weights(plan, weight, std::move(arguments));
+}
+
+void conv2d_backward_data(const Conv2dShape& shape, const float* y_grad, const float* weight, float* x_grad, bool accumulate,
+                          Stream& stream) {
+  if (empty(shape)) return reference_kernels().conv2d_backward_data(shape, y_grad, weight, x_grad, accumulate, stream);
+  const Plan& plan = plan_for({Pass::kBackwardData, shape, false, false});
+  const Target target(x_grad, x_count(shape), accumulate, stream);
+  run_with_weights(plan, weight,
+                   {{DNNL_ARG_DIFF_DST, memory_at(plan.descs.y, y_grad)}, {DNNL_ARG_DIFF_SRC, memory_at(plan.descs.x, target.data())}});
+  target.finish();
+}
+
+void conv2d_backward_weights(const Conv2dShape& shape, const float* x, const float* y_grad, float* weight_grad, float* bias_grad,
+                             bool accumulate_weight, bool accumulate_bias, Stream& lane) {
+  if (empty(shape))
+    return reference_kernels().conv2d_backward_weights(shape, x, y_grad, weight_grad, bias_grad, accumulate_weight, accumulate_bias, lane);
+  const bool with_bias = bias_grad != nullptr;
+  const Plan& plan = plan_for({Pass::kBackwardWeights, shape, with_bias, false});
+  const Target weight_target(weight_grad, weight_count(shape), accumulate_weight, lane);
+  const Target bias_target(bias_grad, shape.out_channels, with_bias && accumulate_bias, lane);
+  const Buffer own = plan.reorder ? allocate(plan.own_weight) : Buffer();
+  const Buffer scratch = allocate(plan.scratch);
+  auto result = memory_at(plan.own_weight, plan.reorder ? floats(own) : weight_target.data());
+  std::unordered_map<int, dnnl::memory> arguments = {{DNNL_ARG_SRC, memory_at(plan.descs.x, x)},
+                                                     {DNNL_ARG_DIFF_DST, memory_at(plan.descs.y, y_grad)},
+                                                     {DNNL_ARG_DIFF_WEIGHTS, result},
+                                                     {DNNL_ARG_SCRATCHPAD, memory_at(plan.scratch, scratch.data())}};
+  if (with_bias) arguments[DNNL_ARG_DIFF_BIAS] = memory_at(plan.descs.bias, bias_target.data());
+  plan.primitive.execute(stream(), arguments);
+  if (plan.reorder) {
+    auto target = memory_at(plan.caller_weight, weight_target.data());
+    plan.reorder->execute(stream(), result, target);
+  }
+  stream().wait();
+  weight_target.finish();
+  bias_target.finish();
+}
+
+}  // namespace lockstep::onednn
