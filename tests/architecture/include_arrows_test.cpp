@@ -1,0 +1,133 @@
+// Dependencies point one way. This test reads every #include of the library and fails on an arrow that the design does
+// not have. It is given the source root and also proves, on invented sources, that it would notice.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// core <- tensor <- autograd <- nn, optim, data;  core <- comm <- reduce;  ddp joins the two;  train, launch above.
+const std::map<std::string, std::set<std::string>> kMayInclude = {
+    {"core", {}},
+    {"kernels", {"core"}},
+    {"tensor", {"core"}},
+    {"autograd", {"core", "tensor"}},
+    {"nn", {"core", "tensor", "autograd"}},
+    {"optim", {"core", "tensor", "autograd"}},
+    {"data", {"core", "tensor", "autograd"}},
+    {"comm", {"core"}},
+    {"reduce", {"core", "comm"}},
+    {"ddp", {"core", "comm", "reduce", "tensor", "autograd", "nn"}},
+    {"train", {"core", "comm", "reduce", "tensor", "autograd", "nn", "optim", "data", "ddp"}},
+    {"launch", {"core", "comm"}},
+};
+
+// The layer that a path belongs to: include/lockstep/<layer>/, src/<layer>/, kernels/; empty for programs and tests.
+std::string layer_of(const std::string& path) {
+  static const std::regex kLayer("^(?:include/lockstep|lockstep|src)/([a-z]+)/|^(kernels)/");
+  std::smatch match;
+  if (!std::regex_search(path, match, kLayer)) return "";
+  return match[1].matched ? match[1].str() : match[2].str();
+}
+
+std::vector<std::string> includes_of(const std::string& text) {
+  static const std::regex kInclude(R"(^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">])", std::regex::multiline);
+  std::vector<std::string> found;
+  for (std::sregex_iterator it(text.begin(), text.end(), kInclude), end; it != end; ++it) found.push_back((*it)[1]);
+  return found;
+}
+
+// Sentences about arrows that may not be; empty when all is well.
+std::vector<std::string> forbidden_arrows(const std::string& path, const std::string& text) {
+  std::vector<std::string> faults;
+  const std::string layer = layer_of(path);
+  if (layer.empty()) return faults;
+  const auto allowed = kMayInclude.find(layer);
+  if (allowed == kMayInclude.end()) return {path + ": layer '" + layer + "' is not in the design"};
+  for (const std::string& included : includes_of(text)) {
+    if (path.rfind("include/", 0) == 0 && included.rfind("src/", 0) == 0) faults.push_back(path + " is public but includes " + included);
+    if (included == "lockstep/lockstep.h") faults.push_back(path + " includes the header that includes everything");
+    const std::string target = layer_of(included);
+    if (!target.empty() && target != layer && allowed->second.count(target) == 0)
+      faults.push_back(path + ": " + layer + " may not include " + target + " (" + included + ")");
+  }
+  return faults;
+}
+
+std::string read(const fs::path& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+bool is_source(const fs::path& path) {
+  const std::string extension = path.extension().string();
+  return extension == ".h" || extension == ".cpp" || extension == ".cu" || extension == ".cuh";
+}
+
+// Calls visit(path relative to the root, text) for every source of the library and its kernels.
+template <typename Visit>
+int for_each_source(Visit&& visit) {
+  int files = 0;
+  const fs::path root = LOCKSTEP_SOURCE_ROOT;
+  for (const char* folder : {"include", "src", "kernels"})
+    for (const auto& entry : fs::recursive_directory_iterator(root / folder))
+      if (entry.is_regular_file() && is_source(entry.path())) {
+        visit(entry.path().lexically_relative(root).generic_string(), read(entry.path()));
+        ++files;
+      }
+  return files;
+}
+
+TEST(IncludeArrows, NoneOfTheLibraryPointsBack) {
+  std::vector<std::string> faults;
+  const int files = for_each_source([&](const std::string& path, const std::string& text) {
+    for (std::string& fault : forbidden_arrows(path, text)) faults.push_back(std::move(fault));
+  });
+  EXPECT_GT(files, 60) << "the source root is wrong: " LOCKSTEP_SOURCE_ROOT;
+  for (const std::string& fault : faults) ADD_FAILURE() << fault;
+}
+
+TEST(IncludeArrows, TheReducerKnowsNeitherTensorsNorAutograd) {
+  int files = 0;
+  for_each_source([&](const std::string& path, const std::string& text) {
+    if (layer_of(path) != "reduce") return;
+    ++files;
+    for (const std::string& included : includes_of(text)) {
+      const std::string target = layer_of(included);
+      EXPECT_TRUE(target.empty() || target == "reduce" || target == "comm" || target == "core") << path << " includes " << included;
+    }
+  });
+  EXPECT_GE(files, 3);
+}
+
+TEST(IncludeArrows, CudaIsNamedOnlyBehindTheSeams) {
+  static const std::regex kConditional(R"(^[ \t]*#[ \t]*(if|ifdef|ifndef|elif)\b.*CUDA)", std::regex::multiline);
+  for_each_source([&](const std::string& path, const std::string& text) {
+    const bool behind_seam = path.rfind("kernels/cuda/", 0) == 0 || path.rfind("src/comm/nccl/", 0) == 0 || path == "src/core/devices.cpp" ||
+                             path == "src/comm/backends.cpp";
+    EXPECT_TRUE(behind_seam || !std::regex_search(text, kConditional)) << path << " asks for CUDA by preprocessor";
+  });
+}
+
+TEST(IncludeArrows, AnArrowThatPointsBackIsNoticed) {
+  EXPECT_EQ(forbidden_arrows("src/reduce/x.cpp", "#include \"lockstep/tensor/tensor.h\"\n").size(), 1u);
+  EXPECT_EQ(forbidden_arrows("include/lockstep/core/x.h", "  #  include <lockstep/comm/store.h>\n").size(), 1u);
+  EXPECT_EQ(forbidden_arrows("include/lockstep/comm/x.h", "#include \"src/comm/y.h\"\n").size(), 1u);
+  EXPECT_EQ(forbidden_arrows("src/nn/x.cpp", "#include \"lockstep/lockstep.h\"\n").size(), 1u);
+  EXPECT_EQ(forbidden_arrows("src/magic/x.cpp", "").size(), 1u);
+  EXPECT_TRUE(forbidden_arrows("src/ddp/x.cpp", "#include \"lockstep/reduce/reducer.h\"\n#include <vector>\n").empty());
+  EXPECT_TRUE(forbidden_arrows("examples/x.cpp", "#include <lockstep/lockstep.h>\n").empty());
+}
+
+}  // namespace
