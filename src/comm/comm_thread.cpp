@@ -1,0 +1,126 @@
+#include "src/comm/comm_thread.h"
+
+#include <sched.h>
+
+#include <chrono>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace lockstep {
+
+namespace {
+
+void pause_cpu() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+constexpr int kPauses = 50;
+constexpr auto kYieldFor = std::chrono::milliseconds(1);
+
+}  // namespace
+
+CommThread::CommThread(std::function<void(const Operation&)> execute) : execute_(std::move(execute)) {}
+
+CommThread::~CommThread() {
+  stop_.store(true);
+  wake_sleepers();
+  if (thread_.joinable()) thread_.join();
+}
+
+// Waits as the design measured it: a few pauses, then yields for up to a millisecond, then sleep. Whoever changes what a
+// condition reads calls wake_sleepers() afterwards; the sequentially consistent counter makes sure that either the
+// sleeper sees the change or the waker sees the sleeper.
+template <typename Condition>
+void CommThread::await(Condition&& condition) {
+  for (int i = 0; i < kPauses; ++i) {
+    if (condition()) return;
+    pause_cpu();
+  }
+  const auto until = std::chrono::steady_clock::now() + kYieldFor;
+  do {
+    if (condition()) return;
+    sched_yield();
+  } while (std::chrono::steady_clock::now() < until);
+  std::unique_lock lock(mutex_);
+  sleepers_.fetch_add(1);
+  changed_.wait(lock, condition);
+  sleepers_.fetch_sub(1);
+}
+
+void CommThread::wake_sleepers() {
+  if (sleepers_.load() == 0) return;
+  const std::lock_guard lock(mutex_);  // a sleeper between its check and its sleep holds the mutex: do not slip past it
+  changed_.notify_all();
+}
+
+void CommThread::throw_if_broken() {
+  if (!broken_.load()) return;
+  const std::lock_guard lock(mutex_);
+  std::rethrow_exception(failure_);
+}
+
+void CommThread::fail(std::exception_ptr failure) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = std::move(failure);
+    broken_.store(true);
+  }
+  wake_sleepers();
+}
+
+void CommThread::run(const Operation& operation) {
+  wait(issued_.load());
+  throw_if_broken();
+  try {
+    execute_(operation);
+  } catch (...) {
+    fail(std::current_exception());
+    throw;
+  }
+}
+
+Work CommThread::start(const std::shared_ptr<CommThread>& self, const Operation& operation) {
+  CommThread& queue = *self;
+  queue.throw_if_broken();
+  const std::uint64_t ticket = queue.issued_.load() + 1;
+  if (ticket > kSlots) queue.wait(ticket - kSlots);  // the slot's former operation
+  queue.slots_[ticket % kSlots] = operation;
+  queue.issued_.store(ticket);
+  if (!queue.thread_.joinable())
+    queue.thread_ = std::thread([&queue] { queue.serve(); });
+  else
+    queue.wake_sleepers();
+  return Work(self, ticket);
+}
+
+void CommThread::serve() {
+  for (std::uint64_t ticket = 1;; ++ticket) {
+    await([&] { return issued_.load() >= ticket || stop_.load() || broken_.load(); });
+    if (stop_.load() || broken_.load()) return;
+    try {
+      execute_(slots_[ticket % kSlots]);
+    } catch (...) {
+      fail(std::current_exception());
+      return;
+    }
+    completed_.store(ticket);
+    wake_sleepers();
+  }
+}
+
+bool CommThread::done(std::uint64_t ticket) {
+  if (completed_.load() >= ticket) return true;
+  throw_if_broken();
+  return false;
+}
+
+void CommThread::wait(std::uint64_t ticket) {
+  await([&] { return completed_.load() >= ticket || broken_.load(); });
+  if (completed_.load() < ticket) throw_if_broken();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,66 @@
+// The communication thread of a rank: executes operations in the order of their issue, beside the caller's work.
+//
+// Shared by the backends that compute on the CPU. Issuing allocates nothing: operations lie in a fixed ring of slots and
+// complete in order, so that "operation t is done" is "completed >= t". A synchronous call runs in the calling thread
+// when nothing is under way, since a hand-over costs 3-4 us.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "lockstep/comm/operation.h"
+#include "lockstep/comm/work.h"
+
+namespace lockstep {
+
+// Threads: one thread at a time may call run() and start(); Work and fail() may be used from any.
+class CommThread : public CompletionQueue {
+ public:
+  // `execute` runs one operation to its end within the operation's deadline, or throws. It is never called twice at once.
+  explicit CommThread(std::function<void(const Operation&)> execute);
+  // Drops what has not begun, waits for the operation that is being executed.
+  ~CommThread() override;
+  CommThread(const CommThread&) = delete;
+  CommThread& operator=(const CommThread&) = delete;
+
+  void run(const Operation& operation);
+  // Blocks only when kSlots operations are under way. The thread starts with the first call.
+  static Work start(const std::shared_ptr<CommThread>& self, const Operation& operation);
+
+  // From now on every operation that is not complete, and every later one, throws `failure`. The first failure stays.
+  void fail(std::exception_ptr failure);
+
+  bool done(std::uint64_t ticket) override;
+  void wait(std::uint64_t ticket) override;
+  void order_before(std::uint64_t ticket, Stream&) override { wait(ticket); }
+
+ private:
+  static constexpr std::uint64_t kSlots = 256;
+
+  void serve();
+  void throw_if_broken();
+  template <typename Condition>
+  void await(Condition&& condition);
+  void wake_sleepers();
+
+  std::function<void(const Operation&)> execute_;
+  std::array<Operation, kSlots> slots_;      // operation t lies in slot t % kSlots, tickets count from 1
+  std::atomic<std::uint64_t> issued_{0};     // written by the caller
+  std::atomic<std::uint64_t> completed_{0};  // written by the communication thread
+  std::atomic<bool> broken_{false};
+  std::atomic<bool> stop_{false};
+  std::atomic<int> sleepers_{0};  // threads in the slow path of await()
+  std::exception_ptr failure_;    // guarded by mutex_
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::thread thread_;
+};
+
+}  // namespace lockstep
