@@ -94,7 +94,7 @@ TEST(IncludeArrows, NoneOfTheLibraryPointsBack) {
   const int files = for_each_source([&](const std::string& path, const std::string& text) {
     for (std::string& fault : forbidden_arrows(path, text)) faults.push_back(std::move(fault));
   });
-  EXPECT_GT(files, 60) << "the source root is wrong: " LOCKSTEP_SOURCE_ROOT;
+  EXPECT_GT(files, 50) << "the source root is wrong: " LOCKSTEP_SOURCE_ROOT;
   for (const std::string& fault : faults) ADD_FAILURE() << fault;
 }
 
@@ -108,7 +108,7 @@ TEST(IncludeArrows, TheReducerKnowsNeitherTensorsNorAutograd) {
       EXPECT_TRUE(target.empty() || target == "reduce" || target == "comm" || target == "core") << path << " includes " << included;
     }
   });
-  EXPECT_GE(files, 3);
+  EXPECT_GE(files, 2);
 }
 
 TEST(IncludeArrows, CudaIsNamedOnlyBehindTheSeams) {
