@@ -114,8 +114,8 @@ TEST(IncludeArrows, TheReducerKnowsNeitherTensorsNorAutograd) {
 TEST(IncludeArrows, CudaIsNamedOnlyBehindTheSeams) {
   static const std::regex kConditional(R"(^[ \t]*#[ \t]*(if|ifdef|ifndef|elif)\b.*CUDA)", std::regex::multiline);
   for_each_source([&](const std::string& path, const std::string& text) {
-    const bool behind_seam = path.rfind("kernels/cuda/", 0) == 0 || path.rfind("src/comm/nccl/", 0) == 0 || path == "src/core/devices.cpp" ||
-                             path == "src/comm/backends.cpp";
+    const bool behind_seam = path.rfind("kernels/cuda/", 0) == 0 || path.rfind("src/comm/nccl/", 0) == 0 ||
+                             path == "src/core/devices.cpp" || path == "src/comm/backends.cpp";
     EXPECT_TRUE(behind_seam || !std::regex_search(text, kConditional)) << path << " asks for CUDA by preprocessor";
   });
 }

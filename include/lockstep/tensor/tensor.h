@@ -4,6 +4,7 @@
 // AutogradMeta, which autograd/ implements.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>

@@ -1,0 +1,44 @@
+#include "lockstep/tensor/random.h"
+
+#include <cmath>
+#include <vector>
+
+namespace lockstep {
+
+namespace {
+
+thread_local RandomState this_threads_state;
+
+// Draws on the host and copies: a tensor's values do not depend on the device that it lies on.
+template <typename Draw>
+void fill_from_next_stream(const Tensor& tensor, Draw&& draw) {
+  Philox random(this_threads_state.seed, this_threads_state.next_stream++);
+  Tensor values = tensor.device().kind() == DeviceKind::kCpu ? tensor : Tensor::empty(tensor.shape());
+  for (float& value : values.span<float>()) value = draw(random);
+  tensor.copy_from(values);
+  tensor.device().default_stream().synchronize();
+}
+
+}  // namespace
+
+void manual_seed(std::uint64_t seed) { this_threads_state = {seed, 0}; }
+RandomState random_state() { return this_threads_state; }
+void set_random_state(const RandomState& state) { this_threads_state = state; }
+
+void fill_uniform(const Tensor& tensor, float low, float high) {
+  fill_from_next_stream(tensor, [=](Philox& random) { return random.uniform(low, high); });
+}
+
+void fill_normal(const Tensor& tensor, float mean, float standard_deviation) {
+  fill_from_next_stream(tensor, [=](Philox& random) { return mean + standard_deviation * random.normal(); });
+}
+
+void fill_truncated_normal(const Tensor& tensor, float mean, float standard_deviation) {
+  fill_from_next_stream(tensor, [=](Philox& random) {
+    float value = random.normal();
+    while (std::abs(value) > 2) value = random.normal();
+    return mean + standard_deviation * value;
+  });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,105 @@
+#include "lockstep/tensor/tensor.h"
+
+#include <vector>
+
+namespace lockstep {
+
+Tensor::Impl& Tensor::impl() const {
+  if (!impl_) throw InvalidArgument("Tensor: an undefined tensor was used");
+  return *impl_;
+}
+
+void Tensor::check_dtype(DType wanted) const {
+  if (dtype() != wanted)
+    throw InvalidArgument("Tensor: {} asked of a {} tensor of shape {}", name_of(wanted), name_of(dtype()), shape().text());
+}
+
+Tensor Tensor::wrap(Buffer buffer, const Shape& shape, DType dtype) {
+  const std::int64_t count = shape.count();
+  const std::size_t bytes = static_cast<std::size_t>(count) * size_of(dtype);
+  if (buffer.device() == nullptr || buffer.bytes() < bytes)
+    throw InvalidArgument("Tensor::wrap: shape {} of {} takes {} bytes, the buffer has {}", shape.text(), name_of(dtype), bytes,
+                          buffer.bytes());
+  Tensor tensor;
+  tensor.impl_ = std::make_shared<Impl>();
+  tensor.impl_->buffer = std::move(buffer);
+  tensor.impl_->shape = shape;
+  tensor.impl_->count = count;
+  tensor.impl_->dtype = dtype;
+  return tensor;
+}
+
+Tensor Tensor::empty(const Shape& shape, DType dtype, Device& device) {
+  return wrap(device.allocate(static_cast<std::size_t>(shape.count()) * size_of(dtype)), shape, dtype);
+}
+
+Tensor Tensor::zeros(const Shape& shape, DType dtype, Device& device) {
+  Tensor tensor = empty(shape, dtype, device);
+  if (dtype == DType::kFloat32) {
+    tensor.fill(0);
+  } else {
+    const std::vector<std::byte> zeros(tensor.bytes());
+    device.copy(tensor.buffer().data(), zeros.data(), zeros.size(), device.default_stream());
+    device.default_stream().synchronize();  // the zeros go out of scope
+  }
+  return tensor;
+}
+
+Tensor Tensor::full(const Shape& shape, float value, Device& device) {
+  Tensor tensor = empty(shape, DType::kFloat32, device);
+  tensor.fill(value);
+  return tensor;
+}
+
+float Tensor::item() const {
+  if (count() != 1) throw InvalidArgument("Tensor::item: shape {} has {} elements, not one", shape().text(), count());
+  float value = 0;
+  device().copy(&value, data<float>(), sizeof value, device().default_stream());
+  device().default_stream().synchronize();
+  return value;
+}
+
+Tensor Tensor::reshaped(const Shape& wanted) const {
+  if (wanted.count() != count()) throw InvalidArgument("Tensor::reshaped: {} cannot become {}", shape().text(), wanted.text());
+  return wrap(buffer(), wanted, dtype());
+}
+
+Tensor Tensor::to(Device& target) const {
+  if (&target == &device()) return *this;
+  Tensor copy = empty(shape(), dtype(), target);
+  copy.copy_from(*this);
+  return copy;
+}
+
+Tensor Tensor::clone() const {
+  Tensor copy = empty(shape(), dtype(), device());
+  copy.copy_from(*this);
+  return copy;
+}
+
+void Tensor::copy_from(const Tensor& source) const {
+  if (source.shape() != shape() || source.dtype() != dtype())
+    throw InvalidArgument("Tensor::copy_from: {} {} into {} {}", name_of(source.dtype()), source.shape().text(), name_of(dtype()),
+                          shape().text());
+  if (is_same(source) || count() == 0) return;
+  // The device that is no CPU knows how to copy both ways.
+  Device& copier = device().kind() == DeviceKind::kCpu ? source.device() : device();
+  copier.copy(buffer().data(), source.buffer().data(), bytes(), copier.default_stream());
+}
+
+void Tensor::fill(float value) const { device().kernels().fill(data<float>(), value, count(), device().default_stream()); }
+
+void Tensor::rebind(Buffer buffer) const {
+  if (buffer.device() == nullptr || buffer.bytes() < bytes())
+    throw InvalidArgument("Tensor::rebind: {} bytes do not hold shape {}", buffer.bytes(), shape().text());
+  impl().buffer = std::move(buffer);
+}
+
+void Tensor::backward() const {
+  if (autograd_meta() == nullptr)
+    throw InvalidArgument("backward: this tensor of shape {} was not computed from anything that wants a gradient",
+                          defined() ? shape().text() : "(undefined)");
+  autograd_meta()->backward(*this);
+}
+
+}  // namespace lockstep

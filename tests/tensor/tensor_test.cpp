@@ -1,0 +1,144 @@
+#include "lockstep/tensor/tensor.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "lockstep/tensor/random.h"
+
+namespace lockstep {
+namespace {
+
+TEST(Shape, CountsAndPrints) {
+  EXPECT_EQ(Shape{}.count(), 1);
+  EXPECT_EQ((Shape{2, 3, 4}).count(), 24);
+  EXPECT_EQ((Shape{2, 0}).count(), 0);
+  EXPECT_EQ((Shape{2, 3}).text(), "(2, 3)");
+  EXPECT_NE((Shape{2, 3}), (Shape{3, 2}));
+}
+
+TEST(Shape, RefusesWhatCannotBe) {
+  EXPECT_THROW((Shape{1, 1, 1, 1, 1, 1, 1}), InvalidArgument);
+  EXPECT_THROW((Shape{2, -1}), InvalidArgument);
+  const std::int64_t large = std::numeric_limits<std::int64_t>::max() / 2;
+  EXPECT_THROW((Shape{large, 3}).count(), InvalidArgument);
+}
+
+TEST(Tensor, CopiesOfAHandleShareTheMemory) {
+  const Tensor a = Tensor::zeros({2, 2});
+  const Tensor b = a;
+  b.fill(3);
+  EXPECT_EQ(a.span<float>()[3], 3);
+  EXPECT_TRUE(a.is_same(b));
+  const Tensor c = a.clone();
+  c.fill(4);
+  EXPECT_EQ(a.span<float>()[0], 3);
+}
+
+TEST(Tensor, RebindMovesEveryHandle) {
+  const Tensor a = Tensor::full({4}, 1);
+  const Tensor b = a;
+  const Buffer elsewhere = cpu_device().allocate(16);
+  a.rebind(elsewhere);
+  EXPECT_EQ(b.data<float>(), reinterpret_cast<float*>(elsewhere.data()));
+  EXPECT_THROW(a.rebind(cpu_device().allocate(15)), InvalidArgument);
+}
+
+TEST(Tensor, ReshapedIsAViewOfTheSameMemory) {
+  const std::array<float, 6> values = {1, 2, 3, 4, 5, 6};
+  const Tensor a = Tensor::from<float>(values, {2, 3});
+  const Tensor b = a.reshaped({3, 2});
+  EXPECT_EQ(b.data<float>(), a.data<float>());
+  EXPECT_THROW(a.reshaped({4}), InvalidArgument);
+  EXPECT_THROW(Tensor::from<float>(values, {7}), InvalidArgument);
+}
+
+TEST(Tensor, MisuseIsAnErrorThatSaysWhatWasAsked) {
+  const Tensor labels = Tensor::zeros({3}, DType::kInt64);
+  EXPECT_EQ(labels.span<std::int64_t>()[2], 0);
+  EXPECT_THROW(labels.data<float>(), InvalidArgument);
+  EXPECT_THROW(Tensor().shape(), InvalidArgument);
+  EXPECT_THROW(labels.item(), InvalidArgument);
+  EXPECT_THROW(Tensor::zeros({2}).copy_from(Tensor::zeros({3})), InvalidArgument);
+  EXPECT_THROW(Tensor::zeros({}).backward(), InvalidArgument);
+  EXPECT_EQ(Tensor::full({}, 2.5f).item(), 2.5f);
+}
+
+TEST(Tensor, MemoryComesBackFromTheCache) {
+  { const Tensor warm = Tensor::empty({1000}); }
+  const auto before = cpu_device().allocator_stats();
+  for (int i = 0; i < 10; ++i) const Tensor again = Tensor::empty({1000});
+  const auto after = cpu_device().allocator_stats();
+  EXPECT_EQ(after.system_allocations, before.system_allocations);
+  EXPECT_EQ(after.cache_hits, before.cache_hits + 10);
+  EXPECT_EQ(after.bytes_in_use, before.bytes_in_use);
+}
+
+// Known answers of Philox4x32-10 from the Random123 distribution (kat_vectors).
+TEST(Philox, GivesThePublishedAnswers) {
+  using Words = std::array<std::uint32_t, 4>;
+  EXPECT_EQ(philox4x32({0, 0, 0, 0}, {0, 0}), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(philox4x32({~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}), (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+            (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+TEST(Philox, StreamsAreReproducibleAndDistinct) {
+  Philox a(1, 2), again(1, 2), other_stream(1, 3), other_seed(2, 2);
+  bool stream_differs = false, seed_differs = false;
+  for (int i = 0; i < 64; ++i) {
+    const std::uint32_t value = a.next();
+    EXPECT_EQ(value, again.next());
+    stream_differs |= value != other_stream.next();
+    seed_differs |= value != other_seed.next();
+  }
+  EXPECT_TRUE(stream_differs && seed_differs);
+}
+
+TEST(Philox, BelowIsUniformWithinItsBound) {
+  Philox random(3, 0);
+  std::array<int, 7> counts{};
+  for (int i = 0; i < 70'000; ++i) ++counts.at(random.below(7));
+  for (const int count : counts) EXPECT_NEAR(count, 10'000, 500);  // five standard deviations
+  EXPECT_THROW(random.below(0), InvalidArgument);
+}
+
+TEST(Random, FillsHaveTheirMoments) {
+  manual_seed(7);
+  const Tensor normal = Tensor::empty({200'000}), truncated = Tensor::empty({100'000}), uniform = Tensor::empty({100'000});
+  fill_normal(normal, 2, 3);
+  fill_truncated_normal(truncated, 0, 1);
+  fill_uniform(uniform, -1, 3);
+  double mean = 0, square = 0;
+  for (const float value : normal.span<float>()) mean += value, square += double{value} * value;
+  mean /= 200'000;
+  EXPECT_NEAR(mean, 2, 0.05);
+  EXPECT_NEAR(std::sqrt(square / 200'000 - mean * mean), 3, 0.05);
+  for (const float value : truncated.span<float>()) EXPECT_LE(std::abs(value), 2.f);
+  for (const float value : uniform.span<float>()) EXPECT_TRUE(value >= -1 && value < 3);
+}
+
+TEST(Random, WeightsDependOnSeedAndOrderAlone) {
+  const auto draw = [](std::uint64_t seed) {
+    manual_seed(seed);
+    const Tensor first = Tensor::empty({5}), second = Tensor::empty({5});
+    fill_normal(first, 0, 1);
+    fill_normal(second, 0, 1);
+    return std::pair{first.span<float>()[4], second.span<float>()[4]};
+  };
+  EXPECT_EQ(draw(1), draw(1));
+  EXPECT_NE(draw(1), draw(2));
+  EXPECT_NE(draw(1).first, draw(1).second);
+  manual_seed(9);
+  const RandomState state = random_state();
+  const Tensor a = Tensor::empty({3}), b = Tensor::empty({3});
+  fill_uniform(a, 0, 1);
+  set_random_state(state);
+  fill_uniform(b, 0, 1);
+  EXPECT_EQ(a.span<float>()[2], b.span<float>()[2]);
+}
+
+}  // namespace
+}  // namespace lockstep
