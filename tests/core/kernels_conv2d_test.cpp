@@ -1,0 +1,167 @@
+// Convolutions and linear layers: the plain kernels against sums by hand, the device's against the plain ones.
+#include <fmt/format.h>
+
+#include <thread>
+
+#include "tests/core/kernels_support.h"
+
+namespace lockstep::testing {
+namespace {
+
+std::string name_of(const Conv2dShape& s) {
+  return fmt::format("x ({}, {}, {}, {}) kernel {}x{} to {} stride {}x{} pads {} {} {} {}", s.batch, s.in_height, s.in_width, s.in_channels,
+                     s.kernel_height, s.kernel_width, s.out_channels, s.stride_height, s.stride_width, s.pad_top, s.pad_left, s.pad_bottom,
+                     s.pad_right);
+}
+
+Conv2dShape shape_of(Index batch, Index height, Index width, Index channels, Index out, Index kernel_height, Index kernel_width,
+                     Index stride_height, Index stride_width, std::array<Index, 4> pads) {
+  Conv2dShape shape{batch,        height,        width,        channels, 0,       0,       out,    kernel_height,
+                    kernel_width, stride_height, stride_width, pads[0],  pads[1], pads[2], pads[3]};
+  shape.out_height = (height + pads[0] + pads[2] - kernel_height) / stride_height + 1;
+  shape.out_width = (width + pads[1] + pads[3] - kernel_width) / stride_width + 1;
+  return shape;
+}
+
+const std::vector<Conv2dShape>& shapes() {
+  static const std::vector<Conv2dShape> kShapes = {
+      shape_of(1, 4, 4, 1, 1, 3, 3, 1, 1, {0, 0, 0, 0}),    shape_of(3, 5, 7, 3, 5, 3, 2, 1, 1, {1, 0, 0, 1}),
+      shape_of(1, 9, 8, 5, 3, 5, 5, 2, 3, {2, 2, 2, 2}),    shape_of(3, 6, 6, 64, 64, 5, 5, 1, 1, {2, 2, 2, 2}),
+      shape_of(2, 12, 12, 3, 64, 5, 5, 1, 1, {2, 2, 2, 2}), shape_of(3, 7, 5, 16, 17, 1, 1, 1, 1, {0, 0, 0, 0}),
+      shape_of(1, 8, 8, 64, 1, 3, 3, 2, 2, {0, 0, 1, 1}),   shape_of(2, 3, 3, 2, 4, 3, 3, 1, 1, {3, 0, 1, 2}),
+      shape_of(0, 6, 6, 3, 4, 3, 3, 1, 1, {1, 1, 1, 1})};
+  return kShapes;
+}
+
+Index x_count(const Conv2dShape& s) { return s.batch * s.in_height * s.in_width * s.in_channels; }
+Index y_count(const Conv2dShape& s) { return s.batch * s.out_height * s.out_width * s.out_channels; }
+Index weight_count(const Conv2dShape& s) { return s.out_channels * s.kernel_height * s.kernel_width * s.in_channels; }
+
+TEST(PlainConv2d, MatchesSumsByHand) {
+  // A 2 x 2 image of two channels, one zero row above and one zero column to the left, kernel 2 x 2.
+  const Conv2dShape shape = shape_of(1, 2, 2, 2, 1, 2, 2, 1, 1, {1, 1, 0, 0});
+  const Floats x = {1, 2, 3, 4, 5, 6, 7, 8}, weight = {1, 10, 2, 20, 3, 30, 4, 40}, y_grad = {1, 0, 0, 2};
+  Floats bias = {0.5F}, y(4), x_grad(8), weight_grad(8), bias_grad(1);
+  plain().conv2d(shape, x.data(), weight.data(), bias.data(), false, y.data(), stream());
+  EXPECT_EQ(y, (Floats{84.5F, 235.5F, 302.5F, 650.5F}));
+  bias = {-300};
+  plain().conv2d(shape, x.data(), weight.data(), bias.data(), true, y.data(), stream());
+  EXPECT_EQ(y, (Floats{0, 0, 2, 350}));
+  plain().conv2d_backward_data(shape, y_grad.data(), weight.data(), x_grad.data(), false, stream());
+  EXPECT_EQ(x_grad, (Floats{6, 60, 4, 40, 6, 60, 8, 80}));
+  plain().conv2d_backward_weights(shape, x.data(), y_grad.data(), weight_grad.data(), bias_grad.data(), false, false, stream());
+  EXPECT_EQ(weight_grad, (Floats{2, 4, 6, 8, 10, 12, 15, 18}));
+  EXPECT_EQ(bias_grad, (Floats{3}));
+}
+
+TEST(PlainLinear, MatchesSumsByHand) {
+  const LinearShape shape{2, 3, 2};
+  const Floats x = {1, 2, 3, 4, 5, 6}, weight = {1, 0, 2, -1, 1, 0}, bias = {10, -2}, y_grad = {1, 2, 0, 3};
+  Floats y(4), x_grad(6), weight_grad(6), bias_grad = {100, 100};
+  plain().linear(shape, x.data(), weight.data(), bias.data(), true, y.data(), stream());
+  EXPECT_EQ(y, (Floats{17, 0, 26, 0}));
+  plain().linear_backward_data(shape, y_grad.data(), weight.data(), x_grad.data(), false, stream());
+  EXPECT_EQ(x_grad, (Floats{-1, 2, 2, -3, 3, 0}));
+  plain().linear_backward_weights(shape, x.data(), y_grad.data(), weight_grad.data(), bias_grad.data(), false, true, stream());
+  EXPECT_EQ(weight_grad, (Floats{1, 2, 3, 14, 19, 24}));
+  EXPECT_EQ(bias_grad, (Floats{101, 105}));
+}
+
+TEST(Conv2d, ForwardIsThePlainKernels) {
+  for (const Conv2dShape& s : shapes())
+    for (const bool relu : {false, true})
+      for (const bool with_bias : {false, true}) {
+        const Floats x = whole_numbers(x_count(s), 1), weight = whole_numbers(weight_count(s), 2), bias = whole_numbers(s.out_channels, 3);
+        Floats expected(y_count(s), 7), actual(y_count(s), 8);
+        plain().conv2d(s, x.data(), weight.data(), with_bias ? bias.data() : nullptr, relu, expected.data(), stream());
+        tested().conv2d(s, x.data(), weight.data(), with_bias ? bias.data() : nullptr, relu, actual.data(), stream());
+        expect_same_bits(actual, expected, name_of(s));
+      }
+}
+
+TEST(Conv2d, BackwardDataIsThePlainKernels) {
+  for (const Conv2dShape& s : shapes())
+    for (const bool accumulate : {false, true}) {
+      const Floats y_grad = whole_numbers(y_count(s), 4), weight = whole_numbers(weight_count(s), 5);
+      Floats expected = whole_numbers(x_count(s), 6), actual = expected;
+      plain().conv2d_backward_data(s, y_grad.data(), weight.data(), expected.data(), accumulate, stream());
+      tested().conv2d_backward_data(s, y_grad.data(), weight.data(), actual.data(), accumulate, stream());
+      expect_same_bits(actual, expected, name_of(s));
+    }
+}
+
+TEST(Conv2d, BackwardWeightsIsThePlainKernels) {
+  for (const Conv2dShape& s : shapes())
+    for (const bool accumulate : {false, true})
+      for (const bool with_bias : {false, true}) {
+        const Floats x = whole_numbers(x_count(s), 7), y_grad = whole_numbers(y_count(s), 8);
+        Floats expected = whole_numbers(weight_count(s), 9), actual = expected;
+        Floats expected_bias = whole_numbers(s.out_channels, 10), actual_bias = expected_bias;
+        plain().conv2d_backward_weights(s, x.data(), y_grad.data(), expected.data(), with_bias ? expected_bias.data() : nullptr, accumulate,
+                                        !accumulate, stream());
+        tested().conv2d_backward_weights(s, x.data(), y_grad.data(), actual.data(), with_bias ? actual_bias.data() : nullptr, accumulate,
+                                         !accumulate, stream());
+        expect_same_bits(actual, expected, name_of(s));
+        expect_same_bits(actual_bias, expected_bias, name_of(s) + ", bias");
+      }
+}
+
+TEST(Linear, IsThePlainKernels) {
+  for (const LinearShape& s : {LinearShape{1, 1, 1}, {3, 5, 7}, {128, 192, 10}, {2, 300, 65}, {0, 4, 3}, {3, 64, 64}})
+    for (const bool flag : {false, true}) {
+      const std::string name = fmt::format("linear ({}, {}) to {}, {}", s.batch, s.in_features, s.out_features, flag);
+      const Floats x = whole_numbers(s.batch * s.in_features, 1), weight = whole_numbers(s.in_features * s.out_features, 2);
+      const Floats bias = whole_numbers(s.out_features, 3), y_grad = whole_numbers(s.batch * s.out_features, 4);
+      const auto run = [&](const KernelTable& kernels) {
+        std::vector<Floats> results = {Floats(y_grad.size()), whole_numbers(x.size(), 5), whole_numbers(weight.size(), 6),
+                                       whole_numbers(bias.size(), 7)};
+        kernels.linear(s, x.data(), weight.data(), flag ? bias.data() : nullptr, !flag, results[0].data(), stream());
+        kernels.linear_backward_data(s, y_grad.data(), weight.data(), results[1].data(), flag, stream());
+        kernels.linear_backward_weights(s, x.data(), y_grad.data(), results[2].data(), results[3].data(), flag, !flag, stream());
+        return results;
+      };
+      const auto expected = run(plain()), actual = run(tested());
+      for (std::size_t i = 0; i < expected.size(); ++i) expect_same_bits(actual[i], expected[i], fmt::format("{}, result {}", name, i));
+    }
+}
+
+// Random floats: what a run computes does not depend on when or in which thread it runs.
+TEST(Conv2d, RepeatsItsBitsInEveryThread) {
+  const Conv2dShape s = shape_of(3, 6, 6, 64, 64, 5, 5, 1, 1, {2, 2, 2, 2});
+  const Floats x = uniform(x_count(s), 1), weight = uniform(weight_count(s), 2), y_grad = uniform(y_count(s), 3);
+  const auto run = [&] {
+    Floats results(y_count(s) + x_count(s) + weight_count(s));
+    float *y = results.data(), *x_grad = y + y_count(s), *weight_grad = x_grad + x_count(s);
+    tested().conv2d(s, x.data(), weight.data(), nullptr, true, y, stream());
+    tested().conv2d_backward_data(s, y_grad.data(), weight.data(), x_grad, false, stream());
+    tested().conv2d_backward_weights(s, x.data(), y_grad.data(), weight_grad, nullptr, false, false, stream());
+    return results;
+  };
+  const Floats first = run();
+  std::vector<Floats> others(3);
+  std::vector<std::thread> threads;
+  for (Floats& other : others) threads.emplace_back([&] { other = run(); });
+  for (std::thread& thread : threads) thread.join();
+  others.push_back(run());
+  for (const Floats& other : others) EXPECT_EQ(std::memcmp(first.data(), other.data(), first.size() * sizeof(float)), 0);
+}
+
+TEST(Conv2d, AsksTheSystemForNothingOnceWarm) {
+  const Conv2dShape s = shape_of(2, 8, 8, 16, 24, 3, 3, 1, 1, {1, 1, 1, 1});
+  const Floats x = uniform(x_count(s), 1), weight = uniform(weight_count(s), 2), y_grad = uniform(y_count(s), 3);
+  Floats y(y_count(s)), x_grad(x_count(s)), weight_grad(weight_count(s)), bias_grad(s.out_channels);
+  const auto step = [&] {
+    tested().conv2d(s, x.data(), weight.data(), nullptr, true, y.data(), stream());
+    tested().conv2d_backward_data(s, y_grad.data(), weight.data(), x_grad.data(), true, stream());
+    tested().conv2d_backward_weights(s, x.data(), y_grad.data(), weight_grad.data(), bias_grad.data(), true, true, stream());
+  };
+  step();
+  const AllocatorStats warm = cpu_device().allocator_stats();
+  for (int i = 0; i < 3; ++i) step();
+  const AllocatorStats after = cpu_device().allocator_stats();
+  EXPECT_EQ(after.system_allocations, warm.system_allocations);
+  EXPECT_EQ(after.bytes_in_use, warm.bytes_in_use);
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,166 @@
+// Elementwise kernels, bias, losses and the optimizer's step.
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "tests/core/kernels_support.h"
+
+namespace lockstep::testing {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+const std::vector<Index> kCounts = {0, 1, 7, 16, 17, 64, 1003};
+
+TEST(PlainElementwise, DoesWhatItsNameSays) {
+  const Floats a = {1, -2, 3}, b = {10, 20, 30};
+  Floats out(3), sum = {1, 1, 1}, y = {1, 2, 3, 4}, bias_grad = {5, 5};
+  plain().fill(out.data(), 2.5F, 3, stream());
+  EXPECT_EQ(out, (Floats{2.5F, 2.5F, 2.5F}));
+  plain().add(a.data(), b.data(), out.data(), 3, stream());
+  EXPECT_EQ(out, (Floats{11, 18, 33}));
+  plain().accumulate(sum.data(), a.data(), 3, stream());
+  EXPECT_EQ(sum, (Floats{2, -1, 4}));
+  plain().scale(a.data(), 2, out.data(), 3, true, stream());
+  EXPECT_EQ(out, (Floats{13, 14, 39}));
+  plain().relu(a.data(), out.data(), 3, stream());
+  EXPECT_EQ(out, (Floats{1, 0, 3}));
+  Floats grad = {7, 8, 9};
+  plain().relu_backward(out.data(), grad.data(), 3, stream());
+  EXPECT_EQ(grad, (Floats{7, 0, 9}));
+  plain().bias(y.data(), b.data(), 2, 2, stream());
+  EXPECT_EQ(y, (Floats{11, 22, 13, 24}));
+  plain().bias_backward(y.data(), bias_grad.data(), 2, 2, true, stream());
+  EXPECT_EQ(bias_grad, (Floats{29, 51}));
+}
+
+TEST(Elementwise, IsThePlainKernels) {
+  for (const Index count : kCounts)
+    for (const bool accumulate : {false, true}) {
+      const Floats a = uniform(count, 1), b = uniform(count, 2);
+      const auto run = [&](const KernelTable& kernels) {
+        std::vector<Floats> results(6, uniform(count, 3));
+        kernels.fill(results[0].data(), -1.5F, count, stream());
+        kernels.add(a.data(), b.data(), results[1].data(), count, stream());
+        kernels.accumulate(results[2].data(), a.data(), count, stream());
+        kernels.scale(a.data(), 0.3F, results[3].data(), count, accumulate, stream());
+        kernels.relu(a.data(), results[4].data(), count, stream());
+        kernels.relu_backward(a.data(), results[5].data(), count, stream());
+        return results;
+      };
+      const auto expected = run(plain()), actual = run(tested());
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        expect_same_bits(actual[i], expected[i], fmt::format("{} elements, operator {}", count, i));
+    }
+}
+
+TEST(Elementwise, ReluLetsNanThroughAndWorksInPlace) {
+  for (const KernelTable* kernels : {&plain(), &tested()}) {
+    Floats values(40, -1);
+    values[3] = kNan, values[20] = 2, values[37] = kNan;
+    kernels->relu(values.data(), values.data(), 40, stream());
+    for (Index i = 0; i < 40; ++i) {
+      if (i == 3 || i == 37)
+        EXPECT_TRUE(std::isnan(values[i])) << i;
+      else
+        EXPECT_EQ(values[i], i == 20 ? 2 : 0) << i;
+    }
+  }
+}
+
+TEST(Bias, IsThePlainKernels) {
+  for (const Index rows : {0, 1, 3, 4, 257, 1030})
+    for (const Index channels : {1, 3, 5, 64, 70})
+      for (const bool accumulate : {false, true}) {
+        const Floats values = whole_numbers(rows * channels, 1), bias = whole_numbers(channels, 2);
+        Floats expected = values, actual = values, expected_grad = bias, actual_grad = bias;
+        plain().bias(expected.data(), bias.data(), rows, channels, stream());
+        tested().bias(actual.data(), bias.data(), rows, channels, stream());
+        plain().bias_backward(values.data(), expected_grad.data(), rows, channels, accumulate, stream());
+        tested().bias_backward(values.data(), actual_grad.data(), rows, channels, accumulate, stream());
+        expect_same_bits(actual, expected, fmt::format("bias {} x {}", rows, channels));
+        expect_same_bits(actual_grad, expected_grad, fmt::format("bias gradient {} x {}", rows, channels));
+      }
+}
+
+TEST(CrossEntropy, MatchesValuesByHand) {
+  // softmax(0, ln 3) = (1/4, 3/4); softmax(1000, 1000) = (1/2, 1/2) without overflow.
+  const Floats logits = {0, std::log(3.0F), 1000, 1000};
+  const std::vector<Index> labels = {1, 0};
+  const float loss_grad = 2;
+  for (const KernelTable* kernels : {&plain(), &tested()}) {
+    float loss = 0;
+    Floats probabilities(4), grad = {0, 0, 10, 10};
+    kernels->softmax_cross_entropy(logits.data(), labels.data(), 2, 2, &loss, probabilities.data(), stream());
+    EXPECT_NEAR(loss, (std::log(4.0 / 3.0) + std::log(2.0)) / 2, 1e-6);
+    expect_close(probabilities, {0.25F, 0.75F, 0.5F, 0.5F}, 1e-6F, "probabilities");
+    kernels->softmax_cross_entropy_backward(probabilities.data(), labels.data(), 2, 2, &loss_grad, grad.data(), true, stream());
+    expect_close(grad, {0.25F, -0.25F, 9.5F, 10.5F}, 1e-6F, "gradient, accumulated");
+    kernels->softmax_cross_entropy_backward(probabilities.data(), labels.data(), 2, 2, &loss_grad, grad.data(), false, stream());
+    expect_close(grad, {0.25F, -0.25F, -0.5F, 0.5F}, 1e-6F, "gradient");
+  }
+}
+
+TEST(CrossEntropy, ShowsALogitThatIsNotANumber) {
+  const Floats logits = {0, kNan, 1};
+  const Index label = 0;
+  float loss = 0;
+  Floats probabilities(3);
+  tested().softmax_cross_entropy(logits.data(), &label, 1, 3, &loss, probabilities.data(), stream());
+  EXPECT_TRUE(std::isnan(loss));
+}
+
+TEST(L2Loss, IsThePlainKernels) {
+  const Floats three_four = {3, 4};
+  float loss = 0;
+  plain().l2_loss(three_four.data(), 2, &loss, stream());
+  EXPECT_EQ(loss, 12.5F);
+  const float loss_grad = 0.5F;
+  for (const Index count : kCounts)
+    for (const bool accumulate : {false, true}) {
+      const Floats x = whole_numbers(count, 1);
+      float expected = -1, actual = -1;
+      Floats expected_grad = whole_numbers(count, 2), actual_grad = expected_grad;
+      plain().l2_loss(x.data(), count, &expected, stream());
+      tested().l2_loss(x.data(), count, &actual, stream());
+      EXPECT_EQ(actual, expected) << count;
+      plain().l2_loss_backward(x.data(), count, &loss_grad, expected_grad.data(), accumulate, stream());
+      tested().l2_loss_backward(x.data(), count, &loss_grad, actual_grad.data(), accumulate, stream());
+      expect_same_bits(actual_grad, expected_grad, "l2 gradient");
+    }
+}
+
+TEST(PlainSgd, FollowsTheFormula) {
+  Floats weight = {1, 2}, grad = {0.5F, -1}, momentum = {4, 8};
+  const SgdTensor tensor{weight.data(), grad.data(), momentum.data(), 2};
+  plain().sgd_step(std::span(&tensor, 1), {0.5F, 0.25F, 2, false}, stream());
+  // g = grad + 2 w = (2.5, 3); v = v / 4 + g = (3.5, 5); w -= v / 2.
+  EXPECT_EQ(momentum, (Floats{3.5F, 5}));
+  EXPECT_EQ(weight, (Floats{-0.75F, -0.5F}));
+  weight = {1, 2}, momentum = {4, 8};
+  plain().sgd_step(std::span(&tensor, 1), {0.5F, 0.25F, 2, true}, stream());
+  EXPECT_EQ(weight, (Floats{1 - (2.5F + 3.5F / 4) / 2, 2 - (3 + 5.0F / 4) / 2}));
+}
+
+TEST(Sgd, UpdatesToTheBitAsThePlainKernel) {
+  for (const bool with_momentum : {false, true})
+    for (const bool nesterov : {false, true})
+      for (const float decay : {0.0F, 5e-4F}) {
+        const auto run = [&](const KernelTable& kernels) {
+          std::vector<Floats> state;
+          std::vector<SgdTensor> tensors;
+          state.reserve(3 * kCounts.size());
+          for (const Index count : kCounts)
+            for (unsigned seed = 1; seed <= 3; ++seed) state.push_back(uniform(count, seed));
+          for (std::size_t i = 0; i < kCounts.size(); ++i)
+            tensors.push_back(
+                {state[3 * i].data(), state[3 * i + 1].data(), with_momentum ? state[3 * i + 2].data() : nullptr, kCounts[i]});
+          for (int step = 0; step < 5; ++step) kernels.sgd_step(tensors, {0.1F, 0.9F, decay, nesterov}, stream());
+          return state;
+        };
+        const auto expected = run(plain()), actual = run(tested());
+        for (std::size_t i = 0; i < expected.size(); ++i) expect_same_bits(actual[i], expected[i], fmt::format("state {}", i));
+      }
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,112 @@
+// Max pooling and local response normalisation.
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "tests/core/kernels_support.h"
+
+namespace lockstep::testing {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+struct Pooled {
+  Floats y, x_grad;
+  std::vector<std::uint16_t> argmax;
+};
+
+Index in_count(const Pool2dShape& s) { return s.batch * s.in_height * s.in_width * s.channels; }
+Index out_count(const Pool2dShape& s) { return s.batch * s.out_height * s.out_width * s.channels; }
+
+Pooled pool(const KernelTable& kernels, const Pool2dShape& s, const Floats& x, const Floats& y_grad, bool accumulate) {
+  Pooled result{Floats(out_count(s)), uniform(in_count(s), 9), std::vector<std::uint16_t>(out_count(s), 999)};
+  kernels.max_pool2d(s, x.data(), result.y.data(), result.argmax.data(), stream());
+  kernels.max_pool2d_backward(s, y_grad.data(), result.argmax.data(), result.x_grad.data(), accumulate, stream());
+  return result;
+}
+
+TEST(PlainMaxPool, MatchesValuesByHand) {
+  // 3 x 3, window 2 x 2, stride 2, a pad all around: 2 x 2 windows whose corners lie outside.
+  const Pool2dShape shape{1, 3, 3, 1, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1};
+  const Floats x = {-5, 1, 1, -2, 4, 4, -2, 4, 3}, y_grad = {1, 2, 4, 8};
+  const Pooled result = pool(plain(), shape, x, y_grad, false);
+  // A pad never wins over -5; of the equal values in the windows the first one does.
+  EXPECT_EQ(result.y, (Floats{-5, 1, -2, 4}));
+  EXPECT_EQ(result.argmax, (std::vector<std::uint16_t>{3, 2, 1, 0}));
+  EXPECT_EQ(result.x_grad, (Floats{1, 2, 0, 4, 8, 0, 0, 0, 0}));
+}
+
+TEST(MaxPool, IsThePlainKernels) {
+  const auto shape = [](Index batch, Index size, Index channels, Index window, Index stride, Index before, Index after) {
+    const Index out = (size + before + after - window) / stride + 1;
+    const Index width = size + 2, out_width = (width + before + after - window) / stride + 1;
+    return Pool2dShape{batch, size, width, channels, out, out_width, window, window, stride, stride, before, before, after, after};
+  };
+  for (const Pool2dShape& s :
+       {shape(1, 4, 1, 2, 2, 0, 0), shape(3, 7, 3, 3, 2, 1, 1), shape(2, 6, 5, 3, 2, 0, 1), shape(1, 5, 64, 3, 1, 1, 1),
+        shape(3, 12, 64, 3, 2, 1, 1), shape(1, 9, 130, 2, 3, 0, 0), shape(1, 6, 17, 5, 2, 2, 2), shape(0, 4, 3, 2, 2, 0, 0)})
+    for (const bool accumulate : {false, true}) {
+      const std::string name =
+          fmt::format("{} x {} channels, window {}, stride {}", s.in_height, s.channels, s.window_height, s.stride_height);
+      // Whole numbers collide often: the first of equals must win.
+      const Floats x = whole_numbers(in_count(s), 1), y_grad = uniform(out_count(s), 2);
+      const Pooled expected = pool(plain(), s, x, y_grad, accumulate), actual = pool(tested(), s, x, y_grad, accumulate);
+      expect_same_bits(actual.y, expected.y, name);
+      EXPECT_EQ(actual.argmax, expected.argmax) << name;
+      expect_same_bits(actual.x_grad, expected.x_grad, name + ", gradient");
+    }
+}
+
+TEST(MaxPool, KeepsNanAndMinusInfinity) {
+  const Pool2dShape shape{1, 2, 2, 20, 1, 1, 3, 3, 1, 1, 1, 1, 0, 0};
+  for (const KernelTable* kernels : {&plain(), &tested()}) {
+    Floats x(80, 1);
+    x[20 + 7] = std::numeric_limits<float>::quiet_NaN();
+    for (int pixel = 0; pixel < 4; ++pixel) x[pixel * 20 + 3] = -kInfinity;
+    const Pooled result = pool(*kernels, shape, x, Floats(20, 1), false);
+    EXPECT_TRUE(std::isnan(result.y[7]));
+    EXPECT_EQ(result.argmax[7], 5);
+    EXPECT_EQ(result.y[3], -kInfinity);
+    EXPECT_EQ(result.argmax[3], 4) << "the first place inside the image";
+  }
+}
+
+TEST(PlainLrn, FollowsTensorFlowsFormula) {
+  // bias 1, alpha 2, beta 0.5, radius 1 over (1, 2, 3): s = 1 + 2 * (5, 14, 13) = (11, 29, 27).
+  const LrnParams params{1, 3, 1, 1, 2, 0.5F};
+  const Floats x = {1, 2, 3}, y_grad = {1, 0, 0};
+  Floats y(3), scale(3), x_grad(3);
+  plain().lrn(params, x.data(), y.data(), scale.data(), stream());
+  EXPECT_EQ(scale, (Floats{11, 29, 27}));
+  expect_close(y, {1 / std::sqrt(11.0F), 2 / std::sqrt(29.0F), 3 / std::sqrt(27.0F)}, 1e-6F, "y");
+  // dy_0/dx_0 = s^-1/2 - 2 x_0 x_0 s^-3/2, dy_0/dx_1 = -2 x_0 x_1 s^-3/2, dy_0/dx_2 = 0.
+  const float power = std::pow(11.0F, -1.5F);
+  plain().lrn_backward(params, x.data(), y.data(), scale.data(), y_grad.data(), x_grad.data(), false, stream());
+  expect_close(x_grad, {1 / std::sqrt(11.0F) - 2 * power, -4 * power, 0}, 1e-6F, "x_grad");
+}
+
+TEST(Lrn, IsCloseToThePlainKernels) {
+  for (const Index channels : {1, 3, 5, 64, 200})
+    for (const Index radius : {0, 1, 2, 4, 7})
+      for (const float beta : {0.75F, 0.5F, 0.6F})
+        for (const Index rows : {0, 1, 3, 77}) {
+          const LrnParams params{rows, channels, radius, 1, 0.3F, beta};
+          const std::string name = fmt::format("{} rows of {}, radius {}, beta {}", rows, channels, radius, beta);
+          const Index count = rows * channels;
+          const bool accumulate = rows % 2 == 1;
+          const Floats x = uniform(count, 1), y_grad = uniform(count, 2);
+          const auto run = [&](const KernelTable& kernels) {
+            std::vector<Floats> results = {Floats(count), Floats(count), uniform(count, 3)};
+            kernels.lrn(params, x.data(), results[0].data(), results[1].data(), stream());
+            kernels.lrn_backward(params, x.data(), results[0].data(), results[1].data(), y_grad.data(), results[2].data(), accumulate,
+                                 stream());
+            return results;
+          };
+          const auto expected = run(plain()), actual = run(tested());
+          for (std::size_t i = 0; i < expected.size(); ++i)
+            expect_close(actual[i], expected[i], 2e-6F, fmt::format("{}, result {}", name, i));
+        }
+}
+
+}  // namespace
+}  // namespace lockstep::testing
