@@ -94,8 +94,7 @@ void inverse_power(const float* scale, float beta, Index count, float* powers) {
 class Blocks {
  public:
   explicit Blocks(const LrnParams& params)
-      : params_(params),
-        radius_(std::min(params.radius, params.channels - 1)),
+      : radius_(std::min(params.radius, params.channels - 1)),
         stride_(params.channels + radius_),  // the zeros after a row are the zeros before the next
         rows_(std::max<Index>(1, kTerms / stride_)),
         memory_(cpu_device().allocate((rows_ * (2 * stride_ + params.channels) + radius_) * sizeof(float))) {
@@ -119,7 +118,6 @@ class Blocks {
  private:
   static constexpr Index kTerms = 2048;  // floats in a block: 8 KiB of terms, as much of sums, powers and operands
 
-  LrnParams params_;
   Index radius_, stride_, rows_;
   Buffer memory_;
   float *terms_, *sums_, *powers_;
