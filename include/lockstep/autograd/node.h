@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -14,33 +15,62 @@
 
 namespace lockstep {
 
-// Where a node's backward writes the gradient of one input: straight into a parameter's slot, or into a temporary.
-struct GradTarget {
-  float* data = nullptr;    // null: this input wants no gradient, compute nothing
-  bool accumulate = false;  // add to what is there, instead of overwriting it
+// Where a node's backward puts the gradient of one input: straight into a parameter's slot, or into a temporary.
+class GradTarget {
+ public:
+  GradTarget() = default;  // wants nothing
+  // `memory` is filled in on first use; `first_write`: overwrite what is there instead of adding to it.
+  GradTarget(Tensor* memory, const Shape& shape, Device& device, bool first_write, bool temporary)
+      : memory_(memory), shape_(shape), device_(&device), first_write_(first_write), temporary_(temporary) {}
 
-  explicit operator bool() const { return data != nullptr; }
+  explicit operator bool() const { return memory_ != nullptr; }  // false: compute nothing for this input
+  bool accumulate() const { return !first_write_; }              // add to what is there
+  float* data() const;                                           // where to write, or to add; null when not wanted
+
+  // Instead of data(): hands over a finished gradient. Moves it when it can become the temporary itself, else copies
+  // or adds.
+  void give(const Tensor& gradient) const;
+
+ private:
+  Tensor* memory_ = nullptr;
+  Shape shape_;
+  Device* device_ = nullptr;
+  bool first_write_ = false;
+  bool temporary_ = false;
 };
 
 class Node {
  public:
-  explicit Node(std::vector<Tensor> inputs) : inputs_(std::move(inputs)) {}
-  virtual ~Node() = default;
+  explicit Node(std::vector<Tensor> inputs, std::vector<Tensor> saved = {});
+  virtual ~Node();
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
   virtual const char* name() const = 0;
 
   // `result_grad` is the finished gradient of this node's result; the node owns it and may overwrite it in place.
-  // `targets` has one entry an input, in order; each entry with data must be written exactly once.
+  // `targets` has one entry an input; each that is wanted must be written exactly once, in the order of the inputs.
   virtual void backward(const Tensor& result_grad, std::span<const GradTarget> targets) = 0;
 
   const std::vector<Tensor>& inputs() const { return inputs_; }
-  void release() {
-    inputs_.clear();
-    saved_.clear();
-  }  // after backward: activations are freed as it proceeds
+  std::uint64_t sequence() const { return sequence_; }  // order of recording in this thread
+  void release();                                       // after backward: activations are freed as it proceeds
+  bool released() const { return released_; }
 
  protected:
+  const Tensor& input(std::size_t index) const { return inputs_[index]; }
+  const Tensor& saved(std::size_t index) const { return saved_[index]; }
+
+ private:
+  friend class BackwardPass;
+  friend void at_end_of_backward_through(const Tensor& result, std::function<void()> callback);
+
   std::vector<Tensor> inputs_;  // whose gradients backward() writes; also keeps them alive
-  std::vector<Tensor> saved_;   // whatever else backward() needs
+  std::vector<Tensor> saved_;   // whatever else backward() needs; never the node's own result with its meta (a cycle)
+  std::vector<std::function<void()>> end_callbacks_;
+  Tensor result_grad_;          // while a pass runs: gathers what the consumers write
+  std::uint64_t sequence_;
+  bool result_grad_written_ = false;
+  bool released_ = false;
 };
 
 // Should an operator with these inputs record a node? (A gradient is wanted and no NoGrad is active.)

@@ -1,0 +1,129 @@
+#include "lockstep/autograd/engine.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "src/autograd/variable_state.h"
+
+namespace lockstep {
+
+// One backward pass: the nodes below a root, newest first, and what is to be called when all have run.
+class BackwardPass {
+ public:
+  void prepare(const Tensor& root) {
+    collect(node_of(root));
+    Node& first = *nodes_.front();
+    first.result_grad_ = Tensor::full(root.shape(), 1, root.device());
+    first.result_grad_written_ = true;
+  }
+
+  // However the pass ends, leaves and nodes forget it.
+  ~BackwardPass() {
+    for (const Tensor& leaf : leaves_) variable_of(leaf)->pending_uses = 0;
+    for (const auto& node : nodes_) {
+      node->result_grad_ = Tensor();
+      node->result_grad_written_ = false;
+      node->release();
+    }
+  }
+
+  void run() {
+    for (const auto& node : nodes_) run_node(*node);
+  }
+
+  // What the pass went through asked for first, then what hooks queued.
+  void call_end_callbacks() {
+    for (auto* list : {&through_, &queued_})
+      for (std::size_t i = 0; i < list->size(); ++i) {
+        const std::function<void()> callback = std::move((*list)[i]);  // a callback may queue another
+        callback();
+      }
+  }
+
+  void queue(std::function<void()> callback) { queued_.push_back(std::move(callback)); }
+
+  static thread_local BackwardPass* current;
+
+ private:
+  // Finds every node below `root` and counts how often each leaf is used. Recording order is a topological order.
+  void collect(const std::shared_ptr<Node>& root) {
+    std::unordered_set<const Node*> seen{root.get()};
+    nodes_.push_back(root);
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      const std::shared_ptr<Node> node = nodes_[i];
+      if (node->released())
+        throw InvalidArgument("backward: the tape behind '{}' was freed by an earlier backward; compute the loss again", node->name());
+      for (const Tensor& input : node->inputs()) {
+        VariableState* state = input.defined() ? variable_of(input) : nullptr;
+        if (state == nullptr) continue;
+        if (state->node && seen.insert(state->node.get()).second) nodes_.push_back(state->node);
+        if (state->wants_grad && state->pending_uses++ == 0) leaves_.push_back(input);
+      }
+    }
+    std::sort(nodes_.begin(), nodes_.end(), [](const auto& a, const auto& b) { return a->sequence() > b->sequence(); });
+  }
+
+  GradTarget target_of(const Tensor& input) {
+    VariableState* state = input.defined() ? variable_of(input) : nullptr;
+    if (state == nullptr) return {};
+    if (state->node) {
+      Node& producer = *state->node;
+      const bool first = !std::exchange(producer.result_grad_written_, true);
+      return {&producer.result_grad_, input.shape(), input.device(), first, true};
+    }
+    if (!state->wants_grad) return {};
+    const bool first = !std::exchange(state->grad_written, true);
+    return {&state->grad, input.shape(), input.device(), first, false};
+  }
+
+  void run_node(Node& node) {
+    targets_.clear();
+    for (const Tensor& input : node.inputs()) targets_.push_back(target_of(input));
+    node.backward(std::exchange(node.result_grad_, Tensor()), targets_);
+    for (std::function<void()>& callback : node.end_callbacks_) through_.push_back(std::move(callback));
+    for (const Tensor& input : node.inputs()) {
+      VariableState* state = input.defined() ? variable_of(input) : nullptr;
+      if (state != nullptr && state->wants_grad && --state->pending_uses == 0) state->fire_hooks(input);
+    }
+    node.release();
+  }
+
+  std::vector<std::shared_ptr<Node>> nodes_;
+  std::vector<Tensor> leaves_;
+  std::vector<GradTarget> targets_;
+  std::vector<std::function<void()>> through_, queued_;
+};
+
+thread_local BackwardPass* BackwardPass::current = nullptr;
+
+void backward(const Tensor& root) {
+  if (BackwardPass::current != nullptr) throw InvalidArgument("backward: called from within a backward pass of this thread");
+  if (root.dtype() != DType::kFloat32 || root.count() != 1)
+    throw InvalidArgument("backward: needs a float32 scalar, got {} of shape {}", name_of(root.dtype()), root.shape().text());
+  if (!node_of(root)) throw InvalidArgument("backward: nothing below this tensor wants a gradient (was it computed under NoGrad?)");
+  BackwardPass pass;
+  pass.prepare(root);
+  struct Current {
+    explicit Current(BackwardPass* pass) { BackwardPass::current = pass; }
+    ~Current() { BackwardPass::current = nullptr; }
+  } const current(&pass);
+  pass.run();
+  pass.call_end_callbacks();
+}
+
+bool in_backward() { return BackwardPass::current != nullptr; }
+
+void at_end_of_backward(std::function<void()> callback) {
+  if (BackwardPass::current == nullptr) throw InvalidArgument("at_end_of_backward: no backward pass is running on this thread");
+  BackwardPass::current->queue(std::move(callback));
+}
+
+void at_end_of_backward_through(const Tensor& result, std::function<void()> callback) {
+  if (const auto node = node_of(result)) node->end_callbacks_.push_back(std::move(callback));
+}
+
+}  // namespace lockstep

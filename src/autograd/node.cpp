@@ -1,0 +1,77 @@
+#include "lockstep/autograd/node.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "src/autograd/variable_state.h"
+
+namespace lockstep {
+
+namespace {
+
+thread_local std::uint64_t recorded_nodes = 0;
+
+// Drops the tensors of a node that goes. A tape is a long chain of nodes that own each other: nodes that die while
+// another one is dying hand their tensors to it, so that the stack stays flat whatever the depth.
+void drop(std::vector<Tensor> tensors) {
+  thread_local std::vector<std::vector<Tensor>>* dying = nullptr;
+  if (dying != nullptr) {
+    dying->push_back(std::move(tensors));
+    return;
+  }
+  std::vector<std::vector<Tensor>> queue;
+  dying = &queue;
+  queue.push_back(std::move(tensors));
+  while (!queue.empty()) {
+    std::vector<Tensor> next = std::move(queue.back());
+    queue.pop_back();
+    next.clear();
+  }
+  dying = nullptr;
+}
+
+}  // namespace
+
+float* GradTarget::data() const {
+  if (memory_ == nullptr) return nullptr;
+  if (!memory_->defined()) *memory_ = Tensor::empty(shape_, DType::kFloat32, *device_);
+  return memory_->data<float>();
+}
+
+void GradTarget::give(const Tensor& gradient) const {
+  if (memory_ == nullptr) return;
+  if (first_write_ && temporary_) {
+    *memory_ = gradient.reshaped(shape_);
+    return;
+  }
+  device_->kernels().scale(gradient.data<float>(), 1, data(), gradient.count(), accumulate(), device_->default_stream());
+}
+
+Node::Node(std::vector<Tensor> inputs, std::vector<Tensor> saved)
+    : inputs_(std::move(inputs)), saved_(std::move(saved)), sequence_(++recorded_nodes) {}
+
+Node::~Node() {
+  drop(std::move(saved_));
+  drop(std::move(inputs_));
+}
+
+void Node::release() {
+  drop(std::exchange(saved_, {}));
+  drop(std::exchange(inputs_, {}));
+  end_callbacks_.clear();
+  released_ = true;
+}
+
+bool recording(std::span<const Tensor> inputs) {
+  return !NoGrad::active() &&
+         std::any_of(inputs.begin(), inputs.end(), [](const Tensor& input) { return input.defined() && requires_grad(input); });
+}
+
+void attach(const Tensor& result, std::shared_ptr<Node> node) { ensure_variable(result).node = std::move(node); }
+
+std::shared_ptr<Node> node_of(const Tensor& tensor) {
+  const VariableState* state = variable_of(tensor);
+  return state == nullptr ? nullptr : state->node;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,71 @@
+#include "lockstep/autograd/ops.h"
+#include "src/autograd/record.h"
+
+namespace lockstep {
+
+namespace {
+
+// Saved: probabilities, labels.
+class CrossEntropyNode : public Node {
+ public:
+  using Node::Node;
+  const char* name() const override { return "softmax_cross_entropy"; }
+  void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
+    const Tensor &probabilities = saved(0), &labels = saved(1);
+    kernels_of(result_grad)
+        .softmax_cross_entropy_backward(probabilities.data<float>(), labels.data<std::int64_t>(), probabilities.shape()[0],
+                                        probabilities.shape()[1], result_grad.data<float>(), targets[0].data(), targets[0].accumulate(),
+                                        stream_of(result_grad));
+  }
+};
+
+class L2LossNode : public Node {
+ public:
+  using Node::Node;
+  const char* name() const override { return "l2_loss"; }
+  void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
+    kernels_of(result_grad)
+        .l2_loss_backward(input(0).data<float>(), input(0).count(), result_grad.data<float>(), targets[0].data(), targets[0].accumulate(),
+                          stream_of(result_grad));
+  }
+};
+
+// On the CPU the labels are at hand; on a device the loader has checked them before they went there.
+void check_labels(const Tensor& labels, std::int64_t classes) {
+  if (labels.device().kind() != DeviceKind::kCpu) return;
+  const auto values = labels.span<std::int64_t>();
+  for (std::size_t row = 0; row < values.size(); ++row)
+    if (values[row] < 0 || values[row] >= classes)
+      throw InvalidArgument("softmax_cross_entropy: label {} in row {} is outside 0..{}", values[row], row, classes - 1);
+}
+
+}  // namespace
+
+Tensor softmax_cross_entropy(const Tensor& logits, const Tensor& labels) {
+  check_input("softmax_cross_entropy", "logits (N, K)", logits, 2);
+  const std::int64_t batch = logits.shape()[0], classes = logits.shape()[1];
+  if (!labels.defined() || labels.dtype() != DType::kInt64 || labels.shape() != Shape{batch})
+    throw InvalidArgument("softmax_cross_entropy: labels must be int64 ({}), got {}", batch,
+                          labels.defined() ? fmt::format("{} {}", name_of(labels.dtype()), labels.shape().text()) : "an undefined tensor");
+  if (&labels.device() != &logits.device())
+    throw InvalidArgument("softmax_cross_entropy: labels are on {}, logits on {}", labels.device().name(), logits.device().name());
+  if (batch == 0 || classes == 0)
+    throw InvalidArgument("softmax_cross_entropy: logits {} are empty: their mean loss is undefined", logits.shape().text());
+  check_labels(labels, classes);
+  const Tensor loss = Tensor::empty({}, DType::kFloat32, logits.device());
+  const Tensor probabilities = Tensor::empty(logits.shape(), DType::kFloat32, logits.device());
+  kernels_of(logits).softmax_cross_entropy(logits.data<float>(), labels.data<std::int64_t>(), batch, classes, loss.data<float>(),
+                                           probabilities.data<float>(), stream_of(logits));
+  record<CrossEntropyNode>(loss, {logits}, std::vector{probabilities, labels});
+  return loss;
+}
+
+Tensor l2_loss(const Tensor& x) {
+  check_input("l2_loss", "x", x, -1);
+  const Tensor loss = Tensor::empty({}, DType::kFloat32, x.device());
+  kernels_of(x).l2_loss(x.data<float>(), x.count(), loss.data<float>(), stream_of(x));
+  record<L2LossNode>(loss, {x});
+  return loss;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,103 @@
+#include "lockstep/autograd/variable.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/autograd/engine.h"
+#include "src/autograd/variable_state.h"
+
+namespace lockstep {
+
+namespace {
+
+thread_local bool no_grad_active = false;
+
+// The state of a leaf that wants a gradient; `caller` names the function for the message.
+VariableState& leaf_of(const Tensor& leaf, const char* caller) {
+  VariableState* state = variable_of(leaf);
+  if (state == nullptr || !state->wants_grad)
+    throw InvalidArgument("{}: the tensor of shape {} is no leaf that requires a gradient", caller, leaf.shape().text());
+  return *state;
+}
+
+}  // namespace
+
+VariableState* variable_of(const Tensor& tensor) { return static_cast<VariableState*>(tensor.autograd_meta()); }
+
+VariableState& ensure_variable(const Tensor& tensor) {
+  if (tensor.autograd_meta() == nullptr) tensor.set_autograd_meta(std::make_shared<VariableState>());
+  return *variable_of(tensor);
+}
+
+void VariableState::backward(const Tensor& root) { lockstep::backward(root); }
+
+void VariableState::fire_hooks(const Tensor& leaf) {
+  struct Firing {
+    VariableState& state;
+    ~Firing() {
+      state.firing_ = false;
+      std::erase_if(state.hooks, [](const auto& entry) { return entry->removed; });
+    }
+  };
+  firing_ = true;
+  const Firing firing{*this};
+  const std::size_t count = hooks.size();  // one that is added now waits for the next pass
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::shared_ptr<HookEntry> entry = hooks[i];
+    if (!entry->removed) entry->hook(leaf);
+  }
+}
+
+void VariableState::remove(const std::shared_ptr<HookEntry>& entry) {
+  entry->removed = true;
+  if (!firing_) std::erase(hooks, entry);
+}
+
+void require_grad(const Tensor& leaf, bool wanted) {
+  if (leaf.dtype() != DType::kFloat32)
+    throw InvalidArgument("require_grad: gradients are float32, the tensor is {}", name_of(leaf.dtype()));
+  VariableState& state = ensure_variable(leaf);
+  if (state.node) throw InvalidArgument("require_grad: the tensor of shape {} is a result, not a leaf", leaf.shape().text());
+  state.wants_grad = wanted;
+}
+
+bool requires_grad(const Tensor& tensor) {
+  const VariableState* state = variable_of(tensor);
+  return state != nullptr && (state->wants_grad || state->node != nullptr);
+}
+
+Tensor grad(const Tensor& leaf) { return leaf_of(leaf, "grad").grad; }
+bool has_grad(const Tensor& leaf) { return leaf_of(leaf, "has_grad").grad_written; }
+void clear_grad(const Tensor& leaf) { leaf_of(leaf, "clear_grad").grad_written = false; }
+
+void mark_grad_written(const Tensor& leaf) {
+  VariableState& state = leaf_of(leaf, "mark_grad_written");
+  if (!state.grad.defined()) throw InvalidArgument("mark_grad_written: the leaf of shape {} has no gradient memory", leaf.shape().text());
+  state.grad_written = true;
+}
+
+void bind_grad(const Tensor& leaf, Buffer slot) {
+  VariableState& state = leaf_of(leaf, "bind_grad");
+  const Tensor bound = Tensor::wrap(slot, leaf.shape());
+  if (!state.grad.defined()) {
+    state.grad = bound;
+    return;
+  }
+  if (state.grad_written) bound.copy_from(state.grad);
+  state.grad.rebind(std::move(slot));  // handles that users hold see the slot
+}
+
+HookHandle on_grad_ready(const Tensor& leaf, GradHook hook) {
+  VariableState& state = leaf_of(leaf, "on_grad_ready");
+  auto entry = std::make_shared<HookEntry>(HookEntry{std::move(hook)});
+  state.hooks.push_back(entry);
+  return HookHandle([weak = state.weak_from_this(), entry] {
+    if (const auto alive = weak.lock()) alive->remove(entry);
+  });
+}
+
+NoGrad::NoGrad() : before_(std::exchange(no_grad_active, true)) {}
+NoGrad::~NoGrad() { no_grad_active = before_; }
+bool NoGrad::active() { return no_grad_active; }
+
+}  // namespace lockstep

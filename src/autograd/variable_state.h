@@ -1,0 +1,41 @@
+// What stands behind AutogradMeta: the state of a leaf, or the link from a result to the node that computed it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "lockstep/autograd/node.h"
+#include "lockstep/autograd/variable.h"
+
+namespace lockstep {
+
+struct HookEntry {
+  GradHook hook;
+  bool removed = false;
+};
+
+class VariableState : public AutogradMeta, public std::enable_shared_from_this<VariableState> {
+ public:
+  void backward(const Tensor& root) override;
+
+  // Fires the hooks of a leaf; hooks may remove themselves or others, and add new ones for the next pass.
+  void fire_hooks(const Tensor& leaf);
+  void remove(const std::shared_ptr<HookEntry>& entry);
+
+  std::shared_ptr<Node> node;  // null for leaves
+  bool wants_grad = false;     // a leaf that was marked
+  Tensor grad;                 // of a leaf
+  bool grad_written = false;
+  int pending_uses = 0;  // while a pass runs: nodes that have yet to write this leaf's gradient
+  std::vector<std::shared_ptr<HookEntry>> hooks;
+
+ private:
+  bool firing_ = false;
+};
+
+// The state of a tensor; null when it has none.
+VariableState* variable_of(const Tensor& tensor);
+// The state of a tensor, made when it has none.
+VariableState& ensure_variable(const Tensor& tensor);
+
+}  // namespace lockstep

@@ -1,0 +1,43 @@
+#include "lockstep/optim/sgd.h"
+
+#include <span>
+
+#include "lockstep/autograd/variable.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep::optim {
+
+SGD::SGD(std::vector<NamedTensor> parameters, const SGDOptions& options) : Optimizer(std::move(parameters)), options_(options) {
+  if (options.lr < 0 || options.momentum < 0 || options.weight_decay < 0)
+    throw InvalidArgument("SGD: lr {}, momentum {} and weight_decay {} must not be negative", options.lr, options.momentum,
+                          options.weight_decay);
+  if (options.nesterov && options.momentum == 0) throw InvalidArgument("SGD: nesterov needs a momentum above 0");
+  Device& device = parameters_.front().tensor.device();
+  for (const NamedTensor& parameter : parameters_) {
+    if (&parameter.tensor.device() != &device)
+      throw InvalidArgument("SGD: parameter '{}' is on {}, the first one on {}", parameter.name, parameter.tensor.device().name(),
+                            device.name());
+    if (options.momentum != 0) momenta_.push_back(Tensor::zeros(parameter.tensor.shape(), DType::kFloat32, device));
+  }
+  tensors_.reserve(parameters_.size());
+}
+
+void SGD::step() {
+  tensors_.clear();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Tensor& parameter = parameters_[i].tensor;
+    if (!has_grad(parameter)) continue;
+    tensors_.push_back({parameter.data<float>(), grad(parameter).data<float>(), momenta_.empty() ? nullptr : momenta_[i].data<float>(),
+                        parameter.count()});
+  }
+  Device& device = parameters_.front().tensor.device();
+  device.kernels().sgd_step(tensors_, {options_.lr, options_.momentum, options_.weight_decay, options_.nesterov}, device.default_stream());
+}
+
+std::vector<NamedTensor> SGD::state() {
+  std::vector<NamedTensor> named;
+  for (std::size_t i = 0; i < momenta_.size(); ++i) named.push_back({parameters_[i].name + ".momentum", momenta_[i]});
+  return named;
+}
+
+}  // namespace lockstep::optim

@@ -1,0 +1,189 @@
+// The tape: when hooks fire, what accumulates, what is freed, what is refused.
+#include "lockstep/autograd/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/autograd/gradient_check.h"
+
+namespace lockstep {
+namespace {
+
+Tensor leaf_of(float value) {
+  const Tensor leaf = Tensor::full({}, value);
+  require_grad(leaf);
+  return leaf;
+}
+
+TEST(Engine, GradientsAddUpUntilTheyAreCleared) {
+  const Tensor x = leaf_of(2);
+  scale(x, 3).backward();
+  EXPECT_EQ(grad(x).item(), 3);
+  scale(x, 4).backward();
+  EXPECT_EQ(grad(x).item(), 7);
+  clear_grad(x);
+  EXPECT_FALSE(has_grad(x));
+  scale(x, 5).backward();
+  EXPECT_EQ(grad(x).item(), 5);
+}
+
+TEST(Engine, GradientsAreWrittenStraightIntoTheBoundMemory) {
+  const Tensor x = leaf_of(2);
+  scale(x, 3).backward();
+  const Tensor before = grad(x);
+  const Buffer slot = cpu_device().allocate(4);
+  bind_grad(x, slot);
+  EXPECT_EQ(*reinterpret_cast<float*>(slot.data()), 3) << "the value moves along";
+  scale(x, 1).backward();
+  EXPECT_EQ(*reinterpret_cast<float*>(slot.data()), 4);
+  EXPECT_EQ(before.item(), 4) << "handles follow";
+}
+
+TEST(Engine, HooksFireInOrderOnceWhenTheGradientIsFinal) {
+  const Tensor x = leaf_of(2), y = leaf_of(3);
+  std::vector<std::string> events;
+  const HookHandle first = on_grad_ready(x, [&](const Tensor& leaf) { events.push_back("x " + std::to_string(int(grad(leaf).item()))); });
+  const HookHandle second = on_grad_ready(x, [&](const Tensor&) { events.push_back("x again"); });
+  const HookHandle third = on_grad_ready(y, [&](const Tensor&) {
+    EXPECT_TRUE(in_backward());
+    at_end_of_backward([&] { events.push_back("end"); });
+    events.push_back("y");
+  });
+  // y is used last, x twice: y's gradient is final first, x's only after both uses.
+  const Tensor first_use = scale(x, 1), second_use = scale(x, 10), last_use = scale(y, 1);
+  add(add(first_use, second_use), last_use).backward();
+  EXPECT_EQ(events, (std::vector<std::string>{"y", "x 11", "x again", "end"}));
+  EXPECT_FALSE(in_backward());
+}
+
+TEST(Engine, HooksCanBeRemovedAlsoFromWithin) {
+  const Tensor x = leaf_of(1);
+  int calls = 0;
+  HookHandle self;
+  self = on_grad_ready(x, [&](const Tensor&) {
+    ++calls;
+    self.remove();
+  });
+  {
+    const HookHandle scoped = on_grad_ready(x, [&](const Tensor&) { calls += 10; });
+    scale(x, 1).backward();
+    EXPECT_EQ(calls, 11);
+  }
+  scale(x, 1).backward();
+  EXPECT_EQ(calls, 11);
+}
+
+TEST(Engine, PassesThroughAResultAreToldEvenWithoutALeafOfInterest) {
+  const Tensor x = leaf_of(1), y = leaf_of(1);
+  int calls = 0;
+  const Tensor wrapped = scale(x, 2);
+  at_end_of_backward_through(wrapped, [&] { ++calls; });
+  scale(y, 1).backward();
+  EXPECT_EQ(calls, 0);
+  scale(wrapped, 1).backward();
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(Engine, AnExceptionLeavesTheNextPassUntouched) {
+  const Tensor x = leaf_of(1), y = leaf_of(1);
+  bool broken = true;
+  int ends = 0;
+  const HookHandle hook = on_grad_ready(y, [&](const Tensor&) {
+    at_end_of_backward([&] { ++ends; });
+    if (broken) throw Error("a hook that fails");
+  });
+  EXPECT_THROW(add(scale(x, 1), scale(y, 1)).backward(), Error);
+  EXPECT_FALSE(in_backward());
+  EXPECT_EQ(ends, 0);
+  broken = false;
+  clear_grad(x);
+  clear_grad(y);
+  add(scale(x, 2), scale(y, 3)).backward();
+  EXPECT_EQ(grad(x).item(), 2);
+  EXPECT_EQ(grad(y).item(), 3);
+  EXPECT_EQ(ends, 1);
+}
+
+TEST(Engine, RefusesWhatCannotBeDifferentiated) {
+  const Tensor x = leaf_of(1);
+  const Tensor loss = scale(x, 2);
+  loss.backward();
+  EXPECT_THROW(loss.backward(), InvalidArgument) << "the tape is gone";
+  EXPECT_THROW(scale(loss, 2).backward(), InvalidArgument) << "part of the tape is gone";
+  EXPECT_THROW(reshape(scale(Tensor::full({2}, 1), 1), {2}).backward(), InvalidArgument) << "no leaf";
+  const Tensor wide = Tensor::full({2}, 1);
+  require_grad(wide);
+  EXPECT_THROW(scale(wide, 1).backward(), InvalidArgument) << "no scalar";
+  EXPECT_THROW(at_end_of_backward([] {}), InvalidArgument);
+  EXPECT_THROW(grad(Tensor::full({}, 1)), InvalidArgument);
+  const HookHandle nested = on_grad_ready(x, [&](const Tensor&) { scale(x, 1).backward(); });
+  EXPECT_THROW(scale(x, 1).backward(), InvalidArgument);
+}
+
+TEST(Engine, AFailedPassOverAHalfFreedTapeLeavesItsLeavesUsable) {
+  const Tensor x = leaf_of(1), y = leaf_of(1);
+  const Tensor freed = scale(x, 2);
+  freed.backward();
+  EXPECT_THROW(add(scale(y, 1), scale(freed, 1)).backward(), InvalidArgument);
+  int calls = 0;
+  const HookHandle hook = on_grad_ready(y, [&](const Tensor&) { ++calls; });
+  scale(y, 1).backward();
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(Engine, NoGradRecordsNothing) {
+  const Tensor x = leaf_of(1);
+  {
+    const NoGrad no_grad;
+    EXPECT_FALSE(requires_grad(scale(x, 2)));
+    const NoGrad nested;
+  }
+  EXPECT_FALSE(NoGrad::active());
+  EXPECT_TRUE(requires_grad(scale(x, 2)));
+}
+
+TEST(Engine, DeepTapesNeedNoStack) {
+  constexpr int kDepth = 30'000;
+  const Tensor x = leaf_of(1);
+  const auto chain = [&] {
+    Tensor y = x;
+    for (int i = 0; i < kDepth; ++i) y = scale(y, 1);
+    return y;
+  };
+  chain().backward();
+  EXPECT_EQ(grad(x).item(), 1);
+  { const Tensor dropped_without_backward = chain(); }
+}
+
+TEST(Engine, MemoryComesBackWhileBackwardRunsAndStepsAskTheSystemForNothing) {
+  const Tensor x = Tensor::full({256, 64}, 0.5f), weight = random_leaf({64, 64}, -0.1f, 0.1f);
+  const auto step = [&] {
+    Tensor y = x;
+    for (int layer = 0; layer < 10; ++layer) y = linear(y, weight, Tensor(), Activation::kRelu);
+    const Tensor loss = l2_loss(y);
+    y = Tensor();
+    const std::size_t recorded = cpu_device().allocator_stats().bytes_in_use;
+    std::size_t at_end = 0;
+    at_end_of_backward_through(loss, [&] { at_end = cpu_device().allocator_stats().bytes_in_use; });
+    loss.backward();
+    EXPECT_LT(at_end + 9 * 256 * 64 * 4, recorded) << "activations are freed as backward proceeds";
+  };
+  step();
+  step();
+  const auto before = cpu_device().allocator_stats();
+  for (int i = 0; i < 5; ++i) step();
+  EXPECT_EQ(cpu_device().allocator_stats().system_allocations, before.system_allocations);
+  EXPECT_EQ(cpu_device().allocator_stats().bytes_in_use, before.bytes_in_use);
+}
+
+TEST(Engine, TheFirstLayersDataGradientIsNotAskedFor) {
+  const Tensor x = Tensor::full({2, 3}, 1), weight = random_leaf({4, 3});
+  l2_loss(linear(x, weight, Tensor())).backward();
+  EXPECT_TRUE(has_grad(weight));
+  EXPECT_FALSE(requires_grad(x));
+}
+
+}  // namespace
+}  // namespace lockstep
