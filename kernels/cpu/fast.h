@@ -21,8 +21,8 @@ void max_pool2d(const Pool2dShape&, const float* x, float* y, std::uint16_t* arg
 void max_pool2d_backward(const Pool2dShape&, const float* y_grad, const std::uint16_t* argmax, float* x_grad, bool accumulate, Stream&);
 
 void lrn(const LrnParams&, const float* x, float* y, float* scale, Stream&);
-void lrn_backward(const LrnParams&, const float* x, const float* y, const float* scale, const float* y_grad, float* x_grad,
-                  bool accumulate, Stream&);
+void lrn_backward(const LrnParams&, const float* x, const float* y, const float* scale, const float* y_grad, float* x_grad, bool accumulate,
+                  Stream&);
 
 void l2_loss(const float* x, Index count, float* loss, Stream&);
 void l2_loss_backward(const float* x, Index count, const float* loss_grad, float* x_grad, bool accumulate, Stream&);

@@ -5,9 +5,12 @@
 // system.
 #include <list>
 #include <optional>
+#include <thread>
 
+#include "kernels/cpu/winograd.h"
 #include "kernels/onednn/kernels.h"
 #include "kernels/onednn/onednn.h"
+#include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::onednn {
@@ -145,12 +148,19 @@ class Target {
 std::int64_t x_count(const Conv2dShape& s) { return s.batch * s.in_height * s.in_width * s.in_channels; }
 std::int64_t y_count(const Conv2dShape& s) { return s.batch * s.out_height * s.out_width * s.out_channels; }
 std::int64_t weight_count(const Conv2dShape& s) { return s.out_channels * s.kernel_height * s.kernel_width * s.in_channels; }
+// Winograd's convolution has one thread: two of oneDNN's draw level with it.
+bool by_winograd(const Conv2dShape& shape) {
+  static const bool kOneThread = env::integer("OMP_NUM_THREADS", 1, 1 << 16).value_or(std::thread::hardware_concurrency()) == 1;
+  return kOneThread && winograd::suits(shape);
+}
+
 bool empty(const Conv2dShape& s) { return x_count(s) == 0 || y_count(s) == 0; }
 
 }  // namespace
 
 void conv2d(const Conv2dShape& shape, const float* x, const float* weight, const float* bias, bool relu, float* y, Stream& stream) {
   if (empty(shape)) return reference_kernels().conv2d(shape, x, weight, bias, relu, y, stream);
+  if (by_winograd(shape)) return winograd::conv2d(shape, x, weight, bias, relu, y);
   const Plan& plan = plan_for({Pass::kForward, shape, bias != nullptr, relu});
   std::unordered_map<int, dnnl::memory> arguments = {{DNNL_ARG_SRC, memory_at(plan.descs.x, x)},
                                                      {DNNL_ARG_DST, memory_at(plan.descs.y, y)}};
@@ -161,6 +171,7 @@ void conv2d(const Conv2dShape& shape, const float* x, const float* weight, const
 void conv2d_backward_data(const Conv2dShape& shape, const float* y_grad, const float* weight, float* x_grad, bool accumulate,
                           Stream& stream) {
   if (empty(shape)) return reference_kernels().conv2d_backward_data(shape, y_grad, weight, x_grad, accumulate, stream);
+  if (by_winograd(shape)) return winograd::conv2d_backward_data(shape, y_grad, weight, x_grad, accumulate);
   const Plan& plan = plan_for({Pass::kBackwardData, shape, false, false});
   const Target target(x_grad, x_count(shape), accumulate, stream);
   run_with_weights(plan, weight,
@@ -173,6 +184,13 @@ void conv2d_backward_weights(const Conv2dShape& shape, const float* x, const flo
   if (empty(shape))
     return reference_kernels().conv2d_backward_weights(shape, x, y_grad, weight_grad, bias_grad, accumulate_weight, accumulate_bias, lane);
   const bool with_bias = bias_grad != nullptr;
+  if (by_winograd(shape)) {
+    winograd::conv2d_backward_weights(shape, x, y_grad, weight_grad, accumulate_weight);
+    if (with_bias)
+      cpu_device().kernels().bias_backward(y_grad, bias_grad, y_count(shape) / shape.out_channels, shape.out_channels, accumulate_bias,
+                                           lane);
+    return;
+  }
   const Plan& plan = plan_for({Pass::kBackwardWeights, shape, with_bias, false});
   const Target weight_target(weight_grad, weight_count(shape), accumulate_weight, lane);
   const Target bias_target(bias_grad, shape.out_channels, with_bias && accumulate_bias, lane);

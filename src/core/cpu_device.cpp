@@ -42,6 +42,11 @@ class CpuEvent : public Event {
 
 }  // namespace
 
+CachingAllocator::~CachingAllocator() {
+  for (auto& blocks : free_)
+    for (std::byte* block : blocks) std::free(block);
+}
+
 Buffer CachingAllocator::allocate(std::size_t bytes) {
   const SizeClass size_class = size_class_of(bytes);
   LOCKSTEP_CHECK(size_class.index < kClasses, "allocation of {} bytes", bytes);

@@ -21,6 +21,7 @@ void use_onednn_kernels(KernelTable& table);    // kernels/onednn: convolution, 
 class CachingAllocator {
  public:
   explicit CachingAllocator(Device& device) : device_(device) {}
+  ~CachingAllocator();  // after its last buffer
   Buffer allocate(std::size_t bytes);
   AllocatorStats stats() const;
 

@@ -1,4 +1,5 @@
-// Convolutions and linear layers: the plain kernels against sums by hand, the device's against the plain ones.
+// Convolutions and linear layers: the plain kernels against sums by hand, the device's against the plain ones. The shapes
+// here are summed directly and exactly; kernels_winograd_test.cpp has the others.
 #include <fmt/format.h>
 
 #include <thread>
@@ -26,7 +27,7 @@ Conv2dShape shape_of(Index batch, Index height, Index width, Index channels, Ind
 const std::vector<Conv2dShape>& shapes() {
   static const std::vector<Conv2dShape> kShapes = {
       shape_of(1, 4, 4, 1, 1, 3, 3, 1, 1, {0, 0, 0, 0}),    shape_of(3, 5, 7, 3, 5, 3, 2, 1, 1, {1, 0, 0, 1}),
-      shape_of(1, 9, 8, 5, 3, 5, 5, 2, 3, {2, 2, 2, 2}),    shape_of(3, 6, 6, 64, 64, 5, 5, 1, 1, {2, 2, 2, 2}),
+      shape_of(1, 9, 8, 5, 3, 5, 5, 2, 3, {2, 2, 2, 2}),    shape_of(3, 6, 6, 64, 64, 5, 5, 2, 1, {2, 2, 2, 2}),
       shape_of(2, 12, 12, 3, 64, 5, 5, 1, 1, {2, 2, 2, 2}), shape_of(3, 7, 5, 16, 17, 1, 1, 1, 1, {0, 0, 0, 0}),
       shape_of(1, 8, 8, 64, 1, 3, 3, 2, 2, {0, 0, 1, 1}),   shape_of(2, 3, 3, 2, 4, 3, 3, 1, 1, {3, 0, 1, 2}),
       shape_of(0, 6, 6, 3, 4, 3, 3, 1, 1, {1, 1, 1, 1})};
