@@ -52,7 +52,8 @@ class Scratch {
 
 // Reads a square of pixels whose corner is (row, column); zeros outside the image.
 template <Index kSize>
-LOCKSTEP_WINOGRAD void load_square(const Images<const float>& images, Index n, Index row, Index column, Index channel, __m512* square) {
+LOCKSTEP_INLINE_AVX512 void load_square(const Images<const float>& images, Index n, Index row, Index column, Index channel,
+                                        __m512* square) {
   for (Index i = 0; i < kSize; ++i)
     for (Index j = 0; j < kSize; ++j)
       square[i * kSize + j] =
@@ -97,7 +98,7 @@ struct Finish {
   bool relu = false, accumulate = false;
 };
 
-LOCKSTEP_WINOGRAD __m512 finished(__m512 value, const Finish& finish, Index channel, const float* slot) {
+LOCKSTEP_INLINE_AVX512 __m512 finished(__m512 value, const Finish& finish, Index channel, const float* slot) {
   if (finish.bias != nullptr) value = value + _mm512_loadu_ps(finish.bias + channel);
   if (finish.accumulate) value = value + _mm512_loadu_ps(slot);
   if (!finish.relu) return value;
@@ -171,8 +172,8 @@ void convolve(const Images<const float>& in, Index pad_top, Index pad_left, cons
     const Index count = std::min(kTiles, tiling.count() - first);
     transform_inputs(in, tiling, first, count, pad_top, pad_left, from.data());
     for (Index p = 0; p < kAll; ++p)
-      multiply(count, out.channels, in.channels, from.data() + p * plane(in.channels), in.channels, 1,
-               matrices + p * in.channels * out.channels, to.data() + p * plane(out.channels), false);
+      avx512::multiply(count, out.channels, in.channels, from.data() + p * plane(in.channels), in.channels, 1,
+                       matrices + p * in.channels * out.channels, to.data() + p * plane(out.channels), false);
     gather_outputs(to.data(), out, tiling, first, count, finish);
   }
 }
@@ -211,8 +212,8 @@ void conv2d_backward_weights(const Conv2dShape& s, const float* x, const float* 
     transform_inputs({x, s.in_height, s.in_width, s.in_channels}, tiling, first, count, s.pad_top, s.pad_left, inputs.data());
     transform_gradients({y_grad, s.out_height, s.out_width, s.out_channels}, tiling, first, count, gradients.data());
     for (Index p = 0; p < kAll; ++p)
-      multiply(s.out_channels, s.in_channels, count, gradients.data() + p * plane(s.out_channels), 1, s.out_channels,
-               inputs.data() + p * plane(s.in_channels), sums.data() + p * size, first != 0);
+      avx512::multiply(s.out_channels, s.in_channels, count, gradients.data() + p * plane(s.out_channels), 1, s.out_channels,
+                       inputs.data() + p * plane(s.in_channels), sums.data() + p * size, first != 0);
   }
   gather_weights(sums.data(), s.out_channels, s.in_channels, weight_grad, accumulate);
 }

@@ -5,12 +5,10 @@
 // system.
 #include <list>
 #include <optional>
-#include <thread>
 
 #include "kernels/cpu/winograd.h"
 #include "kernels/onednn/kernels.h"
 #include "kernels/onednn/onednn.h"
-#include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::onednn {
@@ -149,10 +147,7 @@ std::int64_t x_count(const Conv2dShape& s) { return s.batch * s.in_height * s.in
 std::int64_t y_count(const Conv2dShape& s) { return s.batch * s.out_height * s.out_width * s.out_channels; }
 std::int64_t weight_count(const Conv2dShape& s) { return s.out_channels * s.kernel_height * s.kernel_width * s.in_channels; }
 // Winograd's convolution has one thread: two of oneDNN's draw level with it.
-bool by_winograd(const Conv2dShape& shape) {
-  static const bool kOneThread = env::integer("OMP_NUM_THREADS", 1, 1 << 16).value_or(std::thread::hardware_concurrency()) == 1;
-  return kOneThread && winograd::suits(shape);
-}
+bool by_winograd(const Conv2dShape& shape) { return has_one_thread() && winograd::suits(shape); }
 
 bool empty(const Conv2dShape& s) { return x_count(s) == 0 || y_count(s) == 0; }
 

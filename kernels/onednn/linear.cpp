@@ -1,5 +1,6 @@
 // Linear layers: one matrix product each, on the plain weights. Blocked weights would win 10 % of the product and lose
 // more than that to reorders, as weights change each step and are as large as the work.
+#include "kernels/cpu/batch_linear.h"
 #include "kernels/onednn/kernels.h"
 #include "kernels/onednn/onednn.h"
 #include "lockstep/core/error.h"
@@ -27,6 +28,7 @@ bool empty(const LinearShape& s) { return s.batch == 0 || s.in_features == 0 || 
 
 void linear(const LinearShape& shape, const float* x, const float* weight, const float* bias, bool relu, float* y, Stream& stream) {
   if (empty(shape)) return reference_kernels().linear(shape, x, weight, bias, relu, y, stream);
+  if (has_one_thread() && batch_linear::suits(shape)) return batch_linear::linear(shape, x, weight, bias, relu, y);
   multiply('N', 'T', shape.batch, shape.out_features, shape.in_features, x, weight, false, y);
   const KernelTable& kernels = cpu_device().kernels();
   if (bias != nullptr) kernels.bias(y, bias, shape.batch, shape.out_features, stream);

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <oneapi/dnnl/dnnl.hpp>
+#include <thread>
 
 #include "lockstep/core/device.h"
+#include "lockstep/core/environment.h"
 
 namespace lockstep::onednn {
 
@@ -21,6 +23,12 @@ struct ConvolutionDescs {
 inline const dnnl::engine& engine() {
   static const auto* const kEngine = new dnnl::engine(dnnl::engine::kind::cpu, 0);
   return *kEngine;
+}
+
+// Whether this process computes with a single thread: kernels of our own that have but one are considered only then.
+inline bool has_one_thread() {
+  static const bool kOneThread = env::integer("OMP_NUM_THREADS", 1, 1 << 16).value_or(std::thread::hardware_concurrency()) == 1;
+  return kOneThread;
 }
 
 // Scratch memory comes from the device's allocator, whose statistics then show all of it.

@@ -108,7 +108,7 @@ TEST(Conv2d, BackwardWeightsIsThePlainKernels) {
 }
 
 TEST(Linear, IsThePlainKernels) {
-  for (const LinearShape& s : {LinearShape{1, 1, 1}, {3, 5, 7}, {128, 192, 10}, {2, 300, 65}, {0, 4, 3}, {3, 64, 64}})
+  for (const LinearShape& s : {LinearShape{1, 1, 1}, {3, 5, 7}, {128, 192, 10}, {2, 300, 65}, {0, 4, 3}, {3, 64, 64}, {64, 33, 5}, {192, 70, 64}})
     for (const bool flag : {false, true}) {
       const std::string name = fmt::format("linear ({}, {}) to {}, {}", s.batch, s.in_features, s.out_features, flag);
       const Floats x = whole_numbers(s.batch * s.in_features, 1), weight = whole_numbers(s.in_features * s.out_features, 2);
