@@ -94,6 +94,7 @@ class ProcessGroup {
   Backend& backend(DeviceKind device = DeviceKind::kCpu) const;
 
  private:
+  friend std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& options);
   class Impl;
   explicit ProcessGroup(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

@@ -1,0 +1,126 @@
+#include "src/comm/delay/delay_backend.h"
+
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <mutex>
+
+#include "lockstep/core/device.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+
+using Clock = std::chrono::steady_clock;
+
+std::chrono::nanoseconds DelayCost::of(std::size_t bytes) const {
+  return alpha + std::chrono::nanoseconds(static_cast<long long>(static_cast<double>(bytes) / gigabytes_per_second));
+}
+
+DelayCost delay_cost_from_environment() {
+  DelayCost cost;
+  if (const auto microseconds = env::integer("LOCKSTEP_DELAY_ALPHA_US", 0, 60'000'000))
+    cost.alpha = std::chrono::microseconds(*microseconds);
+  if (const auto speed = env::text("LOCKSTEP_DELAY_GBPS")) {
+    char* end = nullptr;
+    cost.gigabytes_per_second = std::strtod(speed->c_str(), &end);
+    if (*end != '\0' || !(cost.gigabytes_per_second > 0))
+      throw InvalidArgument("environment: LOCKSTEP_DELAY_GBPS='{}' is not a positive number", *speed);
+  }
+  return cost;
+}
+
+// When each operation is over is known when it is issued: nobody has to do anything but wait for the clock.
+class DelayBackend::Wire : public CompletionQueue {
+ public:
+  explicit Wire(const DelayCost& cost) : cost_(cost) {}
+
+  std::uint64_t issue(const Operation& operation) {
+    const std::lock_guard lock(mutex_);
+    throw_if_aborted();
+    const auto now = Clock::now(), start = std::max(now, free_at_);
+    const std::size_t bytes = operation.signature.kind == OperationKind::kBarrier ? 0 : operation.bytes();
+    free_at_ = start + cost_.of(bytes);
+    events_.push_back({operation.signature.kind, operation.signature.purpose_index, bytes, now, start, free_at_});
+    ends_.push_back(free_at_);
+    if (ends_.size() > kRemembered) {
+      ends_.pop_front();
+      ++first_ticket_;
+    }
+    return first_ticket_ + ends_.size() - 1;
+  }
+
+  bool done(std::uint64_t ticket) override {
+    const std::lock_guard lock(mutex_);
+    throw_if_aborted();
+    return end_of(ticket) <= Clock::now();
+  }
+
+  void wait(std::uint64_t ticket) override {
+    std::unique_lock lock(mutex_);
+    aborted_changed_.wait_until(lock, end_of(ticket), [&] { return aborted_; });
+    throw_if_aborted();
+  }
+
+  void order_before(std::uint64_t ticket, Stream&) override { wait(ticket); }
+
+  void abort(const std::string& reason) {
+    const std::lock_guard lock(mutex_);
+    if (!aborted_) reason_ = reason;
+    aborted_ = true;
+    aborted_changed_.notify_all();
+  }
+
+  std::vector<DelayEvent> events() const {
+    const std::lock_guard lock(mutex_);
+    return events_;
+  }
+  void clear_events() {
+    const std::lock_guard lock(mutex_);
+    events_.clear();
+  }
+
+ private:
+  static constexpr std::size_t kRemembered = 4096;
+
+  Clock::time_point end_of(std::uint64_t ticket) const {
+    return ticket < first_ticket_ ? Clock::time_point::min() : ends_[ticket - first_ticket_];
+  }
+  void throw_if_aborted() const {
+    if (aborted_) throw PeerLost("the process group was aborted: {}", reason_);
+  }
+
+  const DelayCost cost_;
+  mutable std::mutex mutex_;
+  std::condition_variable aborted_changed_;
+  Clock::time_point free_at_{};
+  std::deque<Clock::time_point> ends_;
+  std::uint64_t first_ticket_ = 1;
+  std::vector<DelayEvent> events_;
+  bool aborted_ = false;
+  std::string reason_;
+};
+
+DelayBackend::DelayBackend(const DelayCost& cost) : wire_(std::make_shared<Wire>(cost)) {}
+DelayBackend::~DelayBackend() = default;
+
+Work DelayBackend::start(const Operation& operation) {
+  const std::uint64_t ticket = wire_->issue(operation);
+  if (operation.receive != operation.send && operation.bytes() != 0) std::memcpy(operation.receive, operation.send, operation.bytes());
+  return Work(wire_, ticket);
+}
+
+void DelayBackend::run(const Operation& operation) { start(operation).wait(); }
+
+Buffer DelayBackend::allocate(std::size_t bytes) {
+  Buffer buffer = cpu_device().allocate(bytes);
+  if (bytes != 0) std::memset(buffer.data(), 0, bytes);
+  return buffer;
+}
+
+void DelayBackend::abort(const std::string& reason) { wire_->abort(reason); }
+std::vector<DelayEvent> DelayBackend::events() const { return wire_->events(); }
+void DelayBackend::clear_events() { wire_->clear_events(); }
+
+}  // namespace lockstep

@@ -1,0 +1,116 @@
+#include "src/comm/invitation.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+#include "src/comm/socket.h"
+
+namespace lockstep {
+
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+constexpr std::size_t kTokenBytes = 64;
+
+struct Message {
+  std::uint32_t port = 0;
+  std::uint32_t token_bytes = 0;
+  std::array<char, kTokenBytes> token{};
+};
+
+struct AbstractName {
+  sockaddr_un address{};
+  socklen_t size = 0;
+};
+
+AbstractName name_of_job(const std::string& job_id) {
+  AbstractName name;
+  name.address.sun_family = AF_UNIX;
+  const std::string text = "lockstep-job-" + job_id;  // sun_path[0] stays zero: abstract
+  LOCKSTEP_CHECK(text.size() + 1 <= sizeof name.address.sun_path, "job id of {} bytes", job_id.size());
+  std::memcpy(name.address.sun_path + 1, text.data(), text.size());
+  name.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
+  return name;
+}
+
+bool is_same_user(int fd) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
+}
+
+}  // namespace
+
+class InvitationServer::Impl {
+ public:
+  Impl(const std::string& job_id, const Invitation& invitation) {
+    LOCKSTEP_CHECK(invitation.token.size() <= kTokenBytes, "token of {} bytes", invitation.token.size());
+    message_.port = invitation.port;
+    message_.token_bytes = static_cast<std::uint32_t>(invitation.token.size());
+    std::memcpy(message_.token.data(), invitation.token.data(), invitation.token.size());
+    const AbstractName name = name_of_job(job_id);
+    listener_ = Fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!listener_ || bind(listener_.get(), reinterpret_cast<const sockaddr*>(&name.address), name.size) != 0 ||
+        listen(listener_.get(), 1024) != 0)
+      throw RendezvousError("rank 0 cannot invite the other ranks of this mpirun job: {} (is there a second rank 0?)",
+                            std::strerror(errno));
+    stop_ = Fd(eventfd(0, EFD_CLOEXEC));
+    thread_ = std::thread([this] { serve(); });
+  }
+
+  ~Impl() {
+    const std::uint64_t one = 1;
+    if (write(stop_.get(), &one, sizeof one) < 0) log::error("cannot stop the invitation thread: {}", std::strerror(errno));
+    thread_.join();
+  }
+
+ private:
+  void serve() {
+    std::array<pollfd, 2> polled = {{{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}}};
+    while (poll(polled.data(), polled.size(), -1) >= 0 || errno == EINTR) {
+      if (polled[0].revents != 0) return;
+      const Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      // The message fits any socket buffer: sending does not wait.
+      if (fd && is_same_user(fd.get())) send_all(fd.get(), std::as_bytes(std::span(&message_, 1)), Clock::now());
+    }
+  }
+
+  Message message_;
+  Fd listener_, stop_;
+  std::thread thread_;
+};
+
+InvitationServer::InvitationServer(const std::string& job_id, const Invitation& invitation)
+    : impl_(std::make_unique<Impl>(job_id, invitation)) {}
+InvitationServer::~InvitationServer() = default;
+
+Invitation ask_for_invitation(const std::string& job_id, std::chrono::milliseconds timeout) {
+  const Deadline deadline = Clock::now() + timeout;
+  const AbstractName name = name_of_job(job_id);
+  for (;;) {
+    const Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (fd && connect(fd.get(), reinterpret_cast<const sockaddr*>(&name.address), name.size) == 0) {
+      if (!is_same_user(fd.get())) throw RendezvousError("another user's process answers for this mpirun job: refused");
+      Message message;
+      if (receive_all(fd.get(), std::as_writable_bytes(std::span(&message, 1)), deadline) == IoResult::kDone &&
+          message.token_bytes <= kTokenBytes)
+        return {static_cast<std::uint16_t>(message.port), std::string(message.token.data(), message.token_bytes)};
+    }
+    if (Clock::now() >= deadline)
+      throw RendezvousError("rank 0 of this mpirun job did not invite this rank within {} s: did it start?", timeout.count() / 1000);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+}  // namespace lockstep

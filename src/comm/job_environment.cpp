@@ -1,0 +1,110 @@
+#include <cstdio>
+#include <fstream>
+
+#include "lockstep/comm/bootstrap.h"
+#include "lockstep/core/crypto.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr long kMaxRanks = 1'000'000;
+
+class Reader {
+ public:
+  explicit Reader(const EnvironmentLookup& lookup) : lookup_(lookup) {}
+
+  std::optional<std::string> text(const char* name) const {
+    auto value = lookup_(name);
+    return value && !value->empty() ? value : std::nullopt;
+  }
+  std::optional<long> integer(const char* name, long low, long high) const {
+    const auto value = text(name);
+    return value ? std::optional(env::parse_integer(name, *value, low, high)) : std::nullopt;
+  }
+  long required(const char* name, const char* beside, long low, long high) const {
+    const auto value = integer(name, low, high);
+    if (!value) throw InvalidArgument("environment: {} is set but {} is not: set both, or neither to run alone", beside, name);
+    return *value;
+  }
+
+ private:
+  const EnvironmentLookup& lookup_;
+};
+
+std::string read_token(const Reader& reader) {
+  if (const auto token = reader.text(env::kToken)) return *token;
+  const auto path = reader.text(env::kTokenFile);
+  if (!path) return "";
+  std::ifstream file(*path);
+  std::string token;
+  std::getline(file, token);
+  if (!token.empty() && token.back() == '\r') token.pop_back();
+  if (token.empty()) throw InvalidArgument("environment: {}={} cannot be read or is empty", env::kTokenFile, *path);
+  return token;
+}
+
+void check_place(const Place& place) {
+  if (place.rank >= place.world_size)
+    throw InvalidArgument("environment: rank {} does not exist in a world of {}: ranks count from 0", place.rank, place.world_size);
+  if (place.local_rank >= place.local_world_size)
+    throw InvalidArgument("environment: local rank {} does not exist among {} local ranks", place.local_rank, place.local_world_size);
+}
+
+void read_address_job(const Reader& reader, JobEnvironment& job) {
+  job.kind = JobEnvironment::Kind::kAddress;
+  job.place.world_size = static_cast<int>(reader.required(env::kWorldSize, env::kRank, 1, kMaxRanks));
+  job.place.rank = static_cast<int>(reader.required(env::kRank, env::kWorldSize, 0, kMaxRanks));
+  // Kubernetes' operators set no LOCAL_RANK: one rank a container.
+  job.place.local_rank = static_cast<int>(reader.integer(env::kLocalRank, 0, kMaxRanks).value_or(0));
+  job.place.local_world_size = static_cast<int>(reader.integer(env::kLocalWorldSize, 1, kMaxRanks).value_or(job.place.local_rank + 1));
+  check_place(job.place);
+  job.store_is_hosted = reader.integer(env::kStoreHosted, 0, 1).value_or(0) == 1;
+  if (job.place.world_size == 1 && !job.store_is_hosted) {
+    job.kind = JobEnvironment::Kind::kAlone;
+    return;
+  }
+  const auto host = reader.text(env::kMasterAddr);
+  if (!host) throw InvalidArgument("environment: {} is set but {} is not: it names the machine of rank 0", env::kRank, env::kMasterAddr);
+  job.master_host = *host;
+  job.master_port = static_cast<std::uint16_t>(reader.required(env::kMasterPort, env::kMasterAddr, 1, 65535));
+}
+
+void read_open_mpi_job(const Reader& reader, JobEnvironment& job) {
+  job.kind = JobEnvironment::Kind::kOpenMpi;
+  constexpr const char* kRankName = "OMPI_COMM_WORLD_RANK";
+  job.place.rank = static_cast<int>(reader.required(kRankName, "OMPI_COMM_WORLD_SIZE", 0, kMaxRanks));
+  job.place.world_size = static_cast<int>(reader.required("OMPI_COMM_WORLD_SIZE", kRankName, 1, kMaxRanks));
+  job.place.local_rank = static_cast<int>(reader.required("OMPI_COMM_WORLD_LOCAL_RANK", kRankName, 0, kMaxRanks));
+  job.place.local_world_size = static_cast<int>(reader.required("OMPI_COMM_WORLD_LOCAL_SIZE", kRankName, 1, kMaxRanks));
+  check_place(job.place);
+  if (job.place.local_world_size != job.place.world_size)
+    throw InvalidArgument(
+        "environment: mpirun started {} ranks on several machines; across machines, start each rank with RANK, WORLD_SIZE, MASTER_ADDR, "
+        "MASTER_PORT and LOCKSTEP_TOKEN",
+        job.place.world_size);
+  // Which of these exist depends on Open MPI's version; together they differ between any two jobs of a machine.
+  std::string identity;
+  for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri", "PMIX_SERVER_URI2", "PMIX_SERVER_URI21",
+                           "PMIX_SERVER_URI3", "PMIX_SERVER_URI4", "PMIX_SERVER_URI41"})
+    identity += std::string(name) + "=" + reader.text(name).value_or("") + "\n";
+  job.job_id = crypto::hex(crypto::sha256(std::as_bytes(std::span(identity)))).substr(0, 32);
+}
+
+}  // namespace
+
+JobEnvironment read_job_environment(const EnvironmentLookup& lookup) {
+  const Reader reader(lookup);
+  JobEnvironment job;
+  job.token = read_token(reader);
+  job.insecure = reader.integer(env::kInsecure, 0, 1).value_or(0) == 1;
+  if (reader.text(env::kRank) || reader.text(env::kWorldSize))
+    read_address_job(reader, job);
+  else if (reader.text("OMPI_COMM_WORLD_RANK") || reader.text("OMPI_COMM_WORLD_SIZE"))
+    read_open_mpi_job(reader, job);
+  return job;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,93 @@
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <memory>
+
+#include "lockstep/comm/bootstrap.h"
+#include "lockstep/core/crypto.h"
+#include "lockstep/core/error.h"
+#include "src/comm/invitation.h"
+#include "src/comm/memory_store.h"
+#include "src/comm/socket.h"
+
+namespace lockstep {
+
+namespace {
+
+std::string fresh_token() {
+  std::array<std::byte, 16> secret;
+  crypto::fill_random(secret);
+  return crypto::hex(secret);
+}
+
+// The numeric address from which this machine reaches `host`: a datagram socket is routed without sending anything.
+std::string address_towards(const std::string& host, std::uint16_t port) {
+  addrinfo hints{}, *list = nullptr;
+  hints.ai_socktype = SOCK_DGRAM;
+  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list) != 0) return "127.0.0.1";
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(list, freeaddrinfo);
+  const Fd fd(socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!fd || connect(fd.get(), list->ai_addr, list->ai_addrlen) != 0) return "127.0.0.1";
+  return local_endpoint(fd.get()).host;
+}
+
+Rendezvous meet_at_address(const JobEnvironment& job, std::chrono::milliseconds timeout) {
+  Rendezvous meeting;
+  meeting.token = job.token;
+  if (job.token.empty() && !job.insecure && !is_loopback(job.master_host))
+    throw RendezvousError(
+        "rank {}: MASTER_ADDR={} is not loopback and the job has no token, anyone on the network could join it: set LOCKSTEP_TOKEN or "
+        "LOCKSTEP_TOKEN_FILE on "
+        "every rank, or LOCKSTEP_INSECURE=1 on a network that you trust",
+        job.place.rank, job.master_host);
+  if (job.place.rank == 0 && !job.store_is_hosted)
+    meeting.server = std::make_shared<StoreServer>(
+        StoreServerOptions{.host = job.master_host, .port = job.master_port, .token = job.token, .insecure = job.insecure});
+  meeting.store = connect_store({job.master_host, job.master_port}, job.token, timeout);
+  meeting.advertise_address = address_towards(job.master_host, job.master_port);
+  return meeting;
+}
+
+// Rank 0's store and the invitation to it live together.
+struct HostedByRankZero {
+  explicit HostedByRankZero(const JobEnvironment& job, const std::string& token)
+      : server({.token = token}), invitation(job.job_id, {server.endpoint().port, token}) {}
+  StoreServer server;
+  InvitationServer invitation;
+};
+
+Rendezvous meet_under_mpirun(const JobEnvironment& job, std::chrono::milliseconds timeout) {
+  Rendezvous meeting;
+  meeting.advertise_address = "127.0.0.1";
+  Endpoint endpoint{"127.0.0.1", 0};
+  if (job.place.rank == 0) {
+    meeting.token = fresh_token();
+    const auto hosted = std::make_shared<HostedByRankZero>(job, meeting.token);
+    meeting.server = std::shared_ptr<StoreServer>(hosted, &hosted->server);
+    endpoint = hosted->server.endpoint();
+  } else {
+    const Invitation invitation = ask_for_invitation(job.job_id, timeout);
+    meeting.token = invitation.token;
+    endpoint.port = invitation.port;
+  }
+  meeting.store = connect_store(endpoint, meeting.token, timeout);
+  return meeting;
+}
+
+}  // namespace
+
+Rendezvous meet(const JobEnvironment& job, std::chrono::milliseconds timeout) {
+  switch (job.kind) {
+    case JobEnvironment::Kind::kAddress:
+      return meet_at_address(job, timeout);
+    case JobEnvironment::Kind::kOpenMpi:
+      return meet_under_mpirun(job, timeout);
+    case JobEnvironment::Kind::kAlone:
+      break;
+  }
+  return {std::make_shared<MemoryStore>(), nullptr, job.token, "127.0.0.1"};
+}
+
+}  // namespace lockstep

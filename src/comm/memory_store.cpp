@@ -1,0 +1,32 @@
+#include "src/comm/memory_store.h"
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+
+void MemoryStore::set(std::string_view key, std::string_view value) {
+  const std::lock_guard lock(mutex_);
+  values_[std::string(key)] = value;
+  changed_.notify_all();
+}
+
+std::string MemoryStore::get(std::string_view key, std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  if (!changed_.wait_for(lock, timeout, [&] { return values_.find(key) != values_.end(); }))
+    throw TimeoutError("store of this process: nobody set '{}' within {} ms", key, timeout.count());
+  return values_.find(key)->second;
+}
+
+std::int64_t MemoryStore::add(std::string_view key, std::int64_t amount) {
+  const std::lock_guard lock(mutex_);
+  return counters_[std::string(key)] += amount;
+}
+
+std::string MemoryStore::set_if_absent(std::string_view key, std::string_view value) {
+  const std::lock_guard lock(mutex_);
+  const auto [entry, added] = values_.emplace(key, value);
+  if (added) changed_.notify_all();
+  return entry->second;
+}
+
+}  // namespace lockstep

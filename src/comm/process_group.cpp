@@ -1,0 +1,210 @@
+#include "lockstep/comm/process_group.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <exception>
+#include <limits>
+
+#include "lockstep/comm/bootstrap.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+#include "src/comm/join.h"
+
+namespace lockstep {
+
+namespace {
+
+std::uint32_t hash_of_name(const char* name) {
+  if (name == nullptr) return 0;
+  std::uint32_t hash = 2166136261u;  // FNV-1a
+  for (; *name != '\0'; ++name) hash = (hash ^ static_cast<unsigned char>(*name)) * 16777619u;
+  return hash;
+}
+
+std::chrono::milliseconds seconds_from(const char* variable, std::chrono::milliseconds otherwise) {
+  const auto seconds = env::integer(variable, 1, 30 * 24 * 3600);
+  return seconds ? std::chrono::seconds(*seconds) : otherwise;
+}
+
+thread_local std::weak_ptr<ProcessGroup> this_threads_group;
+
+}  // namespace
+
+class ProcessGroup::Impl {
+ public:
+  Impl(const Place& place, std::unique_ptr<Backend> cpu_backend, std::chrono::milliseconds timeout) : place(place), timeout(timeout) {
+    backends[static_cast<std::size_t>(DeviceKind::kCpu)] = std::move(cpu_backend);
+  }
+
+  Backend& backend(DeviceKind device) const {
+    const auto& found = backends[static_cast<std::size_t>(device)];
+    if (!found)
+      throw InvalidArgument("process group: this group has no backend for {} memory", device == DeviceKind::kCpu ? "cpu" : "cuda");
+    return *found;
+  }
+
+  // Checks what can be checked on this rank alone, numbers the call, completes the operation.
+  Operation number(OperationKind kind, const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& call) {
+    const std::size_t ranks = kind == OperationKind::kAllGather ? static_cast<std::size_t>(place.world_size) : 1;
+    if (count > std::numeric_limits<std::size_t>::max() / size_of(dtype) / ranks / 2)
+      throw InvalidArgument("{}: {} elements of {} are more than memory holds", name_of(kind), count, name_of(dtype));
+    if (count != 0 && (send == nullptr || receive == nullptr))
+      throw InvalidArgument("{} of {} x {} on rank {}: the pointer is null", name_of(kind), name_of(dtype), count, place.rank);
+    Operation operation;
+    operation.signature.sequence = ++sequence;
+    operation.signature.count = count;
+    operation.signature.kind = kind;
+    operation.signature.dtype = dtype;
+    operation.signature.purpose_index = call.purpose.index;
+    operation.signature.purpose_hash = hash_of_name(call.purpose.name);
+    operation.send = send;
+    operation.receive = receive;
+    operation.purpose = call.purpose;
+    operation.timeout = call.timeout.count() > 0 ? call.timeout : timeout;
+    return operation;
+  }
+
+  Operation all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op, const CallOptions& call) {
+    const bool is_float = dtype == DType::kFloat32 || dtype == DType::kFloat64 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+    if (op == ReduceOp::kAvg && !is_float) throw InvalidArgument("all_reduce: the average of {} is not defined, use a sum", name_of(dtype));
+    Operation operation = number(OperationKind::kAllReduce, data, data, count, dtype, call);
+    operation.signature.op = op;
+    return operation;
+  }
+
+  Operation broadcast(void* data, std::size_t count, DType dtype, int root, const CallOptions& call) {
+    if (root < 0 || root >= place.world_size)
+      throw InvalidArgument("broadcast: root {} does not exist, the group has ranks 0..{}", root, place.world_size - 1);
+    Operation operation = number(OperationKind::kBroadcast, data, data, count, dtype, call);
+    operation.signature.root = root;
+    return operation;
+  }
+
+  Place place;
+  std::chrono::milliseconds timeout;
+  std::array<std::unique_ptr<Backend>, 2> backends;  // by DeviceKind
+  std::shared_ptr<StoreServer> server;               // when this rank hosts the store
+  std::shared_ptr<Store> store;
+  std::uint64_t sequence = 0;
+};
+
+ProcessGroup::ProcessGroup(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+ProcessGroup::~ProcessGroup() {
+  for (const auto& backend : impl_->backends)
+    if (backend) backend->leave();
+}
+
+std::shared_ptr<ProcessGroup> ProcessGroup::wrap(const Place& place, std::unique_ptr<Backend> cpu_backend,
+                                                 std::chrono::milliseconds timeout) {
+  return std::shared_ptr<ProcessGroup>(new ProcessGroup(std::make_unique<Impl>(place, std::move(cpu_backend), timeout)));
+}
+
+std::shared_ptr<ProcessGroup> ProcessGroup::create(const Place& place, std::shared_ptr<Store> store, std::string token,
+                                                   const ProcessGroupOptions& options, std::string advertise_address) {
+  const auto store_timeout = options.store_timeout.value_or(seconds_from(env::kStoreTimeout, std::chrono::seconds(60)));
+  const auto timeout = options.timeout.value_or(seconds_from(env::kTimeout, std::chrono::minutes(5)));
+  std::string backend = options.backend;
+  if (backend.empty()) backend = env::text(env::kBackend).value_or(place.world_size > 1 ? "ring" : "local");
+  // A job that is started with one rank now and then must not need another environment for it.
+  if (backend == "ring" && place.world_size == 1 && options.backend.empty()) backend = "local";
+  std::string transport = options.transport;
+  if (transport.empty()) transport = env::text(env::kTransport).value_or("auto");
+  if (transport != "auto" && transport != "shm" && transport != "tcp")
+    throw InvalidArgument("unknown transport '{}': LOCKSTEP_TRANSPORT is one of auto, shm, tcp", transport);
+  register_rank(place, *store, store_timeout);
+  auto group = wrap(place,
+                    make_backend(backend, {.place = place,
+                                           .store = store,
+                                           .token = std::move(token),
+                                           .transport = transport,
+                                           .advertise_address = std::move(advertise_address),
+                                           .timeout = timeout,
+                                           .store_timeout = store_timeout}),
+                    timeout);
+  group->impl_->store = store;
+  finish_joining(place, *store, store_timeout);
+  return group;
+}
+
+const Place& ProcessGroup::place() const { return impl_->place; }
+Device& ProcessGroup::local_device() const { return lockstep::local_device(impl_->place.local_rank); }
+Backend& ProcessGroup::backend(DeviceKind device) const { return impl_->backend(device); }
+
+void ProcessGroup::all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op, const CallOptions& call) {
+  impl_->backend(call.device).run(impl_->all_reduce(data, count, dtype, op, call));
+}
+
+Work ProcessGroup::all_reduce_async(void* data, std::size_t count, DType dtype, ReduceOp op, const CallOptions& call) {
+  return impl_->backend(call.device).start(impl_->all_reduce(data, count, dtype, op, call));
+}
+
+void ProcessGroup::broadcast(void* data, std::size_t count, DType dtype, int root, const CallOptions& call) {
+  impl_->backend(call.device).run(impl_->broadcast(data, count, dtype, root, call));
+}
+
+Work ProcessGroup::broadcast_async(void* data, std::size_t count, DType dtype, int root, const CallOptions& call) {
+  return impl_->backend(call.device).start(impl_->broadcast(data, count, dtype, root, call));
+}
+
+void ProcessGroup::all_gather(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& call) {
+  impl_->backend(call.device).run(impl_->number(OperationKind::kAllGather, send, receive, count, dtype, call));
+}
+
+Work ProcessGroup::all_gather_async(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& call) {
+  return impl_->backend(call.device).start(impl_->number(OperationKind::kAllGather, send, receive, count, dtype, call));
+}
+
+void ProcessGroup::barrier(const CallOptions& call) {
+  impl_->backend(call.device).run(impl_->number(OperationKind::kBarrier, nullptr, nullptr, 0, DType::kUInt8, call));
+}
+
+std::string ProcessGroup::broadcast_text(std::string_view text, int root, const CallOptions& call) {
+  auto bytes = static_cast<std::int64_t>(text.size());
+  broadcast(&bytes, 1, DType::kInt64, root, call);
+  std::string result(rank() == root ? text : std::string_view());
+  result.resize(static_cast<std::size_t>(bytes));
+  broadcast(result.data(), result.size(), DType::kUInt8, root, call);
+  return result;
+}
+
+std::vector<std::string> ProcessGroup::all_gather_text(std::string_view text, const CallOptions& call) {
+  const auto ranks = static_cast<std::size_t>(world_size());
+  const auto mine = static_cast<std::int64_t>(text.size());
+  std::vector<std::int64_t> lengths(ranks);
+  all_gather(&mine, lengths.data(), 1, DType::kInt64, call);
+  const auto longest = static_cast<std::size_t>(*std::max_element(lengths.begin(), lengths.end()));
+  std::string padded(text), all(ranks * longest, '\0');
+  padded.resize(longest);
+  all_gather(padded.data(), all.data(), longest, DType::kUInt8, call);
+  std::vector<std::string> texts;
+  for (std::size_t r = 0; r < ranks; ++r) texts.push_back(all.substr(r * longest, static_cast<std::size_t>(lengths[r])));
+  return texts;
+}
+
+Buffer ProcessGroup::allocate(std::size_t bytes, DeviceKind device) { return impl_->backend(device).allocate(bytes); }
+
+void ProcessGroup::abort(const std::string& reason) {
+  for (const auto& backend : impl_->backends)
+    if (backend) backend->abort(reason);
+}
+
+std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& options) {
+  // A program may end one group and make the next: their keys must not meet.
+  static std::atomic<int> groups_of_this_process{0};
+  const JobEnvironment job = read_job_environment([](const char* name) { return env::text(name); });
+  if (!job.store_is_hosted) log::set_rank(job.place.rank, job.place.world_size);  // lockrun marks the lines itself
+  const auto timeout = options.store_timeout.value_or(seconds_from(env::kStoreTimeout, std::chrono::seconds(60)));
+  Rendezvous meeting = meet(job, timeout);
+  const auto store = scoped(meeting.store, fmt::format("group{}/", groups_of_this_process.fetch_add(1)));
+  auto group = ProcessGroup::create(job.place, store, meeting.token, options, meeting.advertise_address);
+  group->impl_->server = std::move(meeting.server);
+  this_threads_group = group;
+  return group;
+}
+
+std::shared_ptr<ProcessGroup> default_process_group() { return this_threads_group.lock(); }
+
+}  // namespace lockstep

@@ -1,0 +1,170 @@
+#include "src/comm/socket.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <memory>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+
+namespace {
+
+struct FreeAddresses {
+  void operator()(addrinfo* list) const { freeaddrinfo(list); }
+};
+using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
+
+Addresses resolve(const std::string& host, std::uint16_t port, int flags, std::string& why) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  const int failure = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
+  if (failure != 0) why = gai_strerror(failure);
+  return Addresses(failure == 0 ? list : nullptr);
+}
+
+Endpoint endpoint_of(const sockaddr_storage& address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (address.ss_family == AF_INET6) {
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+    inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof text);
+    return {text, ntohs(v6.sin6_port)};
+  }
+  const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+  inet_ntop(AF_INET, &v4.sin_addr, text, sizeof text);
+  return {text, ntohs(v4.sin_port)};
+}
+
+// Waits for `events`; false at the deadline.
+bool wait_for(int fd, short events, Deadline deadline) {
+  pollfd entry{fd, events, 0};
+  for (;;) {
+    const int ready = poll(&entry, 1, remaining_ms(deadline));
+    if (ready > 0) return true;
+    if (ready == 0) return false;
+    if (errno != EINTR) throw Error("poll failed: {}", std::strerror(errno));
+  }
+}
+
+}  // namespace
+
+std::string Endpoint::text() const {
+  return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
+}
+
+Fd::~Fd() {
+  if (fd_ >= 0) close(fd_);
+}
+
+int remaining_ms(Deadline deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+  return static_cast<int>(std::clamp<long long>(left, 0, std::numeric_limits<int>::max()));
+}
+
+Fd listen_tcp(const std::string& host, std::uint16_t port) {
+  std::string why;
+  const Addresses addresses = resolve(host, port, AI_PASSIVE, why);
+  if (!addresses) throw RendezvousError("cannot listen on {}: the name does not resolve ({})", Endpoint{host, port}.text(), why);
+  Fd fd(socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1;
+  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (!fd || bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 || listen(fd.get(), 1024) != 0) {
+    const int failure = errno;
+    throw RendezvousError("cannot listen on {}: {}{}", Endpoint{host, port}.text(), std::strerror(failure),
+                          failure == EADDRINUSE      ? "; another job holds this port: end it or choose another MASTER_PORT"
+                          : failure == EADDRNOTAVAIL ? "; MASTER_ADDR must be an address of the machine on which rank 0 runs"
+                                                     : "");
+  }
+  return fd;
+}
+
+Endpoint local_endpoint(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) throw Error("getsockname failed: {}", std::strerror(errno));
+  return endpoint_of(address);
+}
+
+Endpoint peer_endpoint(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return {"(gone)", 0};
+  return endpoint_of(address);
+}
+
+bool is_loopback(const std::string& host) {
+  if (host == "localhost") return true;
+  in_addr v4{};
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+  in6_addr v6{};
+  return inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+Fd try_connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline, std::string& why) {
+  const Addresses addresses = resolve(host, port, 0, why);
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    Fd fd(socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!fd) continue;
+    int failure = connect(fd.get(), address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
+    if (failure == EINPROGRESS) {
+      socklen_t size = sizeof failure;
+      if (!wait_for(fd.get(), POLLOUT, deadline))
+        failure = ETIMEDOUT;
+      else
+        getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &failure, &size);
+    }
+    // A connect to a free local port may meet itself when the port chosen for it is the one that it asks for.
+    if (failure == 0 && local_endpoint(fd.get()).port == port && is_loopback(host)) failure = ECONNREFUSED;
+    if (failure == 0) {
+      const int on = 1;
+      setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+      return fd;
+    }
+    why = std::strerror(failure);
+  }
+  return Fd();
+}
+
+IoResult send_all(int fd, std::span<const std::byte> data, Deadline deadline) {
+  while (!data.empty()) {
+    const ssize_t sent = send(fd, data.data(), data.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) {
+      data = data.subspan(static_cast<std::size_t>(sent));
+    } else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      if (!wait_for(fd, POLLOUT, deadline)) return IoResult::kTimeout;
+    } else if (sent == 0 || errno != EINTR) {
+      return IoResult::kClosed;
+    }
+  }
+  return IoResult::kDone;
+}
+
+IoResult receive_all(int fd, std::span<std::byte> data, Deadline deadline) {
+  while (!data.empty()) {
+    const ssize_t got = recv(fd, data.data(), data.size(), MSG_DONTWAIT);
+    if (got > 0) {
+      data = data.subspan(static_cast<std::size_t>(got));
+    } else if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      if (!wait_for(fd, POLLIN, deadline)) return IoResult::kTimeout;
+    } else if (got == 0 || errno != EINTR) {
+      return IoResult::kClosed;
+    }
+  }
+  return IoResult::kDone;
+}
+
+}  // namespace lockstep

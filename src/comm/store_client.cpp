@@ -1,0 +1,141 @@
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "lockstep/comm/store.h"
+#include "lockstep/core/error.h"
+#include "src/comm/socket.h"
+#include "src/comm/store_protocol.h"
+
+namespace lockstep {
+
+namespace protocol = store_protocol;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+namespace {
+
+constexpr auto kAnswerTime = std::chrono::seconds(30);  // for a server that is alive but busy, beyond a get()'s own time
+
+template <typename T>
+std::span<std::byte> bytes_of(T& value) {
+  return std::as_writable_bytes(std::span(&value, 1));
+}
+
+class TcpStore : public Store {
+ public:
+  TcpStore(Fd fd, std::string address) : fd_(std::move(fd)), address_(std::move(address)) {}
+
+  void set(std::string_view key, std::string_view value) override { call(protocol::Request::kSet, key, value, milliseconds(0)); }
+
+  std::string get(std::string_view key, milliseconds timeout) override { return call(protocol::Request::kGet, key, "", timeout); }
+
+  std::int64_t add(std::string_view key, std::int64_t amount) override {
+    const std::string sum = call(protocol::Request::kAdd, key, {reinterpret_cast<const char*>(&amount), sizeof amount}, milliseconds(0));
+    std::int64_t number = 0;
+    if (sum.size() != sizeof number) throw RendezvousError("store at {}: a counter of {} bytes came for '{}'", address_, sum.size(), key);
+    std::memcpy(&number, sum.data(), sizeof number);
+    return number;
+  }
+
+  std::string set_if_absent(std::string_view key, std::string_view value) override {
+    return call(protocol::Request::kSetIfAbsent, key, value, milliseconds(0));
+  }
+
+ private:
+  std::string call(protocol::Request request, std::string_view key, std::string_view value, milliseconds timeout) {
+    if (key.empty() || key.size() > protocol::kMaxKeyBytes || value.size() > protocol::kMaxValueBytes)
+      throw InvalidArgument("store: a key of {} bytes (1 to {}) with a value of {} bytes (at most {})", key.size(), protocol::kMaxKeyBytes,
+                            value.size(), protocol::kMaxValueBytes);
+    const std::lock_guard lock(mutex_);
+    const Deadline deadline = Clock::now() + timeout + kAnswerTime;
+    const protocol::RequestHeader header{request, static_cast<std::uint32_t>(key.size()), static_cast<std::uint32_t>(value.size()),
+                                         static_cast<std::uint32_t>(std::max<long long>(timeout.count(), 0))};
+    std::string message(reinterpret_cast<const char*>(&header), sizeof header);
+    message.append(key).append(value);
+    must(send_all(fd_.get(), std::as_bytes(std::span(message)), deadline), key);
+    protocol::ReplyHeader reply;
+    must(receive_all(fd_.get(), bytes_of(reply), deadline), key);
+    if (reply.value_bytes > protocol::kMaxValueBytes)
+      throw RendezvousError("store at {}: {} bytes announced for '{}'", address_, reply.value_bytes, key);
+    std::string answer(reply.value_bytes, '\0');
+    must(receive_all(fd_.get(), std::as_writable_bytes(std::span(answer)), deadline), key);
+    if (reply.reply == protocol::Reply::kTimeout)
+      throw TimeoutError("store at {}: nobody set '{}' within {} ms", address_, key, timeout.count());
+    if (reply.reply != protocol::Reply::kOk) throw RendezvousError("store at {} refused '{}': {}", address_, key, answer);
+    return answer;
+  }
+
+  void must(IoResult result, std::string_view key) const {
+    if (result == IoResult::kClosed)
+      throw RendezvousError("store at {}: the connection was closed while '{}' was asked; did the process that hosts the store end?",
+                            address_, key);
+    if (result == IoResult::kTimeout) throw RendezvousError("store at {}: no answer about '{}'", address_, key);
+  }
+
+  std::mutex mutex_;
+  Fd fd_;
+  const std::string address_;
+};
+
+class ScopedStore : public Store {
+ public:
+  ScopedStore(std::shared_ptr<Store> store, std::string prefix) : store_(std::move(store)), prefix_(std::move(prefix)) {}
+  void set(std::string_view key, std::string_view value) override { store_->set(full(key), value); }
+  std::string get(std::string_view key, milliseconds timeout) override { return store_->get(full(key), timeout); }
+  std::int64_t add(std::string_view key, std::int64_t amount) override { return store_->add(full(key), amount); }
+  std::string set_if_absent(std::string_view key, std::string_view value) override { return store_->set_if_absent(full(key), value); }
+
+ private:
+  std::string full(std::string_view key) const { return prefix_ + std::string(key); }
+  const std::shared_ptr<Store> store_;
+  const std::string prefix_;
+};
+
+enum class Handshake { kDone, kBroken, kTokenRefused };
+
+Handshake shake_hands(int fd, std::string_view token, Deadline deadline) {
+  protocol::Hello hello;
+  if (receive_all(fd, bytes_of(hello), deadline) != IoResult::kDone || hello.magic != protocol::kMagic) return Handshake::kBroken;
+  protocol::ClientProof client{protocol::kMagic, {}, {}};
+  crypto::fill_random(client.client_nonce);
+  client.proof = protocol::prove(token, "client", hello.server_nonce, client.client_nonce);
+  protocol::ServerProof server;
+  if (send_all(fd, bytes_of(client), deadline) != IoResult::kDone || receive_all(fd, bytes_of(server), deadline) != IoResult::kDone)
+    return Handshake::kBroken;
+  const auto expected = protocol::prove(token, "server", hello.server_nonce, client.client_nonce);
+  return server.accepted == 1 && crypto::equal_in_constant_time(server.proof, expected) ? Handshake::kDone : Handshake::kTokenRefused;
+}
+
+}  // namespace
+
+std::shared_ptr<Store> connect_store(const Endpoint& endpoint, std::string_view token, milliseconds timeout) {
+  const Deadline deadline = Clock::now() + timeout;
+  std::string why = "no time was given";
+  for (auto pause = milliseconds(5);; pause = std::min(pause * 2, milliseconds(500))) {
+    if (Fd fd = try_connect_tcp(endpoint.host, endpoint.port, deadline, why)) {
+      switch (shake_hands(fd.get(), token, std::min(deadline, Clock::now() + std::chrono::seconds(15)))) {
+        case Handshake::kDone:
+          return std::make_shared<TcpStore>(std::move(fd), endpoint.text());
+        case Handshake::kTokenRefused:
+          throw RendezvousError(
+              "store at {}: the job's token was refused: LOCKSTEP_TOKEN (or LOCKSTEP_TOKEN_FILE) differs between this process and the "
+              "store's",
+              endpoint.text());
+        case Handshake::kBroken:
+          why = "something answers there, but it is no Lockstep store";
+      }
+    }
+    if (Clock::now() + pause >= deadline)
+      throw RendezvousError(
+          "store at {}: no answer within {} s ({}); is rank 0 running, and do MASTER_ADDR and MASTER_PORT name its machine and port?",
+          endpoint.text(), static_cast<double>(timeout.count()) / 1000, why);
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+std::shared_ptr<Store> scoped(std::shared_ptr<Store> store, std::string prefix) {
+  return std::make_shared<ScopedStore>(std::move(store), std::move(prefix));
+}
+
+}  // namespace lockstep
