@@ -3,12 +3,14 @@
 #include "lockstep/core/error.h"
 #include "src/comm/delay/delay_backend.h"
 #include "src/comm/local/local_backend.h"
+#include "src/comm/ring/ring_backend.h"
 
 namespace lockstep {
 
 std::unique_ptr<Backend> make_backend(std::string_view name, const BackendContext& context) {
   if (context.place.world_size > 1 && (name == "delay" || name == "local"))
     throw InvalidArgument("backend '{}' moves no data: it is for a world of one, this one has {} ranks", name, context.place.world_size);
+  if (name == "ring") return make_ring_backend(context);
   if (name == "delay") return std::make_unique<DelayBackend>(delay_cost_from_environment());
   if (name == "local") return make_local_backend();
   throw InvalidArgument("unknown backend '{}': LOCKSTEP_BACKEND is one of ring, local, delay", name);

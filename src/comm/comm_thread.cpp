@@ -25,7 +25,9 @@ constexpr auto kYieldFor = std::chrono::milliseconds(1);
 
 CommThread::CommThread(std::function<void(const Operation&)> execute) : execute_(std::move(execute)) {}
 
-CommThread::~CommThread() {
+CommThread::~CommThread() { stop(); }
+
+void CommThread::stop() {
   stop_.store(true);
   wake_sleepers();
   if (thread_.joinable()) thread_.join();

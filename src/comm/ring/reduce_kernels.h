@@ -1,0 +1,32 @@
+// Sums (products, minima, ...) of the ranks' values, always in rank order: the same bits on whatever path they came.
+#pragma once
+
+#include <cstddef>
+
+#include "lockstep/comm/operation.h"
+
+namespace lockstep::ring {
+
+// out[j][i] = in[0][i] + in[1][i] + ... for all j and all i < count. An output may be one of the inputs (the same
+// pointer), never one that overlaps otherwise. kAvg multiplies the sum by 1 / inputs in the accumulation type; float16
+// and bfloat16 accumulate in float. NaN wins in kMin and kMax.
+struct Reduction {
+  DType dtype;
+  ReduceOp op;
+  int inputs;
+  int outputs;
+  const std::byte* const* in;
+  std::byte* const* out;
+  std::size_t count;
+};
+void reduce(const Reduction& job);
+
+// The share of rank `rank` of `ranks` in `count` elements: whole cache lines, as even as they divide.
+struct Slice {
+  std::size_t begin = 0;  // elements
+  std::size_t end = 0;
+  std::size_t count() const { return end - begin; }
+};
+Slice slice_of(std::size_t count, DType dtype, int rank, int ranks);
+
+}  // namespace lockstep::ring

@@ -1,0 +1,91 @@
+#include "src/comm/ring/ring_backend.h"
+
+#include <unistd.h>
+
+#include "lockstep/core/error.h"
+#include "src/comm/comm_thread.h"
+#include "src/comm/ring/memfd_fabric.h"
+#include "src/comm/ring/shm_transport.h"
+#include "src/comm/ring/tcp_transport.h"
+#include "src/comm/ring/thread_fabric.h"
+
+namespace lockstep {
+
+namespace {
+
+class RingBackend : public Backend {
+ public:
+  RingBackend(std::unique_ptr<ring::Transport> transport, std::chrono::milliseconds timeout)
+      : transport_(std::move(transport)),
+        timeout_(timeout),
+        thread_(std::make_shared<CommThread>([this](const Operation& operation) { execute(operation); })) {}
+  ~RingBackend() override {
+    leave();
+    // A Work may outlive the backend and keeps the queue: nothing may run in it any more.
+    thread_->fail(std::make_exception_ptr(PeerLost("this rank's process group is gone; wait for a Work before its group goes")));
+    thread_->stop();
+  }
+
+  std::string_view name() const override { return "ring"; }
+  std::string_view transport() const override { return transport_->name(); }
+  void run(const Operation& operation) override { thread_->run(operation); }
+  Work start(const Operation& operation) override { return CommThread::start(thread_, operation); }
+
+  Buffer allocate(std::size_t bytes) override {
+    Operation operation;
+    operation.signature.kind = OperationKind::kAllocate;
+    operation.signature.sequence = ++allocations_;
+    operation.signature.count = bytes;
+    operation.signature.dtype = DType::kUInt8;
+    operation.timeout = timeout_;
+    thread_->run(operation);
+    return std::exchange(allocated_, {});
+  }
+
+  void abort(const std::string& reason) override { transport_->abort(reason); }
+  void leave() noexcept override { transport_->leave(); }
+  TransportCounters counters() const override { return transport_->counters(); }
+
+ private:
+  void execute(const Operation& operation) {
+    if (operation.signature.kind == OperationKind::kAllocate)
+      allocated_ = transport_->allocate(operation);
+    else
+      transport_->execute(operation);
+  }
+
+  std::unique_ptr<ring::Transport> transport_;
+  std::chrono::milliseconds timeout_;
+  std::uint64_t allocations_ = 0;
+  Buffer allocated_;
+  std::shared_ptr<CommThread> thread_;  // last: it executes on the transport
+};
+
+std::unique_ptr<ring::Transport> make_transport(const BackendContext& context) {
+  if (context.transport != "auto" && context.transport != "shm" && context.transport != "tcp")
+    throw InvalidArgument("ring: transport '{}' is none of auto, shm, tcp", context.transport);
+  if (context.transport == "tcp") return ring::make_tcp_transport(context);
+  if (context.place.world_size == 1) {
+    auto fabric = std::make_unique<ring::ThreadFabric>(std::make_shared<ring::ThreadMeeting>());
+    auto control = fabric->share(ring::ControlLayout::bytes(1), context.timeout);
+    return std::make_unique<ring::ShmTransport>(context.place, std::move(fabric), std::move(control));
+  }
+  ring::LocalMeeting meeting = ring::meet_on_this_machine(context);
+  if (meeting.fabric) return std::make_unique<ring::ShmTransport>(context.place, std::move(meeting.fabric), std::move(meeting.control));
+  if (context.transport == "shm")
+    throw Error("ring: transport shm was asked for, but {}; let all ranks run on one machine, or use LOCKSTEP_TRANSPORT=auto",
+                meeting.refusal);
+  return ring::make_tcp_transport(context);
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_ring_backend(const BackendContext& context) {
+  return make_ring_backend(make_transport(context), context.timeout);
+}
+
+std::unique_ptr<Backend> make_ring_backend(std::unique_ptr<ring::Transport> transport, std::chrono::milliseconds timeout) {
+  return std::make_unique<RingBackend>(std::move(transport), timeout);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,159 @@
+#include "src/comm/ring/rounds.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "lockstep/core/error.h"
+#include "src/comm/ring/futex.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace lockstep::ring {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kPauses = 50;
+constexpr int kYields = 1000;
+constexpr auto kYieldFor = std::chrono::milliseconds(1);
+constexpr auto kLongestSleep = std::chrono::milliseconds(500);  // then look again, should all else fail
+
+void pause_cpu() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+std::uint64_t hash_of(const Signature& signature) {
+  std::uint64_t words[sizeof(Signature) / 8];
+  std::memcpy(words, &signature, sizeof words);
+  std::uint64_t hash = 0x243f6a8885a308d3;  // fractional digits of pi
+  for (const std::uint64_t word : words) {
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15;  // 2^64 / golden ratio: an odd multiplier that spreads bits upwards
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
+}  // namespace
+
+Rounds::Rounds(const ControlLayout& layout, int rank, SharedVerdict& verdict) : layout_(layout), rank_(rank), verdict_(verdict) {}
+
+void Rounds::begin(const Operation& operation) {
+  operation_ = &operation;
+  started_ = {};
+  if (verdict_.stands()) throw_verdict(verdict_.get(), doing());  // first: peers may be reading the card of the call that failed
+  hash_ = hash_of(operation.signature);
+  Card& card = layout_.block(rank_).card;
+  card.signature = operation.signature;
+  const char* purpose = operation.purpose.name != nullptr ? operation.purpose.name : "";
+  const std::size_t length = std::min(std::strlen(purpose), sizeof(card.purpose) - 1);
+  std::memcpy(card.purpose, purpose, length);
+  card.purpose[length] = '\0';
+}
+
+// Storing the round and then reading `sleepers`, against a sleeper that counts itself and then reads the round: both
+// sequentially consistent, so at least one of the two sees the other.
+void Rounds::publish() {
+  ++round_;
+  Line& line = layout_.line(rank_, round_);
+  line.signature = hash_;
+  line.round.store(round_);
+  if (layout_.control().sleepers.load() != 0) [[unlikely]]
+    verdict_.ring_bell();
+}
+
+const Line& Rounds::await(int peer) {
+  for (int i = 0; i < kPauses; ++i) {
+    if (has_arrived(peer)) {
+      if (!agrees(peer)) report_mismatch(peer);
+      return layout_.line(peer, round_);
+    }
+    pause_cpu();
+  }
+  await_slowly(peer);
+  return layout_.line(peer, round_);
+}
+
+void Rounds::await_all() {
+  for (int peer = 0; peer < layout_.ranks(); ++peer)
+    if (peer != rank_) await(peer);
+}
+
+void Rounds::await_slowly(int peer) {
+  if (started_ == Clock::time_point{}) started_ = Clock::now();
+  if (!yield_for(peer))
+    while (!has_arrived(peer)) {
+      look_for_trouble(peer);
+      sleep_until_bell(peer);
+    }
+  if (!agrees(peer)) report_mismatch(peer);
+}
+
+bool Rounds::yield_for(int peer) {
+  const auto until = Clock::now() + kYieldFor;
+  for (int i = 0; i < kYields; ++i) {
+    sched_yield();
+    if (has_arrived(peer)) return true;
+    if (i % 16 == 15 && (verdict_.stands() || Clock::now() > until)) return false;
+  }
+  return false;
+}
+
+void Rounds::sleep_until_bell(int peer) {
+  ControlBlock& control = layout_.control();
+  control.sleepers.fetch_add(1);
+  const std::uint32_t seen = control.bell.load();
+  if (!has_arrived(peer) && !verdict_.stands() && layout_.block(peer).left.load() == 0) {
+    const auto remaining = std::chrono::duration_cast<std::chrono::nanoseconds>(started_ + operation_->timeout - Clock::now());
+    futex_wait(control.bell, seen, std::clamp<std::chrono::nanoseconds>(remaining, std::chrono::microseconds(1), kLongestSleep));
+  }
+  control.sleepers.fetch_sub(1);
+}
+
+// Reasons not to wait any longer for `peer`, the most telling first.
+void Rounds::look_for_trouble(int peer) {
+  for (int other = 0; other < layout_.ranks(); ++other)
+    if (has_arrived(other) && !agrees(other)) report_mismatch(other);
+  const bool left = layout_.block(peer).left.load() != 0;
+  if (has_arrived(peer)) return;  // asked after `left`: it may have arrived and then left, which is fine
+  if (left) verdict_.declare(VerdictKind::kPeerLost, name_of_rank(peer) + " has left the group");
+  if (verdict_.stands()) throw_verdict(verdict_.get(), doing());
+  if (Clock::now() - started_ >= operation_->timeout) report_timeout();
+}
+
+void Rounds::report_mismatch(int peer) {
+  const auto said_by = [&](int rank) {
+    const Card& card = layout_.block(rank).card;
+    const Purpose purpose{card.purpose[0] != '\0' ? card.purpose : nullptr, card.signature.purpose_index};
+    return fmt::format("rank {}: {}", rank, describe(card.signature, purpose));
+  };
+  const int first = std::min(rank_, peer), second = std::max(rank_, peer);
+  verdict_.declare(VerdictKind::kMismatch, fmt::format("the ranks make different calls: {}; {}. All ranks must make the same calls in the "
+                                                       "same order.",
+                                                       said_by(first), said_by(second)));
+  throw_verdict(verdict_.get(), doing());
+}
+
+void Rounds::report_timeout() {
+  std::string missing;
+  for (int other = 0; other < layout_.ranks(); ++other)
+    if (other != rank_ && !has_arrived(other)) missing += (missing.empty() ? "" : ", ") + name_of_rank(other);
+  const std::chrono::duration<double> waited = Clock::now() - started_;
+  verdict_.declare(VerdictKind::kTimeout,
+                   fmt::format("rank {} waited {:.1f} s in {} #{} for {}, which did not arrive", rank_, waited.count(),
+                               lockstep::name_of(operation_->signature.kind), operation_->signature.sequence, missing));
+  throw_verdict(verdict_.get(), doing());
+}
+
+std::string Rounds::doing() const { return describe(operation_->signature, operation_->purpose); }
+
+std::string Rounds::name_of_rank(int rank) const { return fmt::format("rank {} (pid {})", rank, layout_.block(rank).pid.load()); }
+
+}  // namespace lockstep::ring

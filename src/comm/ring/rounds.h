@@ -1,0 +1,61 @@
+// Arriving and waiting: the rounds of ranks that share a control block (see control_block.h for the protocol).
+//
+// Waiting is a few pauses, then yields for up to a millisecond, then sleep on a futex: quick while the peers have cores
+// of their own, fair when they share one, idle when they are late. Every wait ends: the line arrives, or the verdict, a
+// goodbye or the deadline makes it throw.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "lockstep/comm/operation.h"
+#include "src/comm/ring/control_block.h"
+#include "src/comm/ring/verdict.h"
+
+namespace lockstep::ring {
+
+class Rounds {
+ public:
+  Rounds(const ControlLayout& layout, int rank, SharedVerdict& verdict);
+
+  // A new operation: what the lines of its rounds must agree on. Throws the verdict if the group is over.
+  void begin(const Operation& operation);
+
+  // The round to come: fill its line's payload and its flat slot, then publish.
+  std::uint64_t next() const { return round_ + 1; }
+  std::byte* payload() const { return layout_.line(rank_, next()).payload; }
+  void publish();
+
+  // The line of `peer` in the round published last. Throws MismatchError if the peer is in another operation.
+  const Line& await(int peer);
+  void await_all();
+  void barrier() {
+    publish();
+    await_all();
+  }
+
+  // What this rank is doing, for messages.
+  std::string doing() const;
+
+ private:
+  bool has_arrived(int peer) const { return layout_.line(peer, round_).round.load() == round_; }
+  bool agrees(int peer) const { return layout_.line(peer, round_).signature == hash_; }
+  void await_slowly(int peer);
+  bool yield_for(int peer);
+  void sleep_until_bell(int peer);
+  void look_for_trouble(int peer);
+  [[noreturn]] void report_mismatch(int peer);
+  [[noreturn]] void report_timeout();
+  std::string name_of_rank(int rank) const;
+
+  ControlLayout layout_;
+  int rank_;
+  SharedVerdict& verdict_;
+  const Operation* operation_ = nullptr;
+  std::uint64_t round_ = 0;
+  std::uint64_t hash_ = 0;
+  std::chrono::steady_clock::time_point started_{};  // of the operation's first slow wait; the epoch: none yet
+};
+
+}  // namespace lockstep::ring

@@ -1,0 +1,113 @@
+#include "src/comm/ring/shm_transport.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::ring {
+
+ShmTransport::ShmTransport(const Place& place, std::unique_ptr<LocalFabric> fabric, std::shared_ptr<SharedSegment> control)
+    : place_(place),
+      fabric_(std::move(fabric)),
+      control_(std::move(control)),
+      layout_(control_->data(), place.world_size),
+      verdict_(layout_.control()),
+      rounds_(layout_, place.rank, verdict_),
+      memory_(std::make_shared<RegisteredMemory>(place.rank)),
+      in_(static_cast<std::size_t>(place.world_size)),
+      out_(static_cast<std::size_t>(place.world_size)),
+      offsets_(static_cast<std::size_t>(place.world_size)) {
+  layout_.block(place_.rank).pid.store(getpid());
+  watch_.emplace(fabric_->life_lines(), [this](int rank) {
+    const RankBlock& block = layout_.block(rank);
+    if (block.left.load() == 0)
+      verdict_.declare(VerdictKind::kPeerLost,
+                       fmt::format("rank {} (pid {}) died: its process is gone without a goodbye", rank, block.pid.load()));
+  });
+}
+
+ShmTransport::~ShmTransport() {
+  watch_.reset();
+  leave();
+}
+
+void ShmTransport::execute(const Operation& operation) {
+  rounds_.begin(operation);
+  switch (operation.signature.kind) {
+    case OperationKind::kBarrier:
+      return rounds_.barrier();
+    case OperationKind::kBroadcast:
+      return broadcast(operation);
+    case OperationKind::kAllReduce:
+      return all_reduce(operation);
+    case OperationKind::kAllGather:
+      return all_gather(operation);
+    case OperationKind::kAllocate:
+      break;
+  }
+  LOCKSTEP_CHECK(false, "ring: cannot execute {}", name_of(operation.signature.kind));
+}
+
+// Agree on the size, map, and agree on the outcome: a rank that could not map must not leave the others with memory that
+// they believe to be shared.
+Buffer ShmTransport::allocate(const Operation& operation) {
+  rounds_.begin(operation);
+  rounds_.barrier();
+  const std::size_t bytes = operation.signature.count;
+  std::shared_ptr<SharedSegment> segment;
+  std::string failure;
+  try {
+    segment = fabric_->share(RegisteredMemory::stride_of(bytes) * static_cast<std::size_t>(ranks()), operation.timeout);
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  std::byte* said = rounds_.payload();
+  said[0] = std::byte{failure.empty() ? std::uint8_t{0} : std::uint8_t{1}};
+  rounds_.publish();
+  std::string failed_ranks;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    const bool failed = rank == place_.rank ? !failure.empty() : rounds_.await(rank).payload[0] != std::byte{0};
+    if (failed) failed_ranks += fmt::format("{}{}", failed_ranks.empty() ? "" : ", ", rank);
+  }
+  if (!failed_ranks.empty())
+    throw Error("{}: registered memory could not be mapped on rank {}{}", rounds_.doing(), failed_ranks,
+                failure.empty() ? "; see its own message" : ": " + failure);
+  return RegisteredMemory::add(memory_, std::move(segment), bytes);
+}
+
+void ShmTransport::abort(const std::string& reason) {
+  verdict_.declare(VerdictKind::kPeerLost, fmt::format("rank {} aborted the group: {}", place_.rank, reason));
+}
+
+void ShmTransport::leave() noexcept {
+  if (left_.exchange(true)) return;
+  layout_.block(place_.rank).left.store(1);
+  verdict_.ring_bell();
+  fabric_->close();
+}
+
+// The round that begins a large operation.
+ShmTransport::Places ShmTransport::locate(const void* data, std::size_t bytes) {
+  Places places{false, memory_->find(data, bytes)};
+  const Location mine = places.mine.location;
+  std::memcpy(rounds_.payload(), &mine, sizeof mine);
+  rounds_.publish();
+  places.direct = mine.segment != 0;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    Location location = mine;
+    if (rank != place_.rank) std::memcpy(&location, rounds_.await(rank).payload, sizeof location);
+    if (location.segment != mine.segment) places.direct = false;
+    offsets_[static_cast<std::size_t>(rank)] = location.offset;
+  }
+  return places;
+}
+
+void ShmTransport::read_from_peer(void* out, const std::byte* from, std::size_t bytes) {
+  std::memcpy(out, from, bytes);
+  count_read(bytes);
+}
+
+}  // namespace lockstep::ring

@@ -1,0 +1,82 @@
+// Collectives through shared memory, for ranks on one machine.
+//
+// Up to 48 bytes travel inside the line that announces the rank, up to a few KiB in a slot beside it: one round. Larger
+// messages begin with a round in which every rank says where its data lies. If all lie in one registered segment they
+// are worked on in place:
+//   all_reduce  each rank takes its own 1/n slice, loads all ranks' values of it, adds them in rank order, and stores
+//               the result into all buffers; n reads and n writes an element, no staging; then one more round.
+//   broadcast, all_gather  each rank copies what it lacks from its peers' buffers; then one more round.
+// Otherwise the data goes through tiles, windows of shared memory that every rank owns three of, a round a tile.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/place.h"
+#include "src/comm/ring/control_block.h"
+#include "src/comm/ring/fabric.h"
+#include "src/comm/ring/life_watch.h"
+#include "src/comm/ring/registered_memory.h"
+#include "src/comm/ring/rounds.h"
+#include "src/comm/ring/transport.h"
+#include "src/comm/ring/verdict.h"
+
+namespace lockstep::ring {
+
+class ShmTransport : public Transport {
+ public:
+  // `control` is the fabric's first segment, ControlLayout::bytes(world_size) of it.
+  ShmTransport(const Place& place, std::unique_ptr<LocalFabric> fabric, std::shared_ptr<SharedSegment> control);
+  ~ShmTransport() override;
+
+  std::string_view name() const override { return "shm"; }
+  void execute(const Operation& operation) override;
+  Buffer allocate(const Operation& operation) override;
+  void abort(const std::string& reason) override;
+  void leave() noexcept override;
+  TransportCounters counters() const override { return {bytes_read_.load(std::memory_order_relaxed), 0}; }
+
+ private:
+  // Where the ranks' data of one operation lies; not `direct`: not all of it in one registered segment.
+  struct Places {
+    bool direct = false;
+    RegisteredMemory::Found mine;
+  };
+
+  void all_reduce(const Operation& operation);
+  void all_reduce_small(const Operation& operation, bool in_line);
+  void all_reduce_in_place(const Operation& operation, const Places& places);
+  void all_reduce_by_tiles(const Operation& operation);
+  void fill_tile(std::byte* data, std::size_t count, DType dtype, std::uint64_t step);
+  void reduce_tile(const Operation& operation, std::byte* data, std::size_t count, std::uint64_t step);
+  void read_tile(std::byte* data, std::size_t count, DType dtype, std::uint64_t step);
+
+  void broadcast(const Operation& operation);
+  void broadcast_by_tiles(const Operation& operation);
+  void all_gather(const Operation& operation);
+  void all_gather_by_tiles(const Operation& operation);
+
+  Places locate(const void* data, std::size_t bytes);
+  void read_from_peer(void* out, const std::byte* from, std::size_t bytes);
+  void count_read(std::size_t bytes) { bytes_read_.fetch_add(bytes, std::memory_order_relaxed); }
+  int ranks() const { return place_.world_size; }
+
+  Place place_;
+  std::unique_ptr<LocalFabric> fabric_;
+  std::shared_ptr<SharedSegment> control_;
+  ControlLayout layout_;
+  SharedVerdict verdict_;
+  Rounds rounds_;
+  std::shared_ptr<RegisteredMemory> memory_;
+  std::vector<const std::byte*> in_;    // by rank; kept, so that operations allocate nothing
+  std::vector<std::byte*> out_;         // by rank
+  std::vector<std::uint64_t> offsets_;  // by rank, set by locate()
+  std::atomic<std::uint64_t> bytes_read_{0};
+  std::atomic<bool> left_{false};
+  std::optional<LifeWatch> watch_;  // last: its thread uses the rest
+};
+
+}  // namespace lockstep::ring

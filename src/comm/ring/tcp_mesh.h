@@ -1,0 +1,20 @@
+// A TCP connection to every peer, both sides having proved the job's token.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/comm/backend.h"
+#include "src/comm/ring/unique_fd.h"
+
+namespace lockstep::ring {
+
+struct TcpPeer {
+  UniqueFd socket;  // non-blocking, without Nagle's delay; none for this rank itself
+  std::int32_t pid = 0;
+};
+
+// Collective. By rank. Throws RendezvousError that names the rank and address, or the ranks that did not come.
+std::vector<TcpPeer> connect_mesh(const BackendContext& context);
+
+}  // namespace lockstep::ring

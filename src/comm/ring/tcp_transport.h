@@ -1,0 +1,74 @@
+// Collectives over TCP: a connection to every peer, each call's signature in front of its data on all of them.
+//
+//   all_reduce  block by block (n slices of at most 256 KiB): every rank sends each slice's owner its values, the owner
+//               adds them in rank order and sends the result to all. A block's values travel together with the results of
+//               the block before. 2 (n-1)/n bytes leave a rank for each byte of the message. Small messages go whole to
+//               everybody: n-1 bytes a byte, one exchange.
+//   broadcast   the root sends to all;  all_gather  everybody sends to all.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/backend.h"
+#include "lockstep/core/place.h"
+#include "src/comm/ring/tcp_exchange.h"
+#include "src/comm/ring/tcp_mesh.h"
+#include "src/comm/ring/transport.h"
+#include "src/comm/ring/verdict.h"
+
+namespace lockstep::ring {
+
+class TcpTransport : public Transport {
+ public:
+  TcpTransport(const Place& place, std::shared_ptr<Store> store, std::vector<TcpPeer> peers);
+  ~TcpTransport() override;
+
+  std::string_view name() const override { return "tcp"; }
+  void execute(const Operation& operation) override;
+  Buffer allocate(const Operation& operation) override;
+  void abort(const std::string& reason) override;
+  void leave() noexcept override;
+  TransportCounters counters() const override { return {0, bytes_sent_.load(std::memory_order_relaxed)}; }
+
+ private:
+  void all_reduce(const Operation& operation);
+  void all_reduce_small(const Operation& operation);
+  void plan_results(const Operation& operation, std::size_t block);
+  void plan_values(const Operation& operation, std::size_t block);
+  void reduce_block(const Operation& operation, std::size_t block);
+  void broadcast(const Operation& operation);
+  void all_gather(const Operation& operation);
+
+  void run_exchange();
+  TcpExchange::Events events();
+  // The first verdict of any rank stands: it is agreed through the store. Hangs up on everybody, then throws it.
+  [[noreturn]] void end(VerdictKind kind, const std::string& text);
+  void declare(VerdictKind kind, const std::string& text);
+  void say_goodbye() noexcept;
+  std::byte* staging(int rank, std::size_t bytes_each);
+  std::string name_of_rank(int rank) const;
+  int ranks() const { return place_.world_size; }
+
+  Place place_;
+  std::shared_ptr<Store> store_;
+  std::vector<TcpPeer> peers_;
+  LocalVerdict verdict_;
+  TcpExchange exchange_;
+  const Operation* operation_ = nullptr;
+  std::chrono::steady_clock::time_point started_{};
+  std::vector<std::byte> staging_;  // what peers sent for this rank's slice
+  std::vector<const std::byte*> in_;
+  std::atomic<std::uint64_t> bytes_sent_{0};
+  std::mutex busy_;  // held while an operation uses the sockets
+  bool left_ = false;
+  bool said_goodbye_ = false;
+};
+
+// Collective, see connect_mesh().
+std::unique_ptr<Transport> make_tcp_transport(const BackendContext& context);
+
+}  // namespace lockstep::ring

@@ -1,0 +1,37 @@
+// Ranks as threads of one process, over plain mappings.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "src/comm/ring/fabric.h"
+
+namespace lockstep::ring {
+
+// Zeroed private pages of this process.
+std::shared_ptr<SharedSegment> map_private_segment(std::size_t bytes);
+
+// Where the threads of one group meet; make one and give it to all of them.
+class ThreadMeeting {
+ public:
+  // The segment of the `index`-th call, made by whoever comes first.
+  std::shared_ptr<SharedSegment> segment(std::size_t index, std::size_t bytes);
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<SharedSegment>> segments_;
+};
+
+class ThreadFabric : public LocalFabric {
+ public:
+  explicit ThreadFabric(std::shared_ptr<ThreadMeeting> meeting) : meeting_(std::move(meeting)) {}
+  std::shared_ptr<SharedSegment> share(std::size_t bytes, std::chrono::milliseconds timeout) override;
+
+ private:
+  std::shared_ptr<ThreadMeeting> meeting_;
+  std::size_t calls_ = 0;
+};
+
+}  // namespace lockstep::ring

@@ -1,0 +1,27 @@
+// One wire and the collectives over it. The backend owns one and adds the communication thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "lockstep/comm/backend.h"
+
+namespace lockstep::ring {
+
+// execute() and allocate() are called by one thread at a time; abort(), leave() and counters() from any.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  virtual std::string_view name() const = 0;
+  // Runs a barrier, broadcast, all_reduce or all_gather to its end, or throws.
+  virtual void execute(const Operation& operation) = 0;
+  // The operation's count is the number of bytes. See Backend::allocate.
+  virtual Buffer allocate(const Operation& operation) = 0;
+  virtual void abort(const std::string& reason) = 0;
+  virtual void leave() noexcept = 0;
+  virtual TransportCounters counters() const = 0;
+};
+
+}  // namespace lockstep::ring

@@ -1,0 +1,128 @@
+#include "src/comm/ring/unix_link.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::ring {
+
+namespace {
+
+constexpr std::size_t kControlBytes = CMSG_SPACE(sizeof(int));
+
+std::string errno_text() { return std::strerror(errno); }
+
+// True when the socket is ready, false at the deadline.
+bool wait_for(int fd, short events, Deadline deadline) {
+  while (true) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+    pollfd item{fd, events, 0};
+    const int ready = poll(&item, 1, static_cast<int>(std::clamp<long>(left + 1, 0, 1'000'000)));
+    if (ready > 0) return true;
+    if (ready == 0 && left <= 0) return false;
+    if (ready < 0 && errno != EINTR) throw Error("poll: {}", errno_text());
+  }
+}
+
+sockaddr_un abstract_address(const std::string& name, socklen_t& length) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  LOCKSTEP_CHECK(name.size() + 1 <= sizeof address.sun_path, "abstract socket name '{}' is too long", name);
+  std::memcpy(address.sun_path + 1, name.data(), name.size());  // a leading zero byte: not in the file system
+  length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return address;
+}
+
+}  // namespace
+
+void UnixLink::send(std::span<const std::byte> message, int fd, Deadline deadline) const {
+  iovec part{const_cast<std::byte*>(message.data()), message.size()};
+  alignas(cmsghdr) char control[kControlBytes] = {};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  if (fd >= 0) {
+    header.msg_control = control;
+    header.msg_controllen = sizeof control;
+    cmsghdr* item = CMSG_FIRSTHDR(&header);
+    item->cmsg_level = SOL_SOCKET;
+    item->cmsg_type = SCM_RIGHTS;
+    item->cmsg_len = CMSG_LEN(sizeof fd);
+    std::memcpy(CMSG_DATA(item), &fd, sizeof fd);
+  }
+  while (sendmsg(socket.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+    if (errno == EINTR) continue;
+    const bool full = errno == EAGAIN || errno == EWOULDBLOCK;
+    const bool many_in_flight = errno == ETOOMANYREFS;  // too many descriptors under way: the receivers catch up
+    if (!full && !many_in_flight) throw Error("cannot send to {}: {}", peer, errno_text());
+    if (many_in_flight) poll(nullptr, 0, 1);
+    const bool in_time = many_in_flight ? std::chrono::steady_clock::now() < deadline : wait_for(socket.get(), POLLOUT, deadline);
+    if (!in_time) throw Error("{} does not take its messages in time", peer);
+  }
+}
+
+std::vector<std::byte> UnixLink::receive(std::size_t limit, UniqueFd* fd, Deadline deadline) const {
+  if (!wait_for(socket.get(), POLLIN, deadline)) throw Error("{} does not answer in time", peer);
+  std::vector<std::byte> message(limit);
+  iovec part{message.data(), message.size()};
+  alignas(cmsghdr) char control[kControlBytes] = {};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = sizeof control;
+  ssize_t length;
+  do length = recvmsg(socket.get(), &header, MSG_CMSG_CLOEXEC);
+  while (length < 0 && errno == EINTR);
+  if (length < 0) throw Error("cannot receive from {}: {}", peer, errno_text());
+  UniqueFd received;
+  for (cmsghdr* item = CMSG_FIRSTHDR(&header); item != nullptr; item = CMSG_NXTHDR(&header, item)) {
+    if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
+    int number;
+    std::memcpy(&number, CMSG_DATA(item), sizeof number);
+    received = UniqueFd(number);
+  }
+  if (length == 0) throw Error("{} has closed the connection", peer);
+  if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) throw Error("{} sent a message that does not fit", peer);
+  if (fd != nullptr) *fd = std::move(received);
+  message.resize(static_cast<std::size_t>(length));
+  return message;
+}
+
+UniqueFd listen_on_abstract_name(const std::string& name) {
+  UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  socklen_t length;
+  const sockaddr_un address = abstract_address(name, length);
+  if (!listener || bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 || listen(listener.get(), SOMAXCONN) != 0)
+    throw Error("cannot listen on an abstract socket: {}", errno_text());
+  return listener;
+}
+
+UniqueFd connect_to_abstract_name(const std::string& name) {
+  UniqueFd link(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  socklen_t length;
+  const sockaddr_un address = abstract_address(name, length);
+  if (!link || connect(link.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
+    throw Error("it does not reach rank 0's abstract socket ({}): not the same machine, or another network namespace", errno_text());
+  return link;
+}
+
+UniqueFd accept_own_user(int listener, Deadline deadline) {
+  while (wait_for(listener, POLLIN, deadline)) {
+    UniqueFd link(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+    if (!link) continue;  // gone again
+    ucred peer{};
+    socklen_t length = sizeof peer;
+    if (getsockopt(link.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == geteuid()) return link;
+  }
+  throw Error("not all ranks connected to rank 0's abstract socket in time");
+}
+
+}  // namespace lockstep::ring

@@ -1,0 +1,233 @@
+// What every wire must do alike: results to the bit, over types, operations, sizes and numbers of ranks.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "lockstep/core/buffer.h"
+#include "tests/conformance/exact_data.h"
+#include "tests/conformance/ranks.h"
+
+namespace lockstep::testing {
+namespace {
+
+struct Case {
+  Wire wire;
+  int ranks;
+};
+
+class Collectives : public ::testing::TestWithParam<Case> {
+ protected:
+  GroupSpec spec() const { return {.wire = GetParam().wire, .ranks = GetParam().ranks}; }
+};
+
+std::vector<std::size_t> counts_around(int ranks) {
+  const auto n = static_cast<std::size_t>(ranks);
+  return {0, 1, n - 1, n, n + 1, 13, 700, 9973};
+}
+
+void check_all_reduce(Rank& rank, std::byte* data, std::size_t count, DType dtype, ReduceOp op) {
+  std::vector<std::byte> expected(count * size_of(dtype));
+  for (std::size_t i = 0; i < count; ++i) {
+    store(data, i, dtype, value_at(rank.rank(), rank.ranks(), i, dtype, op));
+    store(expected.data(), i, dtype, expected_at(rank.ranks(), i, dtype, op));
+  }
+  rank.all_reduce(data, count, dtype, op);
+  EXPECT_EQ(first_difference(data, expected.data(), count, dtype), -1)
+      << "rank " << rank.rank() << " " << name_of(dtype) << " x " << count << " " << name_of(op);
+}
+
+TEST_P(Collectives, AllReduceOfEveryTypeAndOperation) {
+  run_threads(spec(), [](Rank& rank) {
+    const Buffer registered = rank.backend().allocate(9973 * 8 + 64);
+    std::vector<std::byte> plain(9973 * 8);
+    for (const DType dtype : kAllTypes)
+      for (const ReduceOp op : kAllOps) {
+        if (op == ReduceOp::kAvg && is_integer(dtype)) continue;
+        for (const std::size_t count : counts_around(rank.ranks())) {
+          check_all_reduce(rank, plain.data(), count, dtype, op);
+          if (op == ReduceOp::kSum || count > 700) check_all_reduce(rank, registered.data() + 8, count, dtype, op);
+        }
+      }
+  });
+}
+
+TEST_P(Collectives, LargeAndOddAllReduce) {
+  constexpr std::size_t kCount = 1000003;
+  run_threads(spec(), [](Rank& rank) {
+    const Buffer registered = rank.backend().allocate(kCount * 4);
+    std::vector<std::byte> plain(kCount * 4);
+    check_all_reduce(rank, registered.data(), kCount, DType::kFloat32, ReduceOp::kAvg);
+    check_all_reduce(rank, registered.data(), kCount, DType::kInt32, ReduceOp::kMax);
+    check_all_reduce(rank, plain.data(), kCount, DType::kFloat32, ReduceOp::kAvg);
+    check_all_reduce(rank, plain.data(), kCount, DType::kBFloat16, ReduceOp::kSum);
+  });
+}
+
+// Ranks may differ in where their memory is: registered on some, plain on others, or at another offset.
+TEST_P(Collectives, MixedMemory) {
+  run_threads(spec(), [](Rank& rank) {
+    const Buffer first = rank.backend().allocate(80000), second = rank.backend().allocate(80000);
+    std::vector<std::byte> plain(80000);
+    check_all_reduce(rank, rank.rank() == 0 ? first.data() : plain.data(), 9973, DType::kFloat32, ReduceOp::kSum);
+    check_all_reduce(rank, rank.rank() == 0 ? first.data() : second.data(), 9973, DType::kFloat64, ReduceOp::kMin);
+    check_all_reduce(rank, first.data() + 64 * rank.rank() + 4, 9973, DType::kFloat32, ReduceOp::kAvg);
+  });
+}
+
+TEST_P(Collectives, BroadcastFromEveryRoot) {
+  run_threads(spec(), [](Rank& rank) {
+    const Buffer registered = rank.backend().allocate(600000);
+    std::vector<std::byte> plain(600000);
+    for (std::byte* data : {registered.data(), plain.data()})
+      for (const std::size_t count : {0, 1, 40, 48, 49, 3000, 70001, 600000})
+        for (int root = 0; root < rank.ranks(); ++root) {
+          for (std::size_t i = 0; i < count; ++i) data[i] = static_cast<std::byte>(rank.rank() == root ? i * 3 + i / 251 + count : 0);
+          rank.broadcast(data, count, DType::kUInt8, root);
+          for (std::size_t i = 0; i < count; ++i)
+            if (data[i] != static_cast<std::byte>(i * 3 + i / 251 + count))
+              FAIL() << "rank " << rank.rank() << " root " << root << " byte " << i;
+        }
+  });
+}
+
+TEST_P(Collectives, AllGatherInAndOutOfPlace) {
+  run_threads(spec(), [](Rank& rank) {
+    constexpr std::size_t kMost = 300001;
+    const auto n = static_cast<std::size_t>(rank.ranks()), r = static_cast<std::size_t>(rank.rank());
+    const Buffer registered = rank.backend().allocate(kMost * n);
+    std::vector<std::byte> plain(kMost * n), own(kMost);
+    const auto value = [](std::size_t owner, std::size_t i) { return static_cast<std::byte>(owner * 17 + i * 5 + i / 241); };
+    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{48}, std::size_t{49}, std::size_t{4097}, kMost})
+      for (std::byte* receive : {registered.data(), plain.data()})
+        for (const bool in_place : {true, false}) {
+          std::fill(receive, receive + count * n, std::byte{0});
+          std::byte* send = in_place ? receive + r * count : own.data();
+          for (std::size_t i = 0; i < count; ++i) send[i] = value(r, i);
+          rank.barrier();
+          rank.all_gather(send, receive, count, DType::kUInt8);
+          for (std::size_t owner = 0; owner < n; ++owner)
+            for (std::size_t i = 0; i < count; ++i)
+              if (receive[owner * count + i] != value(owner, i))
+                FAIL() << "rank " << r << " of " << owner << " at " << i << " of " << count;
+        }
+  });
+}
+
+// Random floats, whose sums depend on the order: all wires, memories and ways of splitting must take the ranks' order.
+TEST_P(Collectives, SumsAreInRankOrderToTheBit) {
+  constexpr std::size_t kCount = 150001;
+  const int n = GetParam().ranks;
+  std::vector<std::vector<float>> inputs(static_cast<std::size_t>(n), std::vector<float>(kCount));
+  for (std::size_t r = 0; r < inputs.size(); ++r) {
+    std::mt19937 random(static_cast<unsigned>(r + 1));
+    std::normal_distribution<float> normal;
+    for (float& value : inputs[r]) value = normal(random);
+  }
+  std::vector<float> expected(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    float sum = inputs[0][i];
+    for (std::size_t r = 1; r < inputs.size(); ++r) sum += inputs[r][i];
+    expected[i] = sum * (1.0f / static_cast<float>(n));
+  }
+  run_threads(spec(), [&](Rank& rank) {
+    const Buffer registered = rank.backend().allocate(kCount * 4);
+    std::vector<float> plain(kCount);
+    for (float* data : {reinterpret_cast<float*>(registered.data()), plain.data()})
+      for (const std::size_t piece : {std::size_t{7}, std::size_t{1001}, std::size_t{30011}, kCount}) {
+        std::copy(inputs[static_cast<std::size_t>(rank.rank())].begin(), inputs[static_cast<std::size_t>(rank.rank())].end(), data);
+        const std::size_t end = piece == 7 ? 70 : kCount;  // small pieces: a few are enough
+        for (std::size_t at = 0; at < end; at += piece)
+          rank.all_reduce(data + at, std::min(piece, end - at), DType::kFloat32, ReduceOp::kAvg);
+        EXPECT_EQ(std::memcmp(data, expected.data(), end * 4), 0) << "rank " << rank.rank() << " in pieces of " << piece;
+      }
+  });
+}
+
+TEST_P(Collectives, NanWinsInMinAndMax) {
+  run_threads(spec(), [](Rank& rank) {
+    for (int owner = 0; owner < rank.ranks(); ++owner)
+      for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
+        float values[3] = {1.0f, rank.rank() == owner ? std::numeric_limits<float>::quiet_NaN() : 5.0f, -2.0f};
+        rank.all_reduce(values, 3, DType::kFloat32, op);
+        EXPECT_EQ(values[0], 1.0f);
+        EXPECT_TRUE(std::isnan(values[1]));
+        EXPECT_EQ(values[2], -2.0f);
+      }
+  });
+}
+
+TEST_P(Collectives, AsynchronousWorkCompletesInOrder) {
+  run_threads(spec(), [](Rank& rank) {
+    constexpr std::size_t kCount = 5000, kCalls = 40;
+    const Buffer registered = rank.backend().allocate(kCount * 4 * kCalls);
+    auto* data = reinterpret_cast<float*>(registered.data());
+    for (int round = 0; round < 3; ++round) {
+      for (std::size_t i = 0; i < kCount * kCalls; ++i) data[i] = static_cast<float>(rank.rank() + static_cast<int>(i % 100));
+      std::vector<Work> works;
+      for (std::size_t call = 0; call < kCalls; ++call)
+        works.push_back(rank.backend().start(rank.reduction(data + call * kCount, kCount, DType::kFloat32, ReduceOp::kSum)));
+      works[kCalls / 2].wait();
+      for (std::size_t call = 0; call <= kCalls / 2; ++call) EXPECT_TRUE(works[call].done());
+      rank.barrier();  // a synchronous call comes after all of them
+      for (std::size_t call = 0; call < kCalls; ++call) EXPECT_TRUE(works[call].done());
+      const int n = rank.ranks();
+      for (std::size_t i = 0; i < kCount * kCalls; ++i)
+        if (data[i] != static_cast<float>(n * static_cast<int>(i % 100) + n * (n - 1) / 2)) FAIL() << "element " << i << " is " << data[i];
+    }
+  });
+}
+
+// A late rank sends the others to sleep: they must wake again.
+TEST_P(Collectives, LateRanksAreWaitedFor) {
+  run_threads(spec(), [](Rank& rank) {
+    for (int late = 0; late < rank.ranks(); ++late) {
+      if (rank.rank() == late) std::this_thread::sleep_for(milliseconds(10));
+      std::int32_t one = 1;
+      rank.all_reduce(&one, 1, DType::kInt32);
+      EXPECT_EQ(one, rank.ranks());
+    }
+  });
+}
+
+TEST_P(Collectives, CountersTellTheWireAndTheBytes) {
+  run_threads(spec(), [](Rank& rank) {
+    constexpr std::uint64_t kBytes = 7 * 64 * 1200;  // divides into whole cache lines for all tested numbers of ranks
+    const auto n = static_cast<std::uint64_t>(rank.ranks());
+    const Buffer registered = rank.backend().allocate(kBytes);
+    const TransportCounters before = rank.backend().counters();
+    rank.all_reduce(registered.data(), kBytes / 4);
+    const TransportCounters after = rank.backend().counters();
+    const bool tcp = rank.backend().transport() == "tcp";
+    EXPECT_EQ(after.shared_memory_bytes - before.shared_memory_bytes, tcp ? 0 : kBytes / n * (n - 1));
+    EXPECT_EQ(after.tcp_bytes - before.tcp_bytes, tcp ? 2 * kBytes / n * (n - 1) : 0);
+  });
+}
+
+TEST_P(Collectives, RegisteredMemoryIsZeroedAndMayOutliveTheGroup) {
+  run_threads(spec(), [](Rank& rank) {
+    for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{4096}, std::size_t{100001}}) {
+      Buffer buffer = rank.backend().allocate(bytes);
+      EXPECT_EQ(buffer.bytes(), bytes);
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.data()) % 4096, 0u);
+      for (std::size_t i = 0; i < bytes; ++i)
+        if (buffer.data()[i] != std::byte{0}) FAIL() << "byte " << i;
+    }
+    const Buffer kept = rank.backend().allocate(4096);
+    rank.barrier();
+    rank.leave();
+    std::fill(kept.data(), kept.data() + 4096, std::byte{1});
+  });
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const Wire wire : {Wire::kThreads, Wire::kMemfd, Wire::kTcp})
+    for (const int ranks : {1, 2, 3, 4, 7}) cases.push_back({wire, ranks});
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(Ring, Collectives, ::testing::ValuesIn(all_cases()), [](const ::testing::TestParamInfo<Case>& tested) {
+  return std::string(name_of(tested.param.wire)) + "_" + std::to_string(tested.param.ranks) + "_ranks";
+});
+
+}  // namespace
+}  // namespace lockstep::testing

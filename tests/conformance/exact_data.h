@@ -1,0 +1,92 @@
+// Data whose reductions are exact in every type: small integers, multiples of the number of ranks where they are averaged.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "lockstep/comm/operation.h"
+
+namespace lockstep::testing {
+
+inline const std::vector<DType> kAllTypes = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
+                                             DType::kInt8,    DType::kUInt8,   DType::kInt32,   DType::kInt64};
+inline const std::vector<ReduceOp> kAllOps = {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax};
+
+inline bool is_integer(DType dtype) {
+  return dtype == DType::kInt8 || dtype == DType::kUInt8 || dtype == DType::kInt32 || dtype == DType::kInt64;
+}
+
+// Rank r's value at i. Sums of seven ranks stay below 128, products at 8 or below.
+inline int value_at(int rank, int ranks, std::size_t i, DType dtype, ReduceOp op) {
+  const auto k = static_cast<int>((i * 7 + static_cast<std::size_t>(rank) * 3 + i / 64) % 5);
+  const bool is_unsigned = dtype == DType::kUInt8;
+  if (op == ReduceOp::kProduct) return rank < 3 && k == 1 ? 2 : k == 3 && !is_unsigned ? -1 : 1;
+  if (op == ReduceOp::kAvg) return ranks * (k - (is_unsigned ? 0 : 2));
+  return is_unsigned ? k : 3 * (k - 2);
+}
+
+inline int expected_at(int ranks, std::size_t i, DType dtype, ReduceOp op) {
+  int result = value_at(0, ranks, i, dtype, op);
+  for (int rank = 1; rank < ranks; ++rank) {
+    const int value = value_at(rank, ranks, i, dtype, op);
+    switch (op) {
+      case ReduceOp::kSum:
+      case ReduceOp::kAvg:
+        result += value;
+        break;
+      case ReduceOp::kProduct:
+        result *= value;
+        break;
+      case ReduceOp::kMin:
+        result = std::min(result, value);
+        break;
+      case ReduceOp::kMax:
+        result = std::max(result, value);
+        break;
+    }
+  }
+  return op == ReduceOp::kAvg ? result / ranks : result;
+}
+
+// binary16 of a small integer, by the definition: sign, exponent with bias 15, ten bits behind the leading one.
+inline std::uint16_t half_of(int value) {
+  if (value == 0) return 0;
+  int exponent = 0;
+  const double mantissa = std::frexp(std::abs(value), &exponent);  // in [0.5, 1)
+  const auto fraction = static_cast<std::uint16_t>((mantissa * 2 - 1) * 1024);
+  return static_cast<std::uint16_t>((value < 0 ? 0x8000 : 0) | ((exponent - 1 + 15) << 10) | fraction);
+}
+
+inline void store(std::byte* data, std::size_t i, DType dtype, int value) {
+  const auto put = [&](auto typed) { std::memcpy(data + i * sizeof typed, &typed, sizeof typed); };
+  switch (dtype) {
+    case DType::kFloat32:
+      return put(static_cast<float>(value));
+    case DType::kFloat64:
+      return put(static_cast<double>(value));
+    case DType::kFloat16:
+      return put(half_of(value));
+    case DType::kBFloat16:
+      return put(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(value)) >> 16));
+    case DType::kInt8:
+    case DType::kUInt8:
+      return put(static_cast<std::int8_t>(value));
+    case DType::kInt32:
+      return put(static_cast<std::int32_t>(value));
+    case DType::kInt64:
+      return put(static_cast<std::int64_t>(value));
+  }
+}
+
+// The first element at which the bytes differ, or -1.
+inline long first_difference(const std::byte* got, const std::byte* expected, std::size_t count, DType dtype) {
+  const std::size_t element = size_of(dtype);
+  for (std::size_t i = 0; i < count; ++i)
+    if (std::memcmp(got + i * element, expected + i * element, element) != 0) return static_cast<long>(i);
+  return -1;
+}
+
+}  // namespace lockstep::testing

@@ -1,0 +1,161 @@
+// Runs a function as every rank of a group: as threads over one mapping, as threads that meet like processes do, or as
+// processes.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/comm/backend.h"
+#include "lockstep/core/error.h"
+#include "src/comm/ring/control_block.h"
+#include "src/comm/ring/ring_backend.h"
+#include "src/comm/ring/shm_transport.h"
+#include "src/comm/ring/thread_fabric.h"
+#include "tests/conformance/table_store.h"
+
+namespace lockstep::testing {
+
+enum class Wire { kThreads, kMemfd, kTcp };
+inline const char* name_of(Wire wire) { return wire == Wire::kThreads ? "threads" : wire == Wire::kMemfd ? "memfd" : "tcp"; }
+
+using std::chrono::milliseconds;
+
+// A rank as tests see it: numbers its calls, as a process group would.
+class Rank {
+ public:
+  Rank(Place place, std::unique_ptr<Backend> backend, milliseconds timeout)
+      : place_(place), backend_(std::move(backend)), timeout_(timeout) {}
+
+  int rank() const { return place_.rank; }
+  int ranks() const { return place_.world_size; }
+  Backend& backend() { return *backend_; }
+  void set_timeout(milliseconds timeout) { timeout_ = timeout; }
+  void leave() { backend_.reset(); }
+
+  Operation operation(OperationKind kind, const void* send, void* receive, std::size_t count, DType dtype) {
+    Operation call;
+    call.signature.sequence = ++sequence_;
+    call.signature.kind = kind;
+    call.signature.count = count;
+    call.signature.dtype = dtype;
+    call.send = send;
+    call.receive = receive;
+    call.timeout = timeout_;
+    return call;
+  }
+  Operation reduction(void* data, std::size_t count, DType dtype, ReduceOp op) {
+    Operation call = operation(OperationKind::kAllReduce, data, data, count, dtype);
+    call.signature.op = op;
+    return call;
+  }
+  void all_reduce(void* data, std::size_t count, DType dtype = DType::kFloat32, ReduceOp op = ReduceOp::kSum) {
+    backend_->run(reduction(data, count, dtype, op));
+  }
+  void broadcast(void* data, std::size_t count, DType dtype, int root) {
+    Operation call = operation(OperationKind::kBroadcast, data, data, count, dtype);
+    call.signature.root = root;
+    backend_->run(call);
+  }
+  void all_gather(const void* send, void* receive, std::size_t count, DType dtype) {
+    backend_->run(operation(OperationKind::kAllGather, send, receive, count, dtype));
+  }
+  void barrier() { backend_->run(operation(OperationKind::kBarrier, nullptr, nullptr, 0, DType::kUInt8)); }
+
+ private:
+  Place place_;
+  std::unique_ptr<Backend> backend_;
+  milliseconds timeout_;
+  std::uint64_t sequence_ = 0;
+};
+
+struct GroupSpec {
+  Wire wire = Wire::kThreads;
+  int ranks = 2;
+  milliseconds timeout = std::chrono::seconds(30);
+  milliseconds store_timeout = std::chrono::seconds(20);
+  std::vector<std::string> tokens = {};  // by rank; empty: the same for all
+};
+
+// One group's meeting place; make it before ranks start.
+class Meeting {
+ public:
+  explicit Meeting(GroupSpec spec) : spec_(std::move(spec)) {}
+
+  Rank join(int rank) const {
+    const Place place{rank, spec_.ranks, rank, spec_.ranks};
+    if (spec_.wire == Wire::kThreads) {
+      auto fabric = std::make_unique<ring::ThreadFabric>(threads_);
+      auto control = fabric->share(ring::ControlLayout::bytes(spec_.ranks), spec_.timeout);
+      auto transport = std::make_unique<ring::ShmTransport>(place, std::move(fabric), std::move(control));
+      return Rank(place, make_ring_backend(std::move(transport), spec_.timeout), spec_.timeout);
+    }
+    BackendContext context;
+    context.place = place;
+    context.store = store_;
+    context.token = spec_.tokens.empty() ? "secret" : spec_.tokens[static_cast<std::size_t>(rank)];
+    context.transport = spec_.wire == Wire::kTcp ? "tcp" : "shm";
+    context.advertise_address = "127.0.0.1";
+    context.timeout = spec_.timeout;
+    context.store_timeout = spec_.store_timeout;
+    return Rank(place, make_ring_backend(context), spec_.timeout);
+  }
+  const GroupSpec& spec() const { return spec_; }
+
+ private:
+  GroupSpec spec_;
+  std::shared_ptr<ring::ThreadMeeting> threads_ = std::make_shared<ring::ThreadMeeting>();
+  std::shared_ptr<TableStore> store_ = std::make_shared<TableStore>();
+};
+
+// What a rank's body threw.
+struct Outcome {
+  std::string kind = "none";  // "mismatch", "timeout", "peer lost", "rendezvous", "error"
+  std::string text;
+};
+
+inline Outcome outcome_of(const std::function<void()>& body) {
+  try {
+    body();
+    return {};
+  } catch (const MismatchError& error) {
+    return {"mismatch", error.what()};
+  } catch (const TimeoutError& error) {
+    return {"timeout", error.what()};
+  } catch (const PeerLost& error) {
+    return {"peer lost", error.what()};
+  } catch (const RendezvousError& error) {
+    return {"rendezvous", error.what()};
+  } catch (const std::exception& error) {
+    return {"error", error.what()};
+  }
+}
+
+// Every rank in a thread; what each threw, joining included.
+inline std::vector<Outcome> outcomes_of_threads(const GroupSpec& spec, const std::function<void(Rank&)>& body) {
+  const Meeting meeting(spec);
+  std::vector<Outcome> outcomes(static_cast<std::size_t>(spec.ranks));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < spec.ranks; ++r)
+    threads.emplace_back([&, r] {
+      outcomes[static_cast<std::size_t>(r)] = outcome_of([&] {
+        Rank rank = meeting.join(r);
+        body(rank);
+      });
+    });
+  for (std::thread& thread : threads) thread.join();
+  return outcomes;
+}
+
+inline void run_threads(const GroupSpec& spec, const std::function<void(Rank&)>& body) {
+  const auto outcomes = outcomes_of_threads(spec, body);
+  for (std::size_t r = 0; r < outcomes.size(); ++r) EXPECT_EQ(outcomes[r].kind, "none") << "rank " << r << ": " << outcomes[r].text;
+}
+
+}  // namespace lockstep::testing
