@@ -1,0 +1,92 @@
+#include "src/comm/comm_thread.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <vector>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+
+Operation numbered(std::uint64_t number) {
+  Operation operation;
+  operation.signature.sequence = number;
+  return operation;
+}
+
+TEST(CommThread, ExecutesInOrderAndSynchronousCallsComeLast) {
+  std::vector<std::uint64_t> executed;
+  const auto queue = std::make_shared<CommThread>([&](const Operation& operation) { executed.push_back(operation.signature.sequence); });
+  std::vector<Work> works;
+  for (std::uint64_t i = 1; i <= 1000; ++i) works.push_back(CommThread::start(queue, numbered(i)));  // more than there are slots
+  queue->run(numbered(1001));
+  ASSERT_EQ(executed.size(), 1001u);
+  for (std::uint64_t i = 0; i < 1001; ++i) EXPECT_EQ(executed[i], i + 1);
+  for (const Work& work : works) EXPECT_TRUE(work.done());
+}
+
+TEST(CommThread, SynchronousCallsRunInTheCaller) {
+  std::thread::id ran_in;
+  const auto queue = std::make_shared<CommThread>([&](const Operation&) { ran_in = std::this_thread::get_id(); });
+  queue->run(numbered(1));
+  EXPECT_EQ(ran_in, std::this_thread::get_id());
+  CommThread::start(queue, numbered(2)).wait();
+  EXPECT_NE(ran_in, std::this_thread::get_id());
+}
+
+TEST(CommThread, WaitSleepsUntilALongOperationIsOver) {
+  std::promise<void> gate;
+  auto opened = gate.get_future().share();
+  const auto queue = std::make_shared<CommThread>([&](const Operation&) { opened.wait(); });
+  const Work work = CommThread::start(queue, numbered(1));
+  EXPECT_FALSE(work.done());
+  auto waiter = std::async(std::launch::async, [&] { work.wait(); });
+  EXPECT_EQ(waiter.wait_for(20ms), std::future_status::timeout);
+  gate.set_value();
+  waiter.get();
+  EXPECT_TRUE(work.done());
+}
+
+TEST(CommThread, TheFirstFailureBreaksTheQueueForGood) {
+  const auto queue = std::make_shared<CommThread>([&](const Operation& operation) {
+    if (operation.signature.sequence == 2) throw PeerLost("rank 7 is gone");
+    if (operation.signature.sequence > 2) ADD_FAILURE() << "executed after the failure";
+  });
+  const Work good = CommThread::start(queue, numbered(1));
+  good.wait();
+  const Work bad = CommThread::start(queue, numbered(2));
+  EXPECT_THROW(bad.wait(), PeerLost);
+  EXPECT_THROW(bad.done(), PeerLost);
+  EXPECT_TRUE(good.done()) << "what was complete stays complete";
+  EXPECT_THROW(CommThread::start(queue, numbered(3)), PeerLost);
+  EXPECT_THROW(queue->run(numbered(4)), PeerLost);
+}
+
+TEST(CommThread, FailWakesWaiters) {
+  std::promise<void> gate;
+  auto opened = gate.get_future().share();
+  const auto queue = std::make_shared<CommThread>([&](const Operation&) { opened.wait(); });
+  const Work work = CommThread::start(queue, numbered(1));
+  auto waiter = std::async(std::launch::async, [&] { EXPECT_THROW(work.wait(), TimeoutError); });
+  queue->fail(std::make_exception_ptr(TimeoutError("enough")));
+  EXPECT_EQ(waiter.wait_for(20s), std::future_status::ready);
+  gate.set_value();
+}
+
+TEST(CommThread, ManyHandOversLoseNoWakeUp) {
+  std::atomic<int> executed{0};
+  const auto queue = std::make_shared<CommThread>([&](const Operation&) { ++executed; });
+  for (int i = 0; i < 2000; ++i) {
+    CommThread::start(queue, numbered(1)).wait();
+    if (i % 200 == 0) std::this_thread::sleep_for(3ms);  // long enough for the thread to fall asleep
+  }
+  EXPECT_EQ(executed, 2000);
+}
+
+}  // namespace
+}  // namespace lockstep

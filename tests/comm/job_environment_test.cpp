@@ -1,0 +1,112 @@
+// Who am I: every way of starting, and every broken environment.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <map>
+
+#include "lockstep/comm/bootstrap.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+using Kind = JobEnvironment::Kind;
+
+JobEnvironment read(const Variables& variables) {
+  return read_job_environment([&](const char* name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
+  });
+}
+
+std::string refusal(const Variables& variables) {
+  try {
+    read(variables);
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+const Variables kTorchrun = {
+    {"RANK", "3"},           {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "10.0.0.1"},
+    {"MASTER_PORT", "29500"}};
+
+Variables with(Variables variables, const std::string& name, const std::string& value) {
+  variables[name] = value;
+  return variables;
+}
+Variables without(Variables variables, const std::string& name) {
+  variables.erase(name);
+  return variables;
+}
+
+TEST(JobEnvironment, NothingSetIsRankZeroOfOne) {
+  const JobEnvironment job = read({});
+  EXPECT_EQ(job.kind, Kind::kAlone);
+  EXPECT_EQ(job.place, (Place{0, 1, 0, 1}));
+}
+
+TEST(JobEnvironment, TorchrunsVariables) {
+  const JobEnvironment job = read(kTorchrun);
+  EXPECT_EQ(job.kind, Kind::kAddress);
+  EXPECT_EQ(job.place, (Place{3, 4, 1, 2}));
+  EXPECT_EQ(job.master_host, "10.0.0.1");
+  EXPECT_EQ(job.master_port, 29500);
+  EXPECT_FALSE(job.store_is_hosted);
+  EXPECT_TRUE(read(with(kTorchrun, "LOCKSTEP_STORE_HOSTED", "1")).store_is_hosted);
+}
+
+TEST(JobEnvironment, KubernetesSetsNoLocalRank) {
+  const JobEnvironment job = read(without(without(kTorchrun, "LOCAL_RANK"), "LOCAL_WORLD_SIZE"));
+  EXPECT_EQ(job.place, (Place{3, 4, 0, 1}));
+}
+
+TEST(JobEnvironment, AWorldOfOneNeedsNoAddress) { EXPECT_EQ(read({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).kind, Kind::kAlone); }
+
+TEST(JobEnvironment, OpenMpisVariables) {
+  const Variables mpi = {{"OMPI_COMM_WORLD_RANK", "1"},
+                         {"OMPI_COMM_WORLD_SIZE", "2"},
+                         {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                         {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                         {"PMIX_NAMESPACE", "123"}};
+  const JobEnvironment job = read(mpi);
+  EXPECT_EQ(job.kind, Kind::kOpenMpi);
+  EXPECT_EQ(job.place, (Place{1, 2, 1, 2}));
+  EXPECT_NE(job.job_id, read(with(mpi, "PMIX_NAMESPACE", "124")).job_id) << "two jobs do not meet";
+  EXPECT_EQ(job.job_id, read(with(mpi, "OMPI_COMM_WORLD_RANK", "0")).job_id) << "ranks of one job do";
+  EXPECT_NE(refusal(with(mpi, "OMPI_COMM_WORLD_LOCAL_SIZE", "1")), "accepted");
+  EXPECT_NE(refusal(with(with(mpi, "OMPI_COMM_WORLD_SIZE", "4"), "OMPI_COMM_WORLD_LOCAL_SIZE", "2")).find("MASTER_ADDR"),
+            std::string::npos);
+  Variables both = mpi;
+  both.insert(kTorchrun.begin(), kTorchrun.end());
+  EXPECT_EQ(read(both).place.rank, 3) << "RANK comes first";
+}
+
+TEST(JobEnvironment, RefusalsNameTheVariable) {
+  EXPECT_NE(refusal({{"RANK", "1"}}).find("WORLD_SIZE is not"), std::string::npos) << refusal({{"RANK", "1"}});
+  EXPECT_NE(refusal({{"WORLD_SIZE", "2"}}).find("RANK is not"), std::string::npos);
+  EXPECT_NE(refusal(with(kTorchrun, "WORLD_SIZE", "four")).find("WORLD_SIZE='four' is not a whole number"), std::string::npos);
+  EXPECT_NE(refusal(with(kTorchrun, "WORLD_SIZE", "4x")), "accepted");
+  EXPECT_NE(refusal(with(kTorchrun, "WORLD_SIZE", "99999999999999999999")), "accepted");
+  EXPECT_NE(refusal(with(kTorchrun, "RANK", "4")).find("rank 4 does not exist in a world of 4"), std::string::npos);
+  EXPECT_NE(refusal(with(kTorchrun, "RANK", "-1")), "accepted");
+  EXPECT_NE(refusal(with(kTorchrun, "LOCAL_RANK", "2")), "accepted");
+  EXPECT_NE(refusal(without(kTorchrun, "MASTER_ADDR")).find("MASTER_ADDR is not"), std::string::npos);
+  EXPECT_NE(refusal(without(kTorchrun, "MASTER_PORT")).find("MASTER_PORT is not"), std::string::npos);
+  EXPECT_NE(refusal(with(kTorchrun, "MASTER_PORT", "65536")), "accepted");
+}
+
+TEST(JobEnvironment, TheTokenComesFromAVariableOrAFile) {
+  EXPECT_EQ(read({{"LOCKSTEP_TOKEN", "secret"}}).token, "secret");
+  const std::string path = testing::TempDir() + "lockstep_token_" + std::to_string(testing::UnitTest::GetInstance()->random_seed());
+  std::ofstream(path) << "from a file\r\n";
+  EXPECT_EQ(read({{"LOCKSTEP_TOKEN_FILE", path}}).token, "from a file");
+  std::remove(path.c_str());
+  EXPECT_NE(refusal({{"LOCKSTEP_TOKEN_FILE", path}}).find(path), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep

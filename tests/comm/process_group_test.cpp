@@ -1,0 +1,124 @@
+// What the group itself does, over worlds of one and over ranks that are threads. The collectives proper are tested by the
+// conformance suite.
+#include "lockstep/comm/process_group.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+#include <thread>
+
+#include "lockstep/core/error.h"
+#include "src/comm/delay/delay_backend.h"
+#include "src/comm/invitation.h"
+#include "src/comm/join.h"
+#include "src/comm/local/local_backend.h"
+#include "src/comm/memory_store.h"
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(WorldOfOne, CollectivesAreTheIdentity) {
+  const auto group = ProcessGroup::create({}, std::make_shared<MemoryStore>(), "");
+  EXPECT_EQ(group->backend().name(), "local");
+  float value = 3;
+  group->all_reduce(std::span(&value, 1), ReduceOp::kAvg);
+  group->broadcast(std::span(&value, 1), 0);
+  float gathered = 0;
+  group->all_gather(&value, &gathered, 1, DType::kFloat32);
+  EXPECT_EQ(gathered, 3);
+  group->barrier();
+  group->all_reduce(nullptr, 0, DType::kFloat32);
+  EXPECT_EQ(group->broadcast_text("words", 0), "words");
+  EXPECT_EQ(group->all_gather_text("words"), std::vector<std::string>{"words"});
+  const Buffer memory = group->allocate(100);
+  EXPECT_EQ(memory.data()[99], std::byte{0});
+}
+
+TEST(WorldOfOne, MisuseIsRefusedBeforeAnythingHappens) {
+  const auto group = ProcessGroup::create({}, std::make_shared<MemoryStore>(), "");
+  std::int32_t number = 1;
+  EXPECT_NE(message_of([&] { group->all_reduce(nullptr, 1, DType::kFloat32); }).find("pointer is null"), std::string::npos);
+  EXPECT_NE(message_of([&] { group->broadcast(std::span(&number, 1), 1); }).find("root 1 does not exist"), std::string::npos);
+  EXPECT_NE(message_of([&] { group->all_reduce(std::span(&number, 1), ReduceOp::kAvg); }).find("average of int32"), std::string::npos);
+  EXPECT_THROW(group->all_reduce(&number, SIZE_MAX / 2, DType::kFloat64), InvalidArgument);
+  EXPECT_THROW(group->allocate(4, DeviceKind::kCuda), InvalidArgument);
+  EXPECT_NE(message_of([] { ProcessGroup::create({}, std::make_shared<MemoryStore>(), "", {.backend = "pigeon"}); }).find("'pigeon'"),
+            std::string::npos);
+  EXPECT_NE(message_of([] { ProcessGroup::create({}, std::make_shared<MemoryStore>(), "", {.transport = "udp"}); }).find("'udp'"),
+            std::string::npos);
+}
+
+TEST(WorldOfOne, AbortEndsTheGroup) {
+  const auto group = ProcessGroup::wrap({}, make_local_backend());
+  group->abort("enough");
+  EXPECT_NE(message_of([&] { group->barrier(); }).find("enough"), std::string::npos);
+}
+
+TEST(Joining, ASecondProcessWithTheSameRankIsNamed) {
+  MemoryStore store;
+  const Place first{0, 1, 0, 1};
+  register_rank(first, store, 1s);
+  const std::string message = message_of([&] { register_rank(first, store, 1s); });
+  EXPECT_NE(message.find("rank 0 is taken: process " + std::to_string(getpid())), std::string::npos) << message;
+}
+
+TEST(Joining, MissingRanksAreNamed) {
+  MemoryStore store;
+  auto other = std::async(std::launch::async, [&] { return message_of([&] { register_rank({2, 4, 0, 1}, store, 100ms); }); });
+  const std::string message = message_of([&] { register_rank({0, 4, 0, 1}, store, 100ms); });
+  EXPECT_NE(message.find("rank 1, 3 of 4 did not come"), std::string::npos) << message;
+  EXPECT_NE(other.get().find("did not come"), std::string::npos);
+}
+
+TEST(Joining, WorldSizesMustAgree) {
+  MemoryStore store;
+  auto other = std::async(std::launch::async, [&] { return message_of([&] { register_rank({1, 2, 0, 1}, store, 5s); }); });
+  const std::string message = message_of([&] { register_rank({0, 3, 0, 1}, store, 200ms); });
+  EXPECT_NE(other.get().find("rank 1 expects 2 ranks, rank 0 expects 3"), std::string::npos);
+  EXPECT_NE(message.find("rank 2 of 3 did not come"), std::string::npos) << message;
+}
+
+TEST(Joining, RanksOfAnMpirunJobFindTheStoreByTheJobsName) {
+  const std::string job = "test-" + std::to_string(getpid());
+  const InvitationServer server(job, {4321, "secret"});
+  const Invitation invitation = ask_for_invitation(job, 10s);
+  EXPECT_EQ(invitation.port, 4321);
+  EXPECT_EQ(invitation.token, "secret");
+  EXPECT_THROW(InvitationServer(job, {1, ""}), RendezvousError) << "a second rank 0";
+  EXPECT_THROW(ask_for_invitation(job + "-other", 50ms), RendezvousError);
+}
+
+TEST(DelayBackend, OperationsTakeTurnsAndTheirTime) {
+  auto owned = std::make_unique<DelayBackend>(DelayCost{5ms, 1.0});
+  DelayBackend& wire = *owned;
+  const auto group = ProcessGroup::wrap({}, std::move(owned));
+  std::vector<float> data(1'000'000, 2.f);
+  const Work first = group->all_reduce_async(data.data(), data.size(), DType::kFloat32, ReduceOp::kAvg, {.purpose = {"bucket", 0}});
+  const Work second = group->all_reduce_async(data.data(), 1, DType::kFloat32, ReduceOp::kAvg, {.purpose = {"bucket", 1}});
+  EXPECT_FALSE(first.done());
+  second.wait();
+  EXPECT_TRUE(first.done());
+  EXPECT_EQ(data[7], 2.f);
+  const auto events = wire.events();
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[0].finished - events[0].started, 5ms + 4ms) << "alpha, and 4 MB at 1 GB/s";
+  EXPECT_EQ(events[1].started, events[0].finished);
+  EXPECT_EQ(events[1].purpose_index, 1);
+  EXPECT_GE(std::chrono::steady_clock::now(), events[1].finished);
+  group->abort("over");
+  EXPECT_THROW(group->barrier(), PeerLost);
+}
+
+}  // namespace
+}  // namespace lockstep

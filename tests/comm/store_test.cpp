@@ -1,0 +1,196 @@
+// The store over real sockets: what it keeps, whom it refuses, what it survives.
+#include "lockstep/comm/store.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <future>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "src/comm/memory_store.h"
+#include "src/comm/socket.h"
+#include "src/comm/store_protocol.h"
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+constexpr auto kTime = 20s;
+
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+void expect_store_behaviour(Store& a, Store& b) {
+  a.set("key", "value");
+  EXPECT_EQ(b.get("key", kTime), "value");
+  EXPECT_EQ(a.add("counter", 5), 5);
+  EXPECT_EQ(b.add("counter", -7), -2);
+  EXPECT_EQ(a.set_if_absent("once", "first"), "first");
+  EXPECT_EQ(b.set_if_absent("once", "second"), "first");
+  const std::string binary("\0\1\n\xff", 4);
+  a.set("binary", binary);
+  EXPECT_EQ(b.get("binary", kTime), binary);
+  a.set("empty", "");
+  EXPECT_EQ(b.get("empty", kTime), "");
+  auto waiting = std::async(std::launch::async, [&] { return b.get("later", kTime); });
+  a.set("later", "now");
+  EXPECT_EQ(waiting.get(), "now");
+  EXPECT_THROW(a.get("never", 20ms), TimeoutError);
+  EXPECT_NE(message_of([&] { a.get("never", 20ms); }).find("'never'"), std::string::npos);
+}
+
+TEST(MemoryStore, KeepsAndWaits) {
+  MemoryStore store;
+  expect_store_behaviour(store, store);
+}
+
+TEST(TcpStore, KeepsAndWaitsForTwoClients) {
+  const StoreServer server({.token = "secret"});
+  const auto a = connect_store(server.endpoint(), "secret", kTime), b = connect_store(server.endpoint(), "secret", kTime);
+  expect_store_behaviour(*a, *b);
+  const std::string large(5'000'000, 'x');
+  a->set("large", large);
+  EXPECT_EQ(b->get("large", kTime), large);
+  EXPECT_THROW(a->set("key", std::string(store_protocol::kMaxValueBytes + 1, 'x')), InvalidArgument);
+  EXPECT_THROW(a->set("", "x"), InvalidArgument);
+  EXPECT_THROW(a->set(std::string(513, 'k'), "x"), InvalidArgument);
+  EXPECT_EQ(a->get("key", kTime), "value") << "the connection goes on";
+}
+
+TEST(TcpStore, ScopesKeepKeysApart) {
+  const StoreServer server({.token = "t"});
+  const auto store = connect_store(server.endpoint(), "t", kTime);
+  const auto one = scoped(store, "one/"), two = scoped(store, "two/");
+  one->set("key", "1");
+  two->set("key", "2");
+  EXPECT_EQ(one->get("key", kTime), "1");
+  EXPECT_EQ(store->get("two/key", kTime), "2");
+}
+
+TEST(TcpStore, WorksOverIpv6) {
+  std::unique_ptr<StoreServer> server;
+  try {
+    server = std::make_unique<StoreServer>(StoreServerOptions{.host = "::1", .token = "t"});
+  } catch (const RendezvousError& error) {
+    GTEST_SKIP() << "no IPv6 loopback here: " << error.what();
+  }
+  EXPECT_EQ(server->endpoint().text().substr(0, 6), "[::1]:");
+  connect_store(server->endpoint(), "t", kTime)->set("key", "value");
+}
+
+TEST(TcpStore, RefusesAnotherToken) {
+  const StoreServer server({.token = "right"});
+  for (const char* token : {"wrong", "", "right "}) {
+    const std::string message = message_of([&] { connect_store(server.endpoint(), token, kTime); });
+    EXPECT_NE(message.find("token was refused"), std::string::npos) << message;
+    EXPECT_NE(message.find(server.endpoint().text()), std::string::npos);
+    EXPECT_EQ(message.find("right"), std::string::npos) << "the token is never told";
+  }
+  connect_store(server.endpoint(), "right", kTime);
+}
+
+TEST(TcpStore, RefusesToServeTheNetworkWithoutAToken) {
+  const std::string message = message_of([] { StoreServer({.host = "0.0.0.0"}); });
+  EXPECT_NE(message.find("LOCKSTEP_TOKEN"), std::string::npos) << message;
+  EXPECT_NE(message.find("LOCKSTEP_INSECURE=1"), std::string::npos);
+  StoreServer({.host = "0.0.0.0", .insecure = true});
+  StoreServer({.host = "0.0.0.0", .token = "secret"});
+}
+
+TEST(TcpStore, SaysWhichAddressDoesNotAnswer) {
+  const Fd listener = listen_tcp("127.0.0.1", 0);
+  const Endpoint silent = local_endpoint(listener.get());
+  const std::string message = message_of([&] { connect_store({"127.0.0.1", 1}, "", 100ms); });
+  EXPECT_NE(message.find("127.0.0.1:1: no answer"), std::string::npos) << message;
+  EXPECT_THROW(connect_store(silent, "", 100ms), RendezvousError) << "something listens but says nothing";
+  EXPECT_NE(message_of([&] { listen_tcp("127.0.0.1", silent.port); }).find("another job holds this port"), std::string::npos);
+}
+
+TEST(TcpStore, AClientWhoseServerEndsIsTold) {
+  auto server = std::make_unique<StoreServer>(StoreServerOptions{.token = "t"});
+  const auto store = connect_store(server->endpoint(), "t", kTime);
+  auto waiting = std::async(std::launch::async, [&] { return message_of([&] { store->get("never", kTime); }); });
+  std::this_thread::sleep_for(20ms);
+  server.reset();
+  EXPECT_NE(waiting.get().find("connection was closed"), std::string::npos);
+}
+
+// Connections that drip, stall or send rubbish end alone.
+TEST(TcpStore, SurvivesRubbish) {
+  const StoreServer server({.token = "t"});
+  const auto good = connect_store(server.endpoint(), "t", kTime);
+  const Endpoint at = server.endpoint();
+  std::string why;
+  std::vector<Fd> half_open;
+  for (int i = 0; i < 50; ++i) half_open.push_back(try_connect_tcp(at.host, at.port, std::chrono::steady_clock::now() + kTime, why));
+  std::mt19937 random(1);
+  for (int round = 0; round < 3000; ++round) {
+    const Fd fd = try_connect_tcp(at.host, at.port, std::chrono::steady_clock::now() + kTime, why);
+    ASSERT_TRUE(fd) << why;
+    std::vector<std::byte> rubbish(random() % 200);
+    for (std::byte& value : rubbish) value = static_cast<std::byte>(random());
+    const auto deadline = std::chrono::steady_clock::now() + kTime;
+    if (round % 2 == 0 && rubbish.size() >= 8) std::memcpy(rubbish.data(), store_protocol::kMagic.data(), 8);
+    send_all(fd.get(), rubbish, deadline);
+    if (round % 100 == 0) {
+      good->set("alive", std::to_string(round));
+      ASSERT_EQ(good->get("alive", kTime), std::to_string(round));
+    }
+  }
+}
+
+// The same behind the handshake: requests of a member that were damaged on the way.
+TEST(TcpStore, SurvivesMutatedRequests) {
+  const StoreServer server({.token = "t"});
+  const auto good = connect_store(server.endpoint(), "t", kTime);
+  std::mt19937 random(2);
+  std::string why;
+  for (int round = 0; round < 500; ++round) {
+    const auto deadline = std::chrono::steady_clock::now() + kTime;
+    const Fd fd = try_connect_tcp(server.endpoint().host, server.endpoint().port, deadline, why);
+    store_protocol::Hello hello;
+    ASSERT_EQ(receive_all(fd.get(), std::as_writable_bytes(std::span(&hello, 1)), deadline), IoResult::kDone);
+    store_protocol::ClientProof client{store_protocol::kMagic, {}, {}};
+    client.proof = store_protocol::prove("t", "client", hello.server_nonce, client.client_nonce);
+    send_all(fd.get(), std::as_bytes(std::span(&client, 1)), deadline);
+    store_protocol::ServerProof proof;
+    ASSERT_EQ(receive_all(fd.get(), std::as_writable_bytes(std::span(&proof, 1)), deadline), IoResult::kDone);
+    ASSERT_EQ(proof.accepted, 1u);
+    std::vector<std::byte> message(sizeof(store_protocol::RequestHeader) + 3);
+    const store_protocol::RequestHeader header{store_protocol::Request::kSet, 1, 2, 0};
+    std::memcpy(message.data(), &header, sizeof header);
+    message[random() % message.size()] = static_cast<std::byte>(random());
+    message.resize(1 + random() % message.size());
+    send_all(fd.get(), message, deadline);
+  }
+  good->set("alive", "yes");
+  EXPECT_EQ(good->get("alive", kTime), "yes");
+}
+
+TEST(TcpStore, ManyClientsAtOnce) {
+  const StoreServer server({.token = "t"});
+  std::atomic<int> done{0};
+  std::vector<std::thread> clients;
+  for (int r = 0; r < 16; ++r)
+    clients.emplace_back([&, r] {
+      const auto store = connect_store(server.endpoint(), "t", kTime);
+      store->set("rank/" + std::to_string(r), std::to_string(r));
+      for (int other = 0; other < 16; ++other)
+        if (store->get("rank/" + std::to_string(other), kTime) == std::to_string(other)) ++done;
+    });
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(done, 256);
+}
+
+}  // namespace
+}  // namespace lockstep
