@@ -1,0 +1,53 @@
+// Learning rates: pure functions of the step, and PyTorch's numbers for the one-cycle rate.
+#include "lockstep/optim/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstddef>
+
+namespace lockstep::optim {
+namespace {
+
+// torch 2.15: OneCycleLR(SGD, max_lr=0.1, total_steps=10), the rate of each step by get_last_lr().
+TEST(OneCycle, EqualsPyTorchWithItsDefaults) {
+  const OneCycleRate rate{.peak = 0.1f, .total_steps = 10};
+  const std::array<double, 10> expected = {0.004,        0.052,        0.1,          0.0950484632, 0.0811745654,
+                                           0.0611262022, 0.0388741978, 0.0188258346, 0.0049519368, 4e-07};
+  for (std::size_t step = 0; step < expected.size(); ++step)
+    EXPECT_NEAR(rate.at(static_cast<std::int64_t>(step)), expected[step], 2e-7 * (expected[step] + 0.1)) << "step " << step;
+}
+
+// As above with max_lr=0.4, total_steps=7, pct_start=0.5, div_factor=10, final_div_factor=100: the peak lies between steps.
+TEST(OneCycle, EqualsPyTorchWithAPeakBetweenSteps) {
+  const OneCycleRate rate{.peak = 0.4f, .total_steps = 7, .warmup_share = 0.5f, .start_divisor = 10, .end_divisor = 100};
+  const std::array<double, 7> expected = {0.04, 0.164376941, 0.365623059, 0.38021358, 0.244659683, 0.0756267376, 0.0004};
+  for (std::size_t step = 0; step < expected.size(); ++step)
+    EXPECT_NEAR(rate.at(static_cast<std::int64_t>(step)), expected[step], 2e-7 * (expected[step] + 0.1)) << "step " << step;
+}
+
+TEST(OneCycle, KeepsTheLastRateAndBearsShortRuns) {
+  const OneCycleRate rate{.peak = 0.1f, .total_steps = 10};
+  EXPECT_EQ(rate.at(10), rate.at(9));
+  EXPECT_EQ(rate.at(1'000'000), rate.at(9));
+  for (const std::int64_t total : {1, 2, 3}) {
+    const OneCycleRate brief{.peak = 0.1f, .total_steps = total};
+    for (std::int64_t step = 0; step < total; ++step) {
+      EXPECT_GE(brief.at(step), 0.f) << "step " << step << " of " << total;
+      EXPECT_LE(brief.at(step), 0.1f) << "step " << step << " of " << total;
+    }
+  }
+}
+
+TEST(Staircase, FallsOnWholeStairs) {
+  const StaircaseRate rate{.initial = 0.5f, .factor = 0.5f, .steps_per_stair = 10};
+  EXPECT_EQ(rate.at(0), 0.5f);
+  EXPECT_EQ(rate.at(9), 0.5f);
+  EXPECT_EQ(rate.at(10), 0.25f);
+  EXPECT_EQ(rate.at(35), 0.0625f);
+}
+
+TEST(Constant, StaysAsItIs) { EXPECT_EQ(ConstantRate{0.3f}.at(12'345), 0.3f); }
+
+}  // namespace
+}  // namespace lockstep::optim

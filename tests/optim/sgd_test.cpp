@@ -1,0 +1,145 @@
+// SGD: PyTorch's numbers, what is skipped, what is kept, and that a step allocates nothing.
+#include "lockstep/optim/sgd.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/variable.h"
+
+namespace {
+thread_local std::size_t heap_allocations = 0;
+}  // namespace
+
+// Every allocation of this program is counted.
+void* operator new(std::size_t bytes) {
+  ++heap_allocations;
+  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace lockstep::optim {
+namespace {
+
+Tensor parameter_of(const std::vector<float>& values) {
+  const Tensor parameter = Tensor::from<float>(values, {static_cast<std::int64_t>(values.size())});
+  require_grad(parameter);
+  bind_grad(parameter, cpu_device().allocate(parameter.bytes()));
+  return parameter;
+}
+
+void give_gradient(const Tensor& parameter, const std::vector<float>& values) {
+  grad(parameter).copy_from(Tensor::from<float>(values, parameter.shape()));
+  mark_grad_written(parameter);
+}
+
+struct TorchCase {
+  const char* name;
+  SGDOptions options;
+  std::array<float, 3> expected;
+};
+
+class AgainstTorch : public testing::TestWithParam<TorchCase> {};
+
+// torch 2.15: torch.optim.SGD on [1, -2, 0.5] after the gradients below, float32. It may round in another order (fused
+// multiply-adds), hence the bound: one unit in the last place of 2.
+TEST_P(AgainstTorch, GivesTheSameWeightsAfterThreeSteps) {
+  const Tensor weight = parameter_of({1, -2, 0.5f});
+  SGD sgd({{"w", weight}}, GetParam().options);
+  for (const std::vector<float>& gradient :
+       {std::vector<float>{0.5f, -1, 2}, std::vector<float>{-0.25f, 0.75f, 1.5f}, std::vector<float>{1, 0.125f, -3}}) {
+    sgd.zero_grad();
+    give_gradient(weight, gradient);
+    sgd.step();
+  }
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(weight.span<float>()[i], GetParam().expected[i], 2.5e-7) << "element " << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Options, AgainstTorch,
+    testing::Values(
+        TorchCase{"plain", {.lr = 0.1f}, {0.87499994f, -1.98750007f, 0.450000018f}},
+        TorchCase{"momentum", {.lr = 0.1f, .momentum = 0.9f}, {0.812000036f, -1.88399994f, -0.0269999672f}},
+        TorchCase{"nesterov", {.lr = 0.1f, .momentum = 0.9f, .nesterov = true}, {0.705799997f, -1.88309991f, -0.024299968f}},
+        TorchCase{"decay", {.lr = 0.1f, .weight_decay = 0.01f}, {0.872077942f, -1.98163092f, 0.449051291f}},
+        TorchCase{"momentum_decay", {.lr = 0.1f, .momentum = 0.9f, .weight_decay = 0.01f}, {0.806559801f, -1.87309456f, -0.0288928319f}},
+        TorchCase{"nesterov_decay",
+                  {.lr = 0.1f, .momentum = 0.9f, .nesterov = true, .weight_decay = 0.01f},
+                  {0.698189199f, -1.8677882f, -0.0257178564f}}),
+    [](const auto& test) { return test.param.name; });
+
+TEST(SGD, LeavesParametersWithoutAGradientAlone) {
+  const Tensor used = parameter_of({1}), unused = parameter_of({1});
+  SGD sgd({{"used", used}, {"unused", unused}}, {.lr = 1, .momentum = 0.5f, .weight_decay = 0.5f});
+  give_gradient(used, {0.25f});
+  sgd.step();
+  EXPECT_EQ(used.item(), 0.25f);
+  EXPECT_EQ(unused.item(), 1);
+  sgd.zero_grad();
+  EXPECT_FALSE(has_grad(used));
+  sgd.step();
+  EXPECT_EQ(used.item(), 0.25f) << "cleared gradients are no gradients";
+}
+
+TEST(SGD, ItsStateIsLiveAndBearsTheParametersNames) {
+  const Tensor weight = parameter_of({1, 2});
+  SGD sgd({{"conv1.weight", weight}}, {.lr = 1, .momentum = 0.5f});
+  const std::vector<NamedTensor> state = sgd.state();
+  ASSERT_EQ(state.size(), 1u);
+  EXPECT_EQ(state[0].name, "conv1.weight.momentum");
+  state[0].tensor.fill(2);  // as loading a checkpoint does
+  give_gradient(weight, {0, 4});
+  sgd.step();
+  EXPECT_EQ(weight.span<float>()[0], 0);
+  EXPECT_EQ(weight.span<float>()[1], -3);
+  EXPECT_EQ(state[0].tensor.span<float>()[1], 5);
+  EXPECT_TRUE(SGD({{"w", weight}}, {.lr = 1}).state().empty()) << "nothing to keep without momentum";
+}
+
+TEST(SGD, FollowsParametersThatMoveToOtherMemory) {
+  const Tensor weight = parameter_of({1});
+  SGD sgd({{"w", weight}}, {.lr = 1});
+  const Buffer elsewhere = cpu_device().allocate(sizeof(float));
+  *reinterpret_cast<float*>(elsewhere.data()) = 8;
+  weight.rebind(elsewhere);
+  give_gradient(weight, {1});
+  sgd.set_lr(0.5f);
+  EXPECT_EQ(sgd.lr(), 0.5f);
+  sgd.step();
+  EXPECT_EQ(*reinterpret_cast<float*>(elsewhere.data()), 7.5f);
+}
+
+TEST(SGD, AStepAllocatesNothingAfterTheFirst) {
+  const Tensor weight = parameter_of(std::vector<float>(1000, 1)), bias = parameter_of({1, 2});
+  const std::size_t before_making = heap_allocations;
+  SGD sgd({{"w", weight}, {"b", bias}}, {.lr = 0.1f, .momentum = 0.9f});
+  ASSERT_GT(heap_allocations, before_making) << "the counter does not count";
+  give_gradient(weight, std::vector<float>(1000, 1));
+  give_gradient(bias, {1, 1});
+  sgd.step();
+  const AllocatorStats device_before = cpu_device().allocator_stats();
+  const std::size_t heap_before = heap_allocations;
+  sgd.step();
+  EXPECT_EQ(heap_allocations, heap_before);
+  const AllocatorStats device_after = cpu_device().allocator_stats();
+  EXPECT_EQ(device_after.system_allocations, device_before.system_allocations);
+  EXPECT_EQ(device_after.cache_hits, device_before.cache_hits);
+}
+
+TEST(SGD, RefusesWhatMakesNoSense) {
+  const Tensor weight = parameter_of({1});
+  EXPECT_THROW(SGD({}, {}), InvalidArgument);
+  EXPECT_THROW(SGD({{"w", Tensor::zeros({1})}}, {}), InvalidArgument) << "requires no gradient";
+  EXPECT_THROW(SGD({{"w", weight}}, {.lr = -1}), InvalidArgument);
+  EXPECT_THROW(SGD({{"w", weight}}, {.momentum = -0.1f}), InvalidArgument);
+  EXPECT_THROW(SGD({{"w", weight}}, {.nesterov = true}), InvalidArgument) << "needs a momentum";
+}
+
+}  // namespace
+}  // namespace lockstep::optim
