@@ -15,14 +15,14 @@ namespace {
 thread_local std::size_t heap_allocations = 0;
 }  // namespace
 
-// Every allocation of this program is counted.
-void* operator new(std::size_t bytes) {
+// Every allocation of this program is counted. Not inlined: GCC would see a free() of what new gave and warn.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++heap_allocations;
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace lockstep::optim {
 namespace {
