@@ -91,8 +91,7 @@ void max_pool2d(const Pool2dShape& s, const float* x, float* y, std::uint16_t* a
     }
 }
 
-void max_pool2d_backward(const Pool2dShape& s, const float* y_grad, const std::uint16_t* argmax, float* x_grad, bool accumulate,
-                         Stream& stream) {
+void max_pool2d_backward(const Pool2dShape& s, const float* y_grad, const std::uint16_t* argmax, float* x_grad, bool accumulate, Stream&) {
   const Index image = s.out_height * s.out_width * s.channels;
   for (Index n = 0; n < s.batch; ++n, y_grad += image, argmax += image)
     for (Index row = 0; row < s.in_height; ++row) {

@@ -27,7 +27,11 @@ inline const dnnl::engine& engine() {
 
 // Whether this process computes with a single thread: kernels of our own that have but one are considered only then.
 inline bool has_one_thread() {
-  static const bool kOneThread = env::integer("OMP_NUM_THREADS", 1, 1 << 16).value_or(std::thread::hardware_concurrency()) == 1;
+  static const bool kOneThread = [] {
+    const auto threads = env::text("OMP_NUM_THREADS");  // a number, or a list of them of which the first counts
+    if (!threads) return std::thread::hardware_concurrency() == 1;
+    return threads->substr(0, threads->find(',')) == "1";
+  }();
   return kOneThread;
 }
 

@@ -58,6 +58,7 @@ TEST(Allocator, WastesAQuarterAtMost) {
 TEST(Allocator, ServesThreads) {
   CachingAllocator allocator(cpu_device());
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int t = 0; t < 4; ++t)
     threads.emplace_back([&allocator, t] {
       for (int i = 0; i < 200; ++i) {

@@ -30,6 +30,7 @@ const std::vector<Conv2dShape>& shapes() {
       shape_of(1, 9, 8, 5, 3, 5, 5, 2, 3, {2, 2, 2, 2}),    shape_of(3, 6, 6, 64, 64, 5, 5, 2, 1, {2, 2, 2, 2}),
       shape_of(2, 12, 12, 3, 64, 5, 5, 1, 1, {2, 2, 2, 2}), shape_of(3, 7, 5, 16, 17, 1, 1, 1, 1, {0, 0, 0, 0}),
       shape_of(1, 8, 8, 64, 1, 3, 3, 2, 2, {0, 0, 1, 1}),   shape_of(2, 3, 3, 2, 4, 3, 3, 1, 1, {3, 0, 1, 2}),
+      shape_of(2, 9, 7, 5, 128, 3, 5, 2, 3, {0, 4, 2, 1}),  shape_of(1, 3, 2, 1, 64, 2, 7, 1, 2, {1, 6, 0, 6}),
       shape_of(0, 6, 6, 3, 4, 3, 3, 1, 1, {1, 1, 1, 1})};
   return kShapes;
 }
@@ -108,7 +109,8 @@ TEST(Conv2d, BackwardWeightsIsThePlainKernels) {
 }
 
 TEST(Linear, IsThePlainKernels) {
-  for (const LinearShape& s : {LinearShape{1, 1, 1}, {3, 5, 7}, {128, 192, 10}, {2, 300, 65}, {0, 4, 3}, {3, 64, 64}, {64, 33, 5}, {192, 70, 64}})
+  for (const LinearShape& s :
+       {LinearShape{1, 1, 1}, {3, 5, 7}, {128, 192, 10}, {2, 300, 65}, {0, 4, 3}, {3, 64, 64}, {64, 33, 5}, {192, 70, 64}})
     for (const bool flag : {false, true}) {
       const std::string name = fmt::format("linear ({}, {}) to {}, {}", s.batch, s.in_features, s.out_features, flag);
       const Floats x = whole_numbers(s.batch * s.in_features, 1), weight = whole_numbers(s.in_features * s.out_features, 2);
@@ -141,10 +143,11 @@ TEST(Conv2d, RepeatsItsBitsInEveryThread) {
   const Floats first = run();
   std::vector<Floats> others(3);
   std::vector<std::thread> threads;
+  threads.reserve(others.size());
   for (Floats& other : others) threads.emplace_back([&] { other = run(); });
   for (std::thread& thread : threads) thread.join();
   others.push_back(run());
-  for (const Floats& other : others) EXPECT_EQ(std::memcmp(first.data(), other.data(), first.size() * sizeof(float)), 0);
+  for (const Floats& other : others) expect_same_bits(other, first, "the same work again");
 }
 
 TEST(Conv2d, AsksTheSystemForNothingOnceWarm) {

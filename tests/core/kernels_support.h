@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -38,7 +39,7 @@ inline void expect_same_bits(const Floats& actual, const Floats& expected, const
   for (std::size_t i = 0; i < actual.size(); ++i) {
     // Zeros of either sign are the same sum; everything else must be the same bits.
     if (actual[i] == 0 && expected[i] == 0) continue;
-    ASSERT_EQ(std::memcmp(&actual[i], &expected[i], sizeof(float)), 0)
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(actual[i]), std::bit_cast<std::uint32_t>(expected[i]))
         << what << ": element " << i << " is " << actual[i] << ", expected " << expected[i];
   }
 }

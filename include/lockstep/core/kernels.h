@@ -90,7 +90,7 @@ struct KernelTable {
                                   bool accumulate_weight, bool accumulate_bias, Stream&);
 
   // -- max pooling; argmax holds, for each output, the winner's place in its window (row * window_width + column; the
-  // first of equals; windows of up to 65,535 elements)
+  // first of equals; windows of up to 65,535 elements, each with a pixel in it: checked by the operator above)
   void (*max_pool2d)(const Pool2dShape&, const float* x, float* y, std::uint16_t* argmax, Stream&);
   void (*max_pool2d_backward)(const Pool2dShape&, const float* y_grad, const std::uint16_t* argmax, float* x_grad, bool accumulate,
                               Stream&);
