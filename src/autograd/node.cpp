@@ -9,7 +9,16 @@ namespace lockstep {
 
 namespace {
 
-thread_local std::uint64_t recorded_nodes = 0;
+thread_local std::uint64_t last_sequence = 0;
+
+// One more than this thread's last node and than every node that made an input (Lamport's clock): recording order within a
+// thread, and topological even for a tape that several threads recorded.
+std::uint64_t next_sequence(const std::vector<Tensor>& inputs) {
+  for (const Tensor& input : inputs)
+    if (const VariableState* state = variable_of(input); state != nullptr && state->node)
+      last_sequence = std::max(last_sequence, state->node->sequence());
+  return ++last_sequence;
+}
 
 // Drops the tensors of a node that goes. A tape is a long chain of nodes that own each other: nodes that die while
 // another one is dying hand their tensors to it, so that the stack stays flat whatever the depth.
@@ -40,7 +49,7 @@ float* GradTarget::data() const {
 
 void GradTarget::give(const Tensor& gradient) const {
   if (memory_ == nullptr) return;
-  if (first_write_ && temporary_) {
+  if (takes()) {
     *memory_ = gradient.reshaped(shape_);
     return;
   }
@@ -48,7 +57,7 @@ void GradTarget::give(const Tensor& gradient) const {
 }
 
 Node::Node(std::vector<Tensor> inputs, std::vector<Tensor> saved)
-    : inputs_(std::move(inputs)), saved_(std::move(saved)), sequence_(++recorded_nodes) {}
+    : inputs_(std::move(inputs)), saved_(std::move(saved)), sequence_(next_sequence(inputs_)) {}
 
 Node::~Node() {
   drop(std::move(saved_));

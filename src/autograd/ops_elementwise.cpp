@@ -36,8 +36,8 @@ class AddNode : public Node {
   const char* name() const override { return "add"; }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     // Both inputs have the same gradient, but only one may own its memory: the other gets a copy.
-    const bool both = static_cast<bool>(targets[0]) && static_cast<bool>(targets[1]);
-    targets[0].give(both ? result_grad.clone() : result_grad);
+    const bool shared = targets[0].takes() && targets[1];
+    targets[0].give(shared ? result_grad.clone() : result_grad);
     targets[1].give(result_grad);
   }
 };

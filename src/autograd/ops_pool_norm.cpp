@@ -17,6 +17,7 @@ class MaxPool2dNode : public Node {
     kernels_of(result_grad)
         .max_pool2d_backward(shape_, result_grad.data<float>(), reinterpret_cast<const std::uint16_t*>(argmax_.data()), targets[0].data(),
                              targets[0].accumulate(), stream_of(result_grad));
+    argmax_ = Buffer();  // release() knows tensors only
   }
 
  private:

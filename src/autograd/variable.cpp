@@ -83,7 +83,7 @@ void bind_grad(const Tensor& leaf, Buffer slot) {
     state.grad = bound;
     return;
   }
-  if (state.grad_written) bound.copy_from(state.grad);
+  if (state.grad_written && bound.buffer().data() != state.grad.buffer().data()) bound.copy_from(state.grad);
   state.grad.rebind(std::move(slot));  // handles that users hold see the slot
 }
 

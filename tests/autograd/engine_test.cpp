@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/autograd/gradient_check.h"
@@ -176,6 +178,135 @@ TEST(Engine, MemoryComesBackWhileBackwardRunsAndStepsAskTheSystemForNothing) {
   for (int i = 0; i < 5; ++i) step();
   EXPECT_EQ(cpu_device().allocator_stats().system_allocations, before.system_allocations);
   EXPECT_EQ(cpu_device().allocator_stats().bytes_in_use, before.bytes_in_use);
+}
+
+TEST(Engine, EachNodeFreesItsActivationsBeforeTheNextRuns) {
+  constexpr int kLayers = 8;
+  constexpr std::size_t kActivation = 256 * 64 * sizeof(float);
+  const Tensor x = Tensor::full({256, 64}, 0.5f);
+  std::vector<Tensor> weights;
+  std::vector<HookHandle> hooks;
+  std::vector<std::size_t> in_use;
+  for (int layer = 0; layer < kLayers; ++layer) {
+    weights.push_back(random_leaf({64, 64}, -0.1f, 0.1f));
+    hooks.push_back(on_grad_ready(weights.back(), [&](const Tensor&) { in_use.push_back(cpu_device().allocator_stats().bytes_in_use); }));
+  }
+  const auto step = [&] {
+    in_use.clear();
+    Tensor y = x;
+    for (const Tensor& weight : weights) y = linear(y, weight, Tensor());
+    const Tensor loss = l2_loss(std::exchange(y, Tensor()));
+    loss.backward();
+  };
+  step();  // allocates the weights' gradients
+  const std::size_t idle = cpu_device().allocator_stats().bytes_in_use;
+  step();
+  ASSERT_EQ(in_use.size(), static_cast<std::size_t>(kLayers));
+  // What is left when the gradient of layer k is final: the loss, the activations below k, and the gradient of its input.
+  for (int k = 1; k < kLayers; ++k) EXPECT_EQ(in_use[k - 1] - in_use[k], k + 1 < kLayers ? kActivation : 2 * kActivation) << "layer " << k;
+  EXPECT_LE(in_use.front(), idle + kLayers * kActivation + 1024);
+  EXPECT_EQ(cpu_device().allocator_stats().bytes_in_use, idle);
+}
+
+TEST(Engine, PoolingsWinnersAreFreedWithTheRest) {
+  const Tensor x = random_leaf({16, 16, 16, 8});
+  const auto step = [&] {
+    const std::size_t idle = cpu_device().allocator_stats().bytes_in_use;
+    Tensor y = x;
+    for (int layer = 0; layer < 6; ++layer) y = max_pool2d(y, {3, 3}, {.stride = {1, 1}, .padding = Same{}});
+    const Tensor loss = l2_loss(std::exchange(y, Tensor()));
+    std::size_t at_end = 0;
+    at_end_of_backward_through(loss, [&] { at_end = cpu_device().allocator_stats().bytes_in_use; });
+    loss.backward();
+    return at_end - idle;
+  };
+  step();  // allocates x's gradient
+  EXPECT_LE(step(), 1024u) << "only the loss itself is left";
+}
+
+TEST(Engine, ATapeOfSeveralThreadsRunsInTopologicalOrder) {
+  const Tensor x = leaf_of(1);
+  Tensor y = x;
+  for (int i = 0; i < 100; ++i) y = scale(y, 1);
+  std::thread([&] { y = add(scale(y, 2), y); }).join();  // this thread's own count starts at 0
+  y = scale(y, 5);
+  y.backward();
+  EXPECT_EQ(grad(x).item(), 15);
+}
+
+TEST(Engine, HooksMayRemoveOthersAndAddSomeForTheNextPass) {
+  const Tensor x = leaf_of(1);
+  std::vector<std::string> events;
+  HookHandle second, added;
+  const HookHandle first = on_grad_ready(x, [&](const Tensor&) {
+    events.push_back("first");
+    second.remove();
+    if (events.size() == 1) added = on_grad_ready(x, [&](const Tensor&) { events.push_back("added"); });
+  });
+  second = on_grad_ready(x, [&](const Tensor&) { events.push_back("second"); });
+  scale(x, 1).backward();
+  EXPECT_EQ(events, std::vector<std::string>{"first"});
+  scale(x, 1).backward();
+  EXPECT_EQ(events, (std::vector<std::string>{"first", "first", "added"}));
+}
+
+TEST(Engine, AHandleMayOutliveItsLeaf) {
+  HookHandle handle;
+  {
+    const Tensor x = leaf_of(1);
+    handle = on_grad_ready(x, [](const Tensor&) {});
+  }
+  handle.remove();
+}
+
+TEST(Engine, EndCallbacksOfThePathComeBeforeThoseOfTheHooks) {
+  const Tensor x = leaf_of(1);
+  std::vector<std::string> events;
+  const HookHandle hook = on_grad_ready(x, [&](const Tensor&) {
+    at_end_of_backward([&] {
+      events.push_back("queued");
+      at_end_of_backward([&] { events.push_back("queued at the end"); });
+    });
+  });
+  const Tensor result = scale(x, 2);
+  at_end_of_backward_through(result, [&] { events.push_back("through"); });
+  scale(result, 1).backward();
+  EXPECT_EQ(events, (std::vector<std::string>{"through", "queued", "queued at the end"}));
+}
+
+TEST(Engine, AnExceptionAtTheEndDropsTheRestAndNothingElse) {
+  const Tensor x = leaf_of(1);
+  int calls = 0;
+  const Tensor result = scale(x, 2);
+  at_end_of_backward_through(result, [] { throw Error("an end that fails"); });
+  at_end_of_backward_through(result, [&] { ++calls; });
+  EXPECT_THROW(result.backward(), Error);
+  EXPECT_EQ(calls, 0);
+  EXPECT_FALSE(in_backward());
+  scale(x, 3).backward();
+  EXPECT_EQ(grad(x).item(), 5) << "the failed pass had written its gradient";
+}
+
+TEST(Engine, BindingTheSlotThatIsBoundAlreadyKeepsTheValue) {
+  const Tensor x = leaf_of(2);
+  const Buffer slot = cpu_device().allocate(sizeof(float));
+  bind_grad(x, slot);
+  scale(x, 3).backward();
+  bind_grad(x, slot);
+  EXPECT_EQ(grad(x).item(), 3);
+  EXPECT_TRUE(has_grad(x));
+}
+
+TEST(Engine, SumsOfIntermediateResultsDoNotShareTheirGradients) {
+  const Tensor x = leaf_of(-1), y = leaf_of(2);
+  // relu masks its gradient in place: add's other side must not see that.
+  add(relu(scale(x, 1)), scale(y, 1)).backward();
+  EXPECT_EQ(grad(x).item(), 0);
+  EXPECT_EQ(grad(y).item(), 1);
+  clear_grad(y);
+  const Tensor middle = scale(y, 1);
+  add(middle, relu(middle)).backward();
+  EXPECT_EQ(grad(y).item(), 2);
 }
 
 TEST(Engine, TheFirstLayersDataGradientIsNotAskedFor) {

@@ -25,6 +25,7 @@ class GradTarget {
 
   explicit operator bool() const { return memory_ != nullptr; }  // false: compute nothing for this input
   bool accumulate() const { return !first_write_; }              // add to what is there
+  bool takes() const { return first_write_ && temporary_; }      // give() will keep the gradient's memory itself
   float* data() const;                                           // where to write, or to add; null when not wanted
 
   // Instead of data(): hands over a finished gradient. Moves it when it can become the temporary itself, else copies
@@ -52,7 +53,7 @@ class Node {
   virtual void backward(const Tensor& result_grad, std::span<const GradTarget> targets) = 0;
 
   const std::vector<Tensor>& inputs() const { return inputs_; }
-  std::uint64_t sequence() const { return sequence_; }  // order of recording in this thread
+  std::uint64_t sequence() const { return sequence_; }  // above its inputs' and this thread's earlier nodes'
   void release();                                       // after backward: activations are freed as it proceeds
   bool released() const { return released_; }
 
@@ -67,7 +68,7 @@ class Node {
   std::vector<Tensor> inputs_;  // whose gradients backward() writes; also keeps them alive
   std::vector<Tensor> saved_;   // whatever else backward() needs; never the node's own result with its meta (a cycle)
   std::vector<std::function<void()>> end_callbacks_;
-  Tensor result_grad_;          // while a pass runs: gathers what the consumers write
+  Tensor result_grad_;  // while a pass runs: gathers what the consumers write
   std::uint64_t sequence_;
   bool result_grad_written_ = false;
   bool released_ = false;
