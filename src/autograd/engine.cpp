@@ -99,6 +99,7 @@ class BackwardPass {
 };
 
 thread_local BackwardPass* BackwardPass::current = nullptr;
+thread_local std::uint64_t passes = 0;  // begun on this thread
 
 void backward(const Tensor& root) {
   if (BackwardPass::current != nullptr) throw InvalidArgument("backward: called from within a backward pass of this thread");
@@ -107,6 +108,7 @@ void backward(const Tensor& root) {
   if (!node_of(root)) throw InvalidArgument("backward: nothing below this tensor wants a gradient (was it computed under NoGrad?)");
   BackwardPass pass;
   pass.prepare(root);
+  ++passes;
   struct Current {
     explicit Current(BackwardPass* pass) { BackwardPass::current = pass; }
     ~Current() { BackwardPass::current = nullptr; }
@@ -115,7 +117,7 @@ void backward(const Tensor& root) {
   pass.call_end_callbacks();
 }
 
-bool in_backward() { return BackwardPass::current != nullptr; }
+std::uint64_t backward_pass() { return BackwardPass::current == nullptr ? 0 : passes; }
 
 void at_end_of_backward(std::function<void()> callback) {
   if (BackwardPass::current == nullptr) throw InvalidArgument("at_end_of_backward: no backward pass is running on this thread");

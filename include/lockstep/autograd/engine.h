@@ -5,6 +5,7 @@
 // gradients become final is the same on all ranks that run the same program.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 
 #include "lockstep/tensor/tensor.h"
@@ -16,8 +17,9 @@ namespace lockstep {
 // cleared. If a node or a hook throws, the tape and what was queued for the end are dropped and the exception passes on.
 void backward(const Tensor& root);
 
-// Is a backward pass running on this thread?
-bool in_backward();
+// The number of the backward pass that runs on this thread, from 1; 0 outside. Tells one pass from the next.
+std::uint64_t backward_pass();
+inline bool in_backward() { return backward_pass() != 0; }
 
 // During a pass: calls `callback` once, when all nodes have run and all hooks have fired, in order of queuing.
 // Throws InvalidArgument outside a pass.

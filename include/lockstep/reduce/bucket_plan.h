@@ -40,8 +40,9 @@ struct BucketLayout {
 };
 
 // Walks the gradients in reverse order of registration (backward's order, roughly), appends each to the open bucket of
-// its dtype and device, and closes that bucket on reaching its cap. A gradient larger than the cap has its own bucket.
-// Buckets are numbered in the order of their last gradient: the order in which they are reduced.
+// its dtype and device, and closes that bucket on reaching its cap, so that it may exceed the cap by its last gradient.
+// Every dtype and device has a small first bucket. Buckets are numbered in the order of their last gradient: the order in
+// which they are reduced.
 std::vector<BucketLayout> plan_buckets(std::span<const GradientInfo> gradients, const BucketCaps& caps);
 
 }  // namespace lockstep

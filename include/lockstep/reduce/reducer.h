@@ -60,6 +60,10 @@ class Reducer {
   // gradients that never came; their slots hold the other ranks' average afterwards.
   std::vector<std::size_t> finish();
 
+  // Drops a pass that an exception ended: waits for what is under way and forgets which gradients came. Other ranks
+  // that went on wait for the dropped buckets until their deadline.
+  void abandon_pass() noexcept;
+
   // True between the first mark_ready() and finish().
   bool in_pass() const;
 

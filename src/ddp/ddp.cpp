@@ -1,0 +1,123 @@
+#include "lockstep/ddp/ddp.h"
+
+#include <utility>
+
+#include "lockstep/autograd/engine.h"
+#include "lockstep/autograd/variable.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+#include "src/ddp/replicas.h"
+
+namespace lockstep {
+
+namespace {
+
+std::vector<NamedTensor> trainable(const nn::Module& module) {
+  std::vector<NamedTensor> wanted;
+  for (NamedTensor& parameter : module.named_parameters())
+    if (requires_grad(parameter.tensor)) wanted.push_back(std::move(parameter));
+  if (wanted.empty()) throw InvalidArgument("DistributedDataParallel: the module has no parameter that requires a gradient");
+  return wanted;
+}
+
+std::vector<GradientInfo> describe_gradients(const std::vector<NamedTensor>& parameters) {
+  std::vector<GradientInfo> gradients;
+  for (const auto& [name, tensor] : parameters)
+    gradients.push_back({name, static_cast<std::size_t>(tensor.count()), tensor.dtype(), tensor.device().kind()});
+  return gradients;
+}
+
+}  // namespace
+
+class DistributedDataParallel::Impl {
+ public:
+  Impl(nn::Module& module, std::shared_ptr<ProcessGroup> group, const DistributedDataParallelOptions& options)
+      : module_(module),
+        group_(std::move(group)),
+        parameters_(trainable(module)),
+        buffers_(module.named_buffers()),
+        broadcast_buffers_(options.broadcast_buffers) {
+    check_same_model(*group_, module);
+    broadcast_tensors(*group_, module.named_parameters(), "initial parameters");
+    broadcast_tensors(*group_, buffers_, "initial buffers");
+    reducer_ = std::make_unique<Reducer>(group_, describe_gradients(parameters_), ReducerOptions{options.caps, options.comm_hook});
+    // The join of autograd and communication: every gradient lies in its bucket, and says when it is final.
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      bind_grad(parameters_[i].tensor, reducer_->slot(i));
+      hooks_.push_back(on_grad_ready(parameters_[i].tensor, [this, i](const Tensor&) { gradient_ready(i); }));
+    }
+  }
+
+  Tensor forward(const Tensor& x) {
+    if (broadcast_buffers_ && module_.is_training() && synchronize && !buffers_.empty()) broadcast_tensors(*group_, buffers_, "buffers");
+    Tensor result = module_(x);
+    // A pass that reaches none of the parameters must reduce as well: the other ranks wait for it.
+    if (synchronize) at_end_of_backward_through(result, [this, alive = alive_] { finish_pass(*alive); });
+    return result;
+  }
+
+  nn::Module& module() const { return module_; }
+  ProcessGroup& group() const { return *group_; }
+  const std::vector<NamedTensor>& parameters() const { return parameters_; }
+  const Reducer& reducer() const { return *reducer_; }
+
+  bool synchronize = true;  // off: gradients gather locally
+
+  ~Impl() { *alive_ = false; }
+
+ private:
+  void gradient_ready(std::size_t i) {
+    if (!synchronize) return;
+    if (std::exchange(begun_pass_, backward_pass()) != backward_pass()) {
+      if (reducer_->in_pass()) reducer_->abandon_pass();  // the pass before ended by an exception
+      at_end_of_backward([this, alive = alive_] { finish_pass(*alive); });
+    }
+    reducer_->mark_ready(i);
+  }
+
+  // Called for everything of ours that the pass went through, and for its first gradient: the first call counts.
+  void finish_pass(bool alive) {
+    if (!alive || std::exchange(finished_pass_, backward_pass()) == backward_pass()) return;
+    if (begun_pass_ != finished_pass_ && reducer_->in_pass()) reducer_->abandon_pass();
+    name_unused(reducer_->finish());
+  }
+
+  void name_unused(const std::vector<std::size_t>& missing) {
+    if (missing.empty()) return;
+    std::string names;
+    for (const std::size_t i : missing) {
+      mark_grad_written(parameters_[i].tensor);
+      names += (names.empty() ? "'" : ", '") + parameters_[i].name + "'";
+    }
+    if (std::exchange(unused_named_, true)) return;
+    log::warn("rank {}: backward did not reach {} of {} parameters; they count as zero gradients here: {}", group_->rank(), missing.size(),
+              parameters_.size(), names);
+  }
+
+  nn::Module& module_;
+  const std::shared_ptr<ProcessGroup> group_;
+  const std::vector<NamedTensor> parameters_;
+  const std::vector<NamedTensor> buffers_;
+  const bool broadcast_buffers_;
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // results may outlive the wrapper
+  std::unique_ptr<Reducer> reducer_;
+  std::vector<HookHandle> hooks_;
+  std::uint64_t begun_pass_ = 0, finished_pass_ = 0;  // numbers of backward passes
+  bool unused_named_ = false;
+};
+
+DistributedDataParallel::DistributedDataParallel(nn::Module& module, std::shared_ptr<ProcessGroup> group,
+                                                 const DistributedDataParallelOptions& options)
+    : impl_(std::make_unique<Impl>(module, std::move(group), options)) {}
+DistributedDataParallel::~DistributedDataParallel() = default;
+
+Tensor DistributedDataParallel::forward(const Tensor& x) { return impl_->forward(x); }
+nn::Module& DistributedDataParallel::module() const { return impl_->module(); }
+ProcessGroup& DistributedDataParallel::group() const { return impl_->group(); }
+std::vector<NamedTensor> DistributedDataParallel::parameters() const { return impl_->parameters(); }
+const Reducer& DistributedDataParallel::reducer() const { return impl_->reducer(); }
+
+DistributedDataParallel::NoSync::NoSync(DistributedDataParallel& ddp) : ddp_(ddp), before_(std::exchange(ddp.impl_->synchronize, false)) {}
+DistributedDataParallel::NoSync::~NoSync() { ddp_.impl_->synchronize = before_; }
+
+}  // namespace lockstep

@@ -1,0 +1,18 @@
+// Making and keeping replicas equal: the collective checks around DistributedDataParallel.
+#pragma once
+
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/nn/module.h"
+
+namespace lockstep {
+
+// Collective. Throws MismatchError, the same on all ranks, that names the first parameter or buffer in which a rank's
+// module differs from rank 0's (count, name, shape, dtype, trained or not).
+void check_same_model(ProcessGroup& group, const nn::Module& module);
+
+// Rank 0's bytes to all. `what` is a string literal: the purpose of the calls.
+void broadcast_tensors(ProcessGroup& group, const std::vector<NamedTensor>& tensors, const char* what);
+
+}  // namespace lockstep

@@ -1,0 +1,191 @@
+#include "lockstep/reduce/reducer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+
+namespace lockstep {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_between(Clock::time_point begin, Clock::time_point end) { return std::chrono::duration<double>(end - begin).count(); }
+
+Work average(ProcessGroup& group, const BucketView& bucket) {
+  return group.all_reduce_async(bucket.data, bucket.count, bucket.dtype, ReduceOp::kAvg,
+                                {.purpose = {"bucket", bucket.index}, .device = bucket.device});
+}
+
+}  // namespace
+
+class Reducer::Impl {
+ public:
+  Impl(std::shared_ptr<ProcessGroup> group, std::vector<GradientInfo> gradients, ReducerOptions options)
+      : group_(std::move(group)),
+        gradients_(std::move(gradients)),
+        comm_hook_(options.comm_hook ? std::move(options.comm_hook) : CommHook(average)),
+        layouts_(plan_buckets(gradients_, options.caps)),
+        buckets_(layouts_.size()),
+        places_(gradients_.size()),
+        times_(layouts_.size()) {
+    for (std::size_t b = 0; b < layouts_.size(); ++b) {
+      buckets_[b].memory = group_->allocate(layouts_[b].bytes, layouts_[b].device);
+      for (const Slot& slot : layouts_[b].slots) places_[slot.gradient] = {b, slot.offset, false};
+    }
+    missing_.reserve(gradients_.size());
+  }
+
+  ~Impl() { abandon_pass(); }
+
+  Buffer slot(std::size_t gradient) const {
+    const GradientPlace& place = place_of(gradient);
+    return buckets_[place.bucket].memory.window(place.offset, gradients_[gradient].bytes());
+  }
+
+  void mark_ready(std::size_t gradient) {
+    GradientPlace& place = place_of(gradient);
+    if (!in_pass_) begin_pass();
+    if (place.ready)
+      throw Error(
+          "reducer: the gradient of '{}' was marked ready twice in one pass: was backward run twice without a step between (use no_sync() "
+          "for all but "
+          "the last), or is the parameter used by a second graph?",
+          gradients_[gradient].name);
+    place.ready = true;
+    Bucket& bucket = buckets_[place.bucket];
+    if (--bucket.pending != 0) return;
+    times_[place.bucket].ready = seconds_between(pass_begin_, Clock::now());
+    launch_full_buckets();
+  }
+
+  std::vector<std::size_t> finish() {
+    if (!in_pass_) begin_pass();
+    missing_.clear();
+    for (std::size_t g = 0; g < gradients_.size(); ++g)
+      if (!places_[g].ready) missing_.push_back(g);
+    for (const std::size_t gradient : missing_) {
+      clear(gradient);
+      mark_ready(gradient);
+    }
+    LOCKSTEP_CHECK(next_to_launch_ == buckets_.size(), "{} of {} buckets were launched", next_to_launch_, buckets_.size());
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      const auto before = Clock::now();
+      Device& device = *buckets_[b].memory.device();
+      std::exchange(buckets_[b].work, {}).order_before(device.default_stream());
+      times_[b].waited = seconds_between(before, Clock::now());
+    }
+    in_pass_ = false;
+    return missing_;
+  }
+
+  // Nobody may write into the buckets any more once it returns.
+  void abandon_pass() noexcept {
+    for (Bucket& bucket : buckets_) {
+      try {
+        std::exchange(bucket.work, {}).wait();
+      } catch (const std::exception& error) {
+        log::debug("reducer: dropped a bucket: {}", error.what());
+      }
+    }
+    in_pass_ = false;
+  }
+
+  bool in_pass() const { return in_pass_; }
+  const std::vector<GradientInfo>& gradients() const { return gradients_; }
+  const std::vector<BucketLayout>& layouts() const { return layouts_; }
+  std::span<const BucketTimes> times() const { return times_; }
+
+ private:
+  struct Bucket {
+    Buffer memory;
+    std::size_t pending = 0;  // gradients that have yet to come
+    Work work;
+  };
+  struct GradientPlace {
+    std::size_t bucket = 0;
+    std::size_t offset = 0;
+    bool ready = false;
+  };
+
+  GradientPlace& place_of(std::size_t gradient) {
+    LOCKSTEP_CHECK(gradient < places_.size(), "gradient {} of {}", gradient, places_.size());
+    return places_[gradient];
+  }
+  const GradientPlace& place_of(std::size_t gradient) const { return const_cast<Impl*>(this)->place_of(gradient); }
+
+  void begin_pass() {
+    for (std::size_t b = 0; b < buckets_.size(); ++b) buckets_[b].pending = layouts_[b].slots.size();
+    for (GradientPlace& place : places_) place.ready = false;
+    std::fill(times_.begin(), times_.end(), BucketTimes{});
+    next_to_launch_ = 0;
+    pass_begin_ = Clock::now();
+    in_pass_ = true;
+  }
+
+  // Strictly in bucket order, the same on all ranks, whatever the order in which gradients come on this one.
+  void launch_full_buckets() {
+    while (next_to_launch_ < buckets_.size() && buckets_[next_to_launch_].pending == 0) {
+      const std::size_t b = next_to_launch_++;
+      const BucketLayout& layout = layouts_[b];
+      times_[b].launched = seconds_between(pass_begin_, Clock::now());
+      buckets_[b].work = comm_hook_(
+          *group_, {static_cast<int>(b), buckets_[b].memory.data(), layout.bytes / size_of(layout.dtype), layout.dtype, layout.device});
+    }
+  }
+
+  // All bits zero is 0 in every dtype; slots are whole cache lines, so that they can be filled as floats.
+  void clear(std::size_t gradient) {
+    const Buffer memory = slot(gradient);
+    Device& device = *memory.device();
+    const auto floats = static_cast<std::int64_t>((memory.bytes() + sizeof(float) - 1) / sizeof(float));
+    device.kernels().fill(reinterpret_cast<float*>(memory.data()), 0, floats, device.default_stream());
+  }
+
+  const std::shared_ptr<ProcessGroup> group_;
+  const std::vector<GradientInfo> gradients_;
+  const CommHook comm_hook_;
+  const std::vector<BucketLayout> layouts_;
+  std::vector<Bucket> buckets_;
+  std::vector<GradientPlace> places_;  // by gradient
+  std::vector<BucketTimes> times_;
+  std::vector<std::size_t> missing_;
+  std::size_t next_to_launch_ = 0;
+  Clock::time_point pass_begin_;
+  bool in_pass_ = false;
+};
+
+Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<GradientInfo> gradients, ReducerOptions options)
+    : impl_(std::make_unique<Impl>(std::move(group), std::move(gradients), std::move(options))) {}
+Reducer::~Reducer() = default;
+
+Buffer Reducer::slot(std::size_t gradient) const { return impl_->slot(gradient); }
+
+void Reducer::mark_ready(std::size_t gradient) {
+  try {
+    impl_->mark_ready(gradient);
+  } catch (...) {
+    impl_->abandon_pass();
+    throw;
+  }
+}
+
+std::vector<std::size_t> Reducer::finish() {
+  try {
+    return impl_->finish();
+  } catch (...) {
+    impl_->abandon_pass();
+    throw;
+  }
+}
+
+void Reducer::abandon_pass() noexcept { impl_->abandon_pass(); }
+
+bool Reducer::in_pass() const { return impl_->in_pass(); }
+const std::vector<GradientInfo>& Reducer::gradients() const { return impl_->gradients(); }
+const std::vector<BucketLayout>& Reducer::buckets() const { return impl_->layouts(); }
+std::span<const BucketTimes> Reducer::last_pass() const { return impl_->times(); }
+
+}  // namespace lockstep

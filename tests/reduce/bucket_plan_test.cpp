@@ -1,0 +1,70 @@
+#include "lockstep/reduce/bucket_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+std::vector<std::vector<std::size_t>> buckets_of(const std::vector<GradientInfo>& gradients, const BucketCaps& caps) {
+  std::vector<std::vector<std::size_t>> buckets;
+  for (const BucketLayout& layout : plan_buckets(gradients, caps)) {
+    std::vector<std::size_t>& bucket = buckets.emplace_back();
+    for (const Slot& slot : layout.slots) bucket.push_back(slot.gradient);
+  }
+  return buckets;
+}
+
+using Buckets = std::vector<std::vector<std::size_t>>;
+
+TEST(BucketPlan, GoesBackwardsAndClosesOnReachingTheCap) {
+  // 256 bytes each; the first bucket closes at 300, the others at 600.
+  const std::vector<GradientInfo> gradients(7, GradientInfo{"g", 64});
+  EXPECT_EQ(buckets_of(gradients, {300, 600}), (Buckets{{6, 5}, {4, 3, 2}, {1, 0}}));
+  EXPECT_EQ(buckets_of(gradients, {256, 256}), (Buckets{{6}, {5}, {4}, {3}, {2}, {1}, {0}}));
+  EXPECT_EQ(buckets_of(gradients, {1 << 20, 1 << 20}), (Buckets{{6, 5, 4, 3, 2, 1, 0}}));
+}
+
+TEST(BucketPlan, ALargeGradientClosesItsBucket) {
+  const std::vector<GradientInfo> gradients = {{"small", 1}, {"large", 1000}, {"last", 1}};
+  EXPECT_EQ(buckets_of(gradients, {1000, 1000}), (Buckets{{2, 1}, {0}}));
+}
+
+TEST(BucketPlan, TypesAndDevicesHaveBucketsOfTheirOwnInTheOrderOfTheirLastGradient) {
+  std::vector<GradientInfo> gradients(6, GradientInfo{"g", 16});
+  gradients[1].dtype = gradients[4].dtype = DType::kFloat64;
+  gradients[0].device = DeviceKind::kCuda;
+  const auto plan = plan_buckets(gradients, {1 << 20, 1 << 20});
+  ASSERT_EQ(plan.size(), 3u);
+  EXPECT_EQ(plan[0].slots.size(), 3u);  // 5, 3, 2
+  EXPECT_EQ(plan[0].dtype, DType::kFloat32);
+  EXPECT_EQ(plan[1].slots.back().gradient, 1u);
+  EXPECT_EQ(plan[1].dtype, DType::kFloat64);
+  EXPECT_EQ(plan[2].device, DeviceKind::kCuda);
+}
+
+TEST(BucketPlan, SlotsAreAlignedDisjointAndCoverEveryGradientOnce) {
+  std::vector<GradientInfo> gradients;
+  for (std::size_t i = 0; i < 50; ++i) gradients.push_back({"g", (i * 37) % 101});
+  std::vector<int> seen(50);
+  for (const BucketLayout& layout : plan_buckets(gradients, {1000, 3000})) {
+    std::size_t end = 0;
+    for (const Slot& slot : layout.slots) {
+      EXPECT_EQ(slot.offset % 64, 0u);
+      EXPECT_GE(slot.offset, end);
+      end = slot.offset + gradients[slot.gradient].bytes();
+      ++seen[slot.gradient];
+    }
+    EXPECT_LE(end, layout.bytes);
+  }
+  for (const int count : seen) EXPECT_EQ(count, 1);
+}
+
+TEST(BucketPlan, NothingGivesNothingAndCapsMustBePositive) {
+  EXPECT_TRUE(plan_buckets({}, {}).empty());
+  EXPECT_THROW(plan_buckets({}, {0, 1}), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace lockstep
