@@ -13,12 +13,14 @@ struct LaunchSpec {
   std::vector<std::string> command;  // program and arguments; looked up in PATH
   bool prefix = true;                // "[rank] " in front of every line
   bool bind_cores = true;            // disjoint cores for each rank, when the inherited affinity has enough
-  std::chrono::milliseconds grace = std::chrono::milliseconds(1500);  // SIGTERM to SIGKILL once a rank failed
+  std::chrono::milliseconds grace = std::chrono::milliseconds(1500);            // a rank's failure to SIGKILL of the others
+  std::chrono::milliseconds interrupt_grace = std::chrono::milliseconds(5000);  // a signal to the launcher to SIGKILL of all
 };
 
 // Runs the job to its end and returns the exit code that the launcher should leave with: 0, the first failing rank's
-// code, or 128 + signal. Prints rank, cause and the rank's last stderr lines on failure. Call from the main thread
-// of a process without other threads.
+// code, 128 + signal (the rank's or the launcher's own), 127 or 126 for a program that cannot be run. Prints rank, cause and
+// the rank's last stderr lines on failure. Call from the main thread of a process without other threads: ranks die
+// with the thread that forked them. Throws InvalidArgument for a spec that cannot be run, Error when the system refuses.
 int launch(const LaunchSpec& spec);
 
 // Runs `fn` as `n` ranks, processes made by fork, under the same rules: in the parent returns launch()'s exit code to

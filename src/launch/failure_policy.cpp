@@ -1,0 +1,65 @@
+#include "src/launch/failure_policy.h"
+
+#include <fmt/format.h>
+
+#include <csignal>
+#include <cstring>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::launch {
+
+bool RankExit::is_consequence() const { return !by_signal && value == kPeerLostExitCode; }
+
+Verdict judge(const std::vector<RankExit>& exits, int ranks, Clock::time_point now, std::chrono::milliseconds wait_for_cause) {
+  Verdict verdict;
+  bool consequence_seen = false;
+  for (std::size_t i = 0; i < exits.size(); ++i) {
+    if (!exits[i].failed()) continue;
+    if (!exits[i].is_consequence()) {
+      verdict.action = Verdict::Action::kEndJob;
+      verdict.cause = i;
+      verdict.only_consequences = false;
+      return verdict;
+    }
+    if (consequence_seen) continue;
+    consequence_seen = true;
+    verdict.cause = i;
+    verdict.until = exits[i].when + wait_for_cause;
+  }
+  if (!consequence_seen) return verdict;
+  const bool nobody_left = exits.size() == static_cast<std::size_t>(ranks);
+  verdict.only_consequences = true;
+  verdict.action = nobody_left || now >= verdict.until ? Verdict::Action::kEndJob : Verdict::Action::kWaitForCause;
+  return verdict;
+}
+
+std::string describe(const RankExit& exit) {
+  if (!exit.by_signal) return fmt::format("exited with code {}", exit.value);
+  const char* name = ::sigabbrev_np(exit.value);
+  const char* meaning = ::sigdescr_np(exit.value);
+  return fmt::format("was killed by signal {} (SIG{}: {}){}", exit.value, name == nullptr ? "?" : name,
+                     meaning == nullptr ? "unknown" : meaning, exit.core_dumped ? ", core dumped" : "");
+}
+
+std::string failure_summary(const std::vector<RankExit>& exits, const Verdict& verdict, const std::vector<std::string>& last_lines) {
+  const RankExit& cause = exits[verdict.cause];
+  std::string text;
+  if (verdict.only_consequences) {
+    text =
+        fmt::format("lockrun: rank {} (pid {}) lost a peer (code {}), but no rank failed by itself\n", cause.rank, cause.pid, cause.value);
+    for (const RankExit& exit : exits)
+      if (!exit.failed())
+        text += fmt::format("lockrun: rank {} (pid {}) had ended with code 0: did it leave too early?\n", exit.rank, exit.pid);
+  } else {
+    text = fmt::format("lockrun: rank {} (pid {}) {}\n", cause.rank, cause.pid, describe(cause));
+    if (cause.by_signal && cause.value == SIGKILL)
+      text += "lockrun: nobody here sent that signal; when memory runs out the system does (see dmesg)\n";
+  }
+  if (last_lines.empty()) return text + "lockrun: it wrote nothing to stderr\n";
+  text += "lockrun: its last lines on stderr:\n";
+  for (const std::string& line : last_lines) text += "    " + line + "\n";
+  return text;
+}
+
+}  // namespace lockstep::launch

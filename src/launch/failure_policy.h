@@ -1,0 +1,51 @@
+// Which exit of a rank is the cause of a failed job, and when to end the others. Pure: no process, no clock.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace lockstep::launch {
+
+using Clock = std::chrono::steady_clock;
+
+// How a rank ended.
+struct RankExit {
+  int rank = 0;
+  pid_t pid = 0;
+  bool by_signal = false;
+  int value = 0;  // exit code, or the signal's number
+  bool core_dumped = false;
+  Clock::time_point when{};
+
+  bool failed() const { return by_signal || value != 0; }
+  // Left because another rank failed: says nothing about why the job failed.
+  bool is_consequence() const;
+  // As a shell counts: the code, or 128 + signal.
+  int exit_code() const { return by_signal ? 128 + value : value; }
+};
+
+struct Verdict {
+  enum class Action {
+    kContinue,      // no failure: ranks still run, or all have ended well
+    kWaitForCause,  // only consequences so far: the cause may still be on its way out; judge again at `until`
+    kEndJob,        // end the others; exits[cause] is to blame
+  };
+  Action action = Action::kContinue;
+  Clock::time_point until{};
+  std::size_t cause = 0;
+  bool only_consequences = false;  // nobody failed by itself
+};
+
+// `exits` are all exits so far, in the order in which they were seen.
+Verdict judge(const std::vector<RankExit>& exits, int ranks, Clock::time_point now, std::chrono::milliseconds wait_for_cause);
+
+// "exited with code 3", "was killed by signal 11 (SIGSEGV: Segmentation fault)".
+std::string describe(const RankExit& exit);
+
+// What a person reads when a job failed: whose fault it was and the last lines of that rank. Ends with a newline.
+std::string failure_summary(const std::vector<RankExit>& exits, const Verdict& verdict, const std::vector<std::string>& last_lines);
+
+}  // namespace lockstep::launch

@@ -1,0 +1,34 @@
+// The guard: a small process that outlives a killed launcher just long enough to kill what it left behind.
+//
+// PR_SET_PDEATHSIG reaches the ranks alone. What a rank has started (`sh -c './train & wait'`) is found by its process
+// group, and somebody must be left to kill that. The guard is no child of the launcher and has a session of its own, so
+// that nothing meant for the launcher hits it; it holds nothing but one end of a pipe. Every rank registers its own group
+// before it runs the program; the launcher takes a group off the list before it reaps the rank, while the process
+// number cannot have been given to anybody else. When the pipe ends, the groups still listed are killed.
+#pragma once
+
+#include <sys/types.h>
+
+#include "src/launch/fd.h"
+
+namespace lockstep::launch {
+
+class Guard {
+ public:
+  // Starts it: two forks. Call while the process has one thread. Throws Error.
+  Guard();
+
+  // In a rank's process, once it leads its group: the group dies with the launcher from now on. False on failure.
+  bool register_self() const;
+
+  // In the launcher, before it reaps the leader.
+  void forget(pid_t group) const;
+
+  // Only the launcher may hold it: a copy in a rank would keep the pipe from ending.
+  int fd() const { return to_guard_.get(); }
+
+ private:
+  Fd to_guard_;
+};
+
+}  // namespace lockstep::launch

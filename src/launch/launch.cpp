@@ -1,0 +1,216 @@
+#include "lockstep/launch/launch.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+
+#include "lockstep/comm/bootstrap.h"
+#include "lockstep/comm/store.h"
+#include "lockstep/core/crypto.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+#include "src/launch/cores.h"
+#include "src/launch/guard.h"
+#include "src/launch/process.h"
+#include "src/launch/rank_environment.h"
+#include "src/launch/signals.h"
+#include "src/launch/supervisor.h"
+
+namespace lockstep::launch {
+
+namespace {
+
+constexpr int kNotExecutable = 126, kNotFound = 127;  // what a shell says
+
+// Our own descriptors must not become somebody's standard output.
+void open_missing_standard_descriptors() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(fd, F_GETFD) == -1 && ::open("/dev/null", O_RDWR) != fd)
+      throw Error("launch: cannot open /dev/null: {}", std::strerror(errno));
+}
+
+// The store's socket, bound and listening before any rank exists: the port is known, and nobody can connect too early.
+struct Listener {
+  Fd fd;
+  std::uint16_t port = 0;
+};
+
+Listener listen_on_loopback() {
+  Listener listener{Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), 0};
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (!listener.fd.open() || ::bind(listener.fd.get(), generic, size) != 0 || ::listen(listener.fd.get(), SOMAXCONN) != 0 ||
+      ::getsockname(listener.fd.get(), generic, &size) != 0)
+    throw RendezvousError("launch: cannot open the store's port on 127.0.0.1: {}", std::strerror(errno));
+  listener.port = ntohs(address.sin_port);
+  return listener;
+}
+
+// The user's token, read as the ranks will read it, or empty.
+std::string users_token() {
+  const auto lookup = [](const char* name) -> std::optional<std::string> {
+    if (std::strcmp(name, env::kToken) == 0 || std::strcmp(name, env::kTokenFile) == 0) return env::text(name);
+    if (std::strcmp(name, env::kRank) == 0) return "0";
+    if (std::strcmp(name, env::kWorldSize) == 0) return "1";
+    return std::nullopt;
+  };
+  return read_job_environment(lookup).token;
+}
+
+std::string make_token() {
+  std::array<std::byte, 32> bytes;
+  crypto::fill_random(bytes);
+  return crypto::hex(bytes);
+}
+
+std::optional<int> output_width() {
+  if (::isatty(STDOUT_FILENO) == 0) return std::nullopt;
+  winsize size{};
+  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+bool errors_share_the_terminal() {
+  struct stat output {
+  }, errors{};
+  return ::isatty(STDERR_FILENO) != 0 && ::fstat(STDOUT_FILENO, &output) == 0 && ::fstat(STDERR_FILENO, &errors) == 0 &&
+         output.st_rdev == errors.st_rdev;
+}
+
+int report(const StartFailure& failure, const std::string& program) {
+  const bool exec = std::strcmp(failure.step, "exec") == 0;
+  if (!exec) {
+    fmt::print(stderr, "lockrun: cannot set up rank {}: {}: {}\n", failure.rank, failure.step, std::strerror(failure.error));
+    return 1;
+  }
+  const bool has_path = program.find('/') != std::string::npos;
+  const bool exists = ::access(program.c_str(), F_OK) == 0;
+  if (failure.error == ENOENT && has_path && exists)
+    fmt::print(stderr, "lockrun: cannot run '{}': the interpreter or loader that it names does not exist\n", program);
+  else if (failure.error == ENOENT && has_path)
+    fmt::print(stderr, "lockrun: cannot run '{}': no such file\n", program);
+  else if (failure.error == ENOENT)
+    fmt::print(stderr, "lockrun: cannot run '{}': not found in PATH{}\n", program,
+               exists ? fmt::format("; did you mean ./{} ?", program) : "");
+  else
+    fmt::print(stderr, "lockrun: cannot run '{}': {}\n", program, std::strerror(failure.error));
+  return failure.error == ENOENT ? kNotFound : kNotExecutable;
+}
+
+// All that is needed to start one rank after the other, in the order that keeps every promise: signals caught and guard
+// running before the first rank, the store's thread only after the last fork.
+class Job {
+ public:
+  Job(const LaunchSpec& spec, const RankBody& body) : spec_(spec), body_(body), failures_(make_pipe()) {
+    const std::vector<int> cores = inherited_cores();
+    shares_ = spec.bind_cores ? assign_cores(cores, spec.ranks) : std::vector<std::vector<int>>(static_cast<std::size_t>(spec.ranks));
+    token_ = users_token();
+    facts_.ranks = spec.ranks;
+    facts_.master_host = "127.0.0.1";
+    facts_.master_port = listener_.port;
+    facts_.cores = static_cast<int>(cores.size());
+    facts_.terminal_width = output_width();
+    if (token_.empty()) facts_.fresh_token = token_ = make_token();
+  }
+
+  int run() {
+    Supervisor supervisor(supervisor_options(), start_ranks(), guard_, signals_);
+    if (const auto failure = await_start(failures_.read_end)) return report(*failure, body_.command.empty() ? "" : body_.command[0]);
+    StoreServerOptions store;
+    store.listen_fd = listener_.fd.release();
+    store.token = token_;
+    const StoreServer server(store);
+    return supervisor.run();
+  }
+
+ private:
+  std::vector<RankProcess> start_ranks() {
+    std::vector<RankProcess> started;
+    try {
+      start_ranks(started);
+    } catch (...) {
+      for (const RankProcess& process : started) ::kill(-process.pid, SIGKILL);
+      for (const RankProcess& process : started) ::waitpid(process.pid, nullptr, 0);
+      throw;
+    }
+    failures_.write_end.reset();
+    return started;
+  }
+
+  void start_ranks(std::vector<RankProcess>& started) {
+    std::vector<int> launchers_fds = {signals_.fd(), listener_.fd.get(), failures_.read_end.get()};
+    const bool terminal = ::isatty(STDIN_FILENO) != 0;
+    for (int rank = 0; rank < spec_.ranks; ++rank) {
+      const RankSetup setup{rank, rank_environment(facts_, rank, env::text), shares_[static_cast<std::size_t>(rank)],
+                            rank == 0 && !terminal, launchers_fds};
+      started.push_back(start_rank(setup, body_, guard_, signals_, failures_.write_end.get()));
+      launchers_fds.push_back(started.back().output.get());
+      launchers_fds.push_back(started.back().errors.get());
+    }
+  }
+
+  SupervisorOptions supervisor_options() const {
+    SupervisorOptions options;
+    options.prefix = spec_.prefix;
+    options.redraw = facts_.terminal_width.has_value();
+    options.same_terminal = options.redraw && errors_share_the_terminal();
+    options.grace = spec_.grace;
+    options.interrupt_grace = spec_.interrupt_grace;
+    return options;
+  }
+
+  const LaunchSpec& spec_;
+  const RankBody& body_;
+  SignalGate signals_;
+  Guard guard_;  // forked before there is anything else that it could inherit
+  Listener listener_ = listen_on_loopback();
+  Pipe failures_;
+  std::vector<std::vector<int>> shares_;
+  std::string token_;
+  JobFacts facts_;
+};
+
+int run_job(const LaunchSpec& spec, const RankBody& body) {
+  if (spec.ranks < 1) throw InvalidArgument("launch: {} ranks; at least 1 is needed", spec.ranks);
+  open_missing_standard_descriptors();
+  return Job(spec, body).run();
+}
+
+// run_main takes a plain function; a process has one main.
+const std::function<int(int, char**)>* rank_main = nullptr;
+
+int run_as_rank(int argc, char** argv, const std::function<int(int, char**)>& fn) {
+  rank_main = &fn;
+  return run_main(
+      argv[0], [](int count, char** values) { return (*rank_main)(count, values); }, argc, argv);
+}
+
+}  // namespace
+
+int launch(const LaunchSpec& spec) {
+  if (spec.command.empty()) throw InvalidArgument("launch: no program is named");
+  return run_job(spec, {spec.command, nullptr});
+}
+
+int spawn(int n, int argc, char** argv, const std::function<int(int argc, char** argv)>& fn) {
+  if (env::text(env::kRank) || env::text("OMPI_COMM_WORLD_RANK")) return run_as_rank(argc, argv, fn);
+  LaunchSpec spec;
+  spec.ranks = n;
+  spec.prefix = false;
+  return run_job(spec, {{}, [&] { return run_as_rank(argc, argv, fn); }});
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,53 @@
+// A rank's process: forked, set up, and either the program or, for spawn(), a function.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/launch/fd.h"
+#include "src/launch/guard.h"
+#include "src/launch/rank_environment.h"
+#include "src/launch/signals.h"
+
+namespace lockstep::launch {
+
+// What a rank does once it is set up: a program to execute, or a function whose result is its exit code.
+struct RankBody {
+  std::vector<std::string> command;
+  std::function<int()> function;  // when set, the command is not used
+};
+
+struct RankSetup {
+  int rank = 0;
+  std::vector<EnvironmentChange> environment;
+  std::vector<int> cores;          // empty: not bound
+  bool inherits_input = false;     // else stdin is /dev/null
+  std::vector<int> launchers_fds;  // to be closed: a function does not exec, which would close them
+};
+
+struct RankProcess {
+  int rank = 0;
+  pid_t pid = 0;      // and its process group
+  Fd output, errors;  // read ends of its stdout and stderr
+};
+
+// Why a rank could not become its program.
+struct StartFailure {
+  int rank = 0;
+  int error = 0;  // errno
+  char step[24] = "";
+};
+
+// Forks one rank. Call from the main thread: the rank dies with the thread that forked it. What goes wrong in
+// the child is written to `failures` as a StartFailure. Throws Error when the fork itself fails.
+RankProcess start_rank(const RankSetup& setup, const RankBody& body, const Guard& guard, const SignalGate& signals, int failures);
+
+// Waits until every rank runs its program: the first failure, if there is one. Takes the pipe's read end; the
+// caller has closed its own write end.
+std::optional<StartFailure> await_start(const Fd& failures);
+
+}  // namespace lockstep::launch

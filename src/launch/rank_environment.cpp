@@ -1,0 +1,27 @@
+#include "src/launch/rank_environment.h"
+
+#include <algorithm>
+
+#include "lockstep/core/environment.h"
+
+namespace lockstep::launch {
+
+std::vector<EnvironmentChange> rank_environment(const JobFacts& job, int rank,
+                                                const std::function<std::optional<std::string>(const char*)>& inherited) {
+  std::vector<EnvironmentChange> changes = {
+      {env::kRank, std::to_string(rank)},
+      {env::kLocalRank, std::to_string(rank)},
+      {env::kWorldSize, std::to_string(job.ranks)},
+      {env::kLocalWorldSize, std::to_string(job.ranks)},
+      {env::kMasterAddr, job.master_host},
+      {env::kMasterPort, std::to_string(job.master_port)},
+      {env::kStoreHosted, "1"},
+      // Removed when there is no terminal: an outer launcher's would be wrong here.
+      {env::kTerminalWidth, job.terminal_width ? std::optional(std::to_string(*job.terminal_width)) : std::nullopt},
+  };
+  if (!job.fresh_token.empty()) changes.emplace_back(env::kToken, job.fresh_token);
+  if (!inherited("OMP_NUM_THREADS")) changes.emplace_back("OMP_NUM_THREADS", std::to_string(std::max(1, job.cores / job.ranks)));
+  return changes;
+}
+
+}  // namespace lockstep::launch

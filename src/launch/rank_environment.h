@@ -1,0 +1,28 @@
+// What a rank finds in its environment. Pure.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lockstep::launch {
+
+struct JobFacts {
+  int ranks = 1;
+  std::string master_host;
+  std::uint16_t master_port = 0;
+  std::string fresh_token;            // the job's own; empty when the user has set one, which then stays
+  int cores = 1;                      // of the whole job
+  std::optional<int> terminal_width;  // of the launcher's stdout; absent: not a terminal
+};
+
+// Value to set, or nullopt to remove.
+using EnvironmentChange = std::pair<std::string, std::optional<std::string>>;
+
+std::vector<EnvironmentChange> rank_environment(const JobFacts& job, int rank,
+                                                const std::function<std::optional<std::string>(const char*)>& inherited);
+
+}  // namespace lockstep::launch

@@ -1,0 +1,49 @@
+// Where the ranks' lines meet: two outputs, one of which may show a status line that is redrawn below all others.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "src/launch/line_cutter.h"
+
+namespace lockstep::launch {
+
+// What is still to be written to one file descriptor. Written in small pieces after poll() said that there is room, so that a
+// reader who has stopped (a pager, ^S) never keeps the launcher from watching its ranks.
+class OutputQueue {
+ public:
+  explicit OutputQueue(int fd) : fd_(fd) {}
+
+  void append(std::string_view text);
+  bool empty() const { return begin_ == text_.size(); }
+  bool full() const { return text_.size() - begin_ >= kLimit; }  // then nobody should read more for it
+  int fd() const { return fd_; }
+  int error() const { return error_; }  // errno of a failed write; from then on everything is dropped
+  void write_some();                    // once: poll() has said that there is room
+
+ private:
+  static constexpr std::size_t kLimit = 1 << 20;
+
+  int fd_;
+  std::string text_;
+  std::size_t begin_ = 0;
+  int error_ = 0;
+};
+
+class Screen {
+ public:
+  // `same_terminal`: stderr goes where stdout goes, and through its queue, so that the two keep their order.
+  Screen(int output_fd, int errors_fd, bool same_terminal) : output_(output_fd), errors_(errors_fd), same_terminal_(same_terminal) {}
+
+  void show(const Piece& piece, bool is_error);
+  OutputQueue& queue(bool is_error) { return is_error && !same_terminal_ ? errors_ : output_; }
+  OutputQueue& output() { return output_; }
+  OutputQueue& errors() { return errors_; }
+
+ private:
+  OutputQueue output_, errors_;
+  bool same_terminal_;
+  std::string status_;
+};
+
+}  // namespace lockstep::launch

@@ -1,0 +1,222 @@
+#include "src/launch/supervisor.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+namespace lockstep::launch {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+// A cause may leave more slowly than those who notice that it has gone.
+constexpr milliseconds kWaitForCause(500);
+// What a rank has started may still be writing (`exec ./train > >(tee log)`); then it is killed.
+constexpr milliseconds kGroupLinger(300);
+constexpr int kTickMs = 10;
+
+CutStyle style_of(const SupervisorOptions& options, int rank, bool is_error) {
+  CutStyle style;
+  if (options.prefix) style.prefix = fmt::format("[{}] ", rank);
+  style.unchanged = !options.prefix;
+  style.redraw = options.redraw && rank == 0 && !is_error;
+  return style;
+}
+
+}  // namespace
+
+Supervisor::Supervisor(const SupervisorOptions& options, std::vector<RankProcess> processes, const Guard& guard, SignalGate& signals)
+    : options_(options), guard_(guard), signals_(signals), screen_(STDOUT_FILENO, STDERR_FILENO, options.same_terminal) {
+  for (RankProcess& process : processes)
+    ranks_.push_back({process.rank,
+                      process.pid,
+                      {std::move(process.output), LineCutter(style_of(options, process.rank, false))},
+                      {std::move(process.errors), LineCutter(style_of(options, process.rank, true))},
+                      LastLines(),
+                      std::nullopt,
+                      std::nullopt});
+}
+
+Supervisor::~Supervisor() {
+  signal_groups(SIGKILL);
+  for (Rank& rank : ranks_) {
+    if (rank.reaped) continue;
+    guard_.forget(rank.pid);
+    while (::waitpid(rank.pid, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
+}
+
+int Supervisor::run() {
+  while (!finished()) {
+    wait();
+    handle_signals();
+    collect_exits();
+    check_outputs();
+    judge_exits();
+    kill_when_due();
+    for (Rank& rank : ranks_) clear_up(rank);
+  }
+  return conclude();
+}
+
+bool Supervisor::finished() const {
+  return std::all_of(ranks_.begin(), ranks_.end(),
+                     [](const Rank& rank) { return rank.reaped && !rank.output.fd.open() && !rank.errors.fd.open(); });
+}
+
+// Sleeps until something happens, moves output, and leaves signals and exits to the others.
+void Supervisor::wait() {
+  std::vector<pollfd> polled = {{signals_.fd(), POLLIN, 0}};
+  for (OutputQueue* queue : {&screen_.output(), &screen_.errors()})
+    if (!queue->empty()) polled.push_back({queue->fd(), POLLOUT, 0});
+  const auto each_stream = [this](auto&& visit) {
+    for (Rank& rank : ranks_)
+      for (const bool is_error : {false, true}) {
+        const Fd& fd = (is_error ? rank.errors : rank.output).fd;
+        if (fd.open() && !screen_.queue(is_error).full()) visit(rank, is_error, fd.get());
+      }
+  };
+  each_stream([&](Rank&, bool, int fd) { polled.push_back({fd, POLLIN, 0}); });
+  const bool timed = ending_ || !exits_.empty();
+  if (::poll(polled.data(), polled.size(), timed ? kTickMs : -1) <= 0) return;
+  const auto ready = [&](int fd) {
+    return std::any_of(polled.begin(), polled.end(), [fd](const pollfd& entry) { return entry.fd == fd && entry.revents != 0; });
+  };
+  each_stream([&](Rank& rank, bool is_error, int fd) {
+    if (ready(fd)) read_stream(rank, is_error);
+  });
+  for (OutputQueue* queue : {&screen_.output(), &screen_.errors()})
+    if (!queue->empty() && ready(queue->fd())) queue->write_some();
+}
+
+void Supervisor::read_stream(Rank& rank, bool is_error) {
+  std::array<char, 1 << 16> bytes;
+  Stream& stream = is_error ? rank.errors : rank.output;
+  const ssize_t got = ::read(stream.fd.get(), bytes.data(), bytes.size());
+  if (got < 0 && (errno == EINTR || errno == EAGAIN)) return;
+  if (got <= 0) return finish_stream(rank, is_error);
+  const std::string_view text(bytes.data(), static_cast<std::size_t>(got));
+  if (is_error) rank.last_errors.feed(text);
+  for (const Piece& piece : stream.cutter.feed(text)) screen_.show(piece, is_error);
+}
+
+void Supervisor::finish_stream(Rank& rank, bool is_error) {
+  Stream& stream = is_error ? rank.errors : rank.output;
+  if (!stream.fd.open()) return;
+  stream.fd.reset();
+  for (const Piece& piece : stream.cutter.finish()) screen_.show(piece, is_error);
+}
+
+void Supervisor::handle_signals() {
+  while (const int signal = signals_.next()) {
+    if (signal == SIGCHLD) continue;
+    if (signal == SIGTSTP) {
+      pause_job();
+      continue;
+    }
+    const bool first = ++interrupts_ == 1;
+    begin_ending(signal, 128 + signal, Clock::now() + (first ? options_.interrupt_grace : milliseconds(0)),
+                 fmt::format("lockrun: SIG{}: ended all ranks\n", ::sigabbrev_np(signal)));
+  }
+}
+
+// Ctrl-Z: the ranks are in groups of their own, so the terminal does not stop them.
+void Supervisor::pause_job() {
+  signal_groups(SIGSTOP);
+  ::raise(SIGSTOP);
+  signal_groups(SIGCONT);
+}
+
+// Looks without reaping: while the leader is a zombie nobody else can get its number.
+void Supervisor::collect_exits() {
+  for (Rank& rank : ranks_) {
+    if (rank.ended) continue;
+    siginfo_t info{};
+    if (::waitid(P_PID, static_cast<id_t>(rank.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) continue;
+    rank.ended = Clock::now();
+    exits_.push_back({rank.rank, rank.pid, info.si_code != CLD_EXITED, info.si_status, info.si_code == CLD_DUMPED, *rank.ended});
+  }
+}
+
+void Supervisor::judge_exits() {
+  if (ending_) return;
+  const Verdict verdict = judge(exits_, static_cast<int>(ranks_.size()), Clock::now(), kWaitForCause);
+  if (verdict.action != Verdict::Action::kEndJob) return;
+  failure_ = verdict;
+  const auto first = std::find_if(exits_.begin(), exits_.end(), [](const RankExit& exit) { return exit.failed(); });
+  begin_ending(SIGTERM, exits_[verdict.cause].exit_code(), first->when + options_.grace, "");
+}
+
+// Nobody reads any more, or the disk is full: nothing may be lost in silence, so the job ends as any writer would.
+void Supervisor::check_outputs() {
+  if (ending_) return;
+  for (const OutputQueue* queue : {&screen_.output(), &screen_.errors()}) {
+    if (queue->error() == 0) continue;
+    const bool closed = queue->error() == EPIPE;
+    begin_ending(SIGTERM, closed ? 128 + SIGPIPE : 1, Clock::now() + options_.grace,
+                 closed ? std::string() : fmt::format("lockrun: cannot write the ranks' output: {}\n", std::strerror(queue->error())));
+    return;
+  }
+}
+
+void Supervisor::begin_ending(int signal, int exit_code, Clock::time_point kill_at, std::string message) {
+  signal_groups(signal);
+  signal_groups(SIGCONT);  // a stopped process would not see it
+  if (!ending_) ending_ = Ending{exit_code, kill_at, false, std::move(message)};
+  ending_->kill_at = std::min(ending_->kill_at, kill_at);
+}
+
+void Supervisor::kill_when_due() {
+  if (!ending_ || ending_->killed || Clock::now() < ending_->kill_at) return;
+  ending_->killed = true;
+  signal_groups(SIGKILL);
+}
+
+// A rank that has ended: lets those whom it started finish writing, ends its group, reaps it, closes its streams.
+void Supervisor::clear_up(Rank& rank) {
+  if (!rank.ended) return;
+  const Clock::time_point now = Clock::now();
+  const bool streams_open = rank.output.fd.open() || rank.errors.fd.open();
+  if (!rank.reaped) {
+    const Clock::time_point until = ending_ && !ending_->killed ? ending_->kill_at : *rank.ended + kGroupLinger;
+    if (streams_open && now < until) return;
+    ::kill(-rank.pid, SIGKILL);
+    guard_.forget(rank.pid);
+    while (::waitpid(rank.pid, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    rank.reaped = now;
+  }
+  // Somebody who left the group on purpose may hold the streams for ever.
+  for (const bool is_error : {false, true})
+    if (now >= *rank.reaped + kGroupLinger && !screen_.queue(is_error).full()) finish_stream(rank, is_error);
+}
+
+void Supervisor::signal_groups(int signal) const {
+  for (const Rank& rank : ranks_)
+    if (!rank.reaped) ::kill(-rank.pid, signal);
+}
+
+int Supervisor::conclude() {
+  std::string message = ending_ ? ending_->message : "";
+  if (failure_) {
+    const int cause = exits_[failure_->cause].rank;
+    message = failure_summary(exits_, *failure_, ranks_[static_cast<std::size_t>(cause)].last_errors.lines());
+  }
+  if (!message.empty()) screen_.show({Piece::Kind::kLine, message}, true);
+  while ((!screen_.output().empty() || !screen_.errors().empty()) && interrupts_ < 2) {
+    wait();
+    handle_signals();
+  }
+  return ending_ ? ending_->exit_code : 0;
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,84 @@
+// Watches the ranks of a job until the last one is gone: carries their output, notices the first failure, ends the others.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/launch/failure_policy.h"
+#include "src/launch/guard.h"
+#include "src/launch/line_cutter.h"
+#include "src/launch/process.h"
+#include "src/launch/screen.h"
+#include "src/launch/signals.h"
+
+struct pollfd;
+
+namespace lockstep::launch {
+
+struct SupervisorOptions {
+  bool prefix = true;
+  bool redraw = false;                          // stdout is a terminal: rank 0's '\r' lines are redrawn
+  bool same_terminal = false;                   // and stderr is that terminal too
+  std::chrono::milliseconds grace{};            // first failure to SIGKILL
+  std::chrono::milliseconds interrupt_grace{};  // a signal to the launcher to SIGKILL
+};
+
+class Supervisor {
+ public:
+  Supervisor(const SupervisorOptions& options, std::vector<RankProcess> processes, const Guard& guard, SignalGate& signals);
+  ~Supervisor();  // kills and reaps what still runs: only after an exception
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+
+  // Blocks until nothing of the job is left; returns the exit code to leave with.
+  int run();
+
+ private:
+  struct Stream {
+    Fd fd;
+    LineCutter cutter;
+  };
+  // running -> ended (a zombie, which keeps its process group's number taken) -> reaped (its group is gone as well).
+  struct Rank {
+    int rank;
+    pid_t pid;
+    Stream output, errors;
+    LastLines last_errors;
+    std::optional<Clock::time_point> ended, reaped;
+  };
+  struct Ending {
+    int exit_code = 0;
+    Clock::time_point kill_at{};
+    bool killed = false;
+    std::string message;
+  };
+
+  bool finished() const;
+  void wait();
+  void read_stream(Rank& rank, bool is_error);
+  void finish_stream(Rank& rank, bool is_error);
+  void handle_signals();
+  void pause_job();
+  void collect_exits();
+  void judge_exits();
+  void check_outputs();
+  void begin_ending(int signal, int exit_code, Clock::time_point kill_at, std::string message);
+  void kill_when_due();
+  void clear_up(Rank& rank);
+  void signal_groups(int signal) const;
+  int conclude();
+
+  SupervisorOptions options_;
+  const Guard& guard_;
+  SignalGate& signals_;
+  Screen screen_;
+  std::vector<Rank> ranks_;
+  std::vector<RankExit> exits_;
+  std::optional<Verdict> failure_;
+  std::optional<Ending> ending_;
+  int interrupts_ = 0;
+};
+
+}  // namespace lockstep::launch

@@ -1,0 +1,128 @@
+#include "tests/faults/child.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <thread>
+
+namespace lockstep::testing {
+
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+
+std::string contents(int memory) {
+  const off_t size = ::lseek(memory, 0, SEEK_END);
+  std::string text(static_cast<std::size_t>(size), '\0');
+  const ssize_t got = ::pread(memory, text.data(), text.size(), 0);
+  text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  return text;
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+bool poll_until(const std::function<bool()>& done, Milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  while (!done()) {
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(Milliseconds(5));
+  }
+  return true;
+}
+
+// The state letter stands behind the name, which is in parentheses and may hold anything.
+bool is_zombie(const std::string& stat) {
+  const std::size_t end = stat.rfind(") ");
+  return end == std::string::npos || stat[end + 2] == 'Z' || stat[end + 2] == 'X';
+}
+
+std::string new_mark() {
+  static int count = 0;
+  return "LOCKSTEP_TEST_MARK=" + std::to_string(::getpid()) + "-" + std::to_string(++count) + "-end";
+}
+
+}  // namespace
+
+Child::Child(const std::vector<std::string>& command, const ChildOptions& options)
+    : mark_(new_mark()), output_(::memfd_create("output", MFD_CLOEXEC)), errors_(::memfd_create("errors", MFD_CLOEXEC)) {
+  const int input = ::memfd_create("input", MFD_CLOEXEC);
+  if (::write(input, options.input.data(), options.input.size()) != static_cast<ssize_t>(options.input.size())) std::abort();
+  ::lseek(input, 0, SEEK_SET);
+  std::vector<char*> arguments;
+  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  pid_ = ::fork();
+  if (pid_ == 0) {
+    ::dup2(input, STDIN_FILENO);
+    ::dup2(options.output_fd >= 0 ? options.output_fd : output_, STDOUT_FILENO);
+    ::dup2(errors_, STDERR_FILENO);
+    // A test that runs in the background has these ignored, and so would the child.
+    for (const int number : {SIGINT, SIGQUIT, SIGHUP, SIGTERM, SIGPIPE}) std::signal(number, SIG_DFL);
+    for (const char* name : {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "LOCKSTEP_TOKEN", "LOCKSTEP_TOKEN_FILE"}) ::unsetenv(name);
+    ::putenv(const_cast<char*>(mark_.c_str()));
+    for (const auto& [name, value] : options.environment) ::setenv(name.c_str(), value.c_str(), 1);
+    for (const std::string& name : options.unset) ::unsetenv(name.c_str());
+    ::execvp(arguments[0], arguments.data());
+    ::_exit(127);
+  }
+  ::close(input);
+}
+
+Child::~Child() {
+  for (const pid_t left : alive()) ::kill(left, SIGKILL);
+  if (!reaped_) ::waitpid(pid_, nullptr, 0);
+  ::close(output_);
+  ::close(errors_);
+}
+
+void Child::signal(int number) const { ::kill(pid_, number); }
+
+int Child::wait(Milliseconds timeout) {
+  int status = 0;
+  reaped_ = poll_until([&] { return ::waitpid(pid_, &status, WNOHANG) == pid_; }, timeout);
+  if (!reaped_) {
+    ADD_FAILURE() << "still running after " << timeout.count() << " ms; stdout:\n" << output() << "stderr:\n" << errors();
+    return -1;
+  }
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+std::string Child::output() const { return contents(output_); }
+std::string Child::errors() const { return contents(errors_); }
+
+bool Child::wait_for_output(const std::string& text, Milliseconds timeout) const {
+  return poll_until([&] { return output().find(text) != std::string::npos; }, timeout);
+}
+
+std::vector<pid_t> Child::alive() const {
+  std::vector<pid_t> found;
+  std::error_code ignored;  // processes come and go while we read
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    const std::string environment = '\0' + read_file("/proc/" + name + "/environ");
+    if (environment.find('\0' + mark_ + '\0') == std::string::npos) continue;
+    if (!is_zombie(read_file("/proc/" + name + "/stat"))) found.push_back(std::stoi(name));
+  }
+  return found;
+}
+
+bool Child::nothing_left(Milliseconds timeout) const {
+  return poll_until([&] { return alive().empty(); }, timeout);
+}
+
+}  // namespace lockstep::testing

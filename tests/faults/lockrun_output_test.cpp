@@ -1,0 +1,154 @@
+// What comes out of a job, byte for byte, into files, pipes and a terminal.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <pty.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <sstream>
+
+#include "tests/faults/lockrun.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+std::size_t count(const std::string& text, const std::string& wanted) {
+  std::size_t found = 0;
+  for (std::size_t at = 0; (at = text.find(wanted, at)) != std::string::npos; at += wanted.size()) ++found;
+  return found;
+}
+
+TEST(LockrunOutput, WholeLinesWithTheRankAndStreamsApart) {
+  Child job(lockrun(2, {"part:one +sleep:100+out:line+err:trouble+part:rest"}));
+  EXPECT_EQ(job.wait(), 0);
+  for (const std::string rank : {"0", "1"}) {
+    EXPECT_EQ(count(job.output(), "[" + rank + "] one line\n"), 1u) << job.output();
+    EXPECT_EQ(count(job.output(), "[" + rank + "] rest\n"), 1u) << job.output();
+    EXPECT_EQ(count(job.errors(), "[" + rank + "] trouble\n"), 1u) << job.errors();
+  }
+  EXPECT_EQ(count(job.output(), "\n"), 4u);
+  EXPECT_EQ(count(job.errors(), "\n"), 2u);
+}
+
+TEST(LockrunOutput, NoPrefixChangesNoByte) {
+  std::string expected;
+  for (int i = 0; i < 256; ++i) expected += static_cast<char>(i);
+  expected += "\n\n" + std::string(200'000, 'x');
+  Child job(lockrun(2, {"bytes", "exit:0"}, {"--no-prefix"}));
+  EXPECT_EQ(job.wait(), 0);
+  EXPECT_TRUE(job.output() == expected) << job.output().size() << " bytes";
+}
+
+TEST(LockrunOutput, LongLinesAreCutAndNothingIsLost) {
+  Child job(lockrun(2, {"bytes"}));
+  EXPECT_EQ(job.wait(), 0);
+  EXPECT_EQ(count(job.output(), "x"), 2u * (200'000 + 1));
+  std::istringstream lines(job.output());
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_THAT(line.substr(0, 4), ::testing::AnyOf("[0] ", "[1] "));
+    EXPECT_LE(line.size(), 4u + (1 << 16));
+  }
+}
+
+TEST(LockrunOutput, RankZeroReadsOurInput) {
+  ChildOptions options;
+  options.input = "first\nsecond\n";
+  Child job(lockrun(2, {"cat+out:end"}), options);
+  EXPECT_EQ(job.wait(), 0);
+  EXPECT_THAT(job.output(), HasSubstr("[0] read first\n[0] read second\n[0] end\n"));
+  EXPECT_THAT(job.output(), HasSubstr("[1] end\n"));
+  EXPECT_THAT(job.output(), Not(HasSubstr("[1] read")));
+}
+
+TEST(LockrunOutput, AReaderWhoLeavesEndsTheJob) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  ChildOptions options;
+  options.output_fd = ends[1];
+  Child job(lockrun(2, {"flood"}), options);
+  ::close(ends[1]);
+  char byte;
+  ASSERT_EQ(::read(ends[0], &byte, 1), 1);
+  ::close(ends[0]);
+  EXPECT_EQ(job.wait(), 128 + SIGPIPE);
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(LockrunOutput, AReaderWhoSleepsKeepsNobodyFromNoticingAFailure) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  ChildOptions options;
+  options.output_fd = ends[1];
+  Child job(lockrun(2, {"flood", "sleep:500+exit:3"}), options);
+  ::close(ends[1]);
+  // Nobody reads: launcher and guard remain, the ranks must not.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto ranks_left = [&] {
+    std::size_t others = job.alive().size();
+    return others;
+  };
+  while (ranks_left() != 2 && std::chrono::steady_clock::now() < deadline) ::usleep(20'000);
+  EXPECT_EQ(ranks_left(), 2u);
+  char bytes[65536];
+  while (::read(ends[0], bytes, sizeof(bytes)) > 0) {
+  }
+  ::close(ends[0]);
+  EXPECT_EQ(job.wait(), 3);
+}
+
+struct Terminal {
+  int ours = -1, theirs = -1;
+  explicit Terminal(unsigned short columns) {
+    winsize size{};
+    size.ws_row = 24;
+    size.ws_col = columns;
+    EXPECT_EQ(::openpty(&ours, &theirs, nullptr, nullptr, &size), 0);
+    ::fcntl(ours, F_SETFD, FD_CLOEXEC);
+    ::fcntl(theirs, F_SETFD, FD_CLOEXEC);
+  }
+  ~Terminal() { ::close(ours); }
+  // Until the other side is closed by all, or five seconds of silence.
+  std::string read_all() {
+    ::close(theirs);
+    std::string text;
+    char bytes[4096];
+    pollfd polled{ours, POLLIN, 0};
+    while (::poll(&polled, 1, 5000) > 0) {
+      const ssize_t got = ::read(ours, bytes, sizeof(bytes));
+      if (got <= 0) break;
+      text.append(bytes, static_cast<std::size_t>(got));
+    }
+    return text;
+  }
+};
+
+TEST(LockrunOutput, OnATerminalRankZeroRedrawsItsLine) {
+  Terminal terminal(97);
+  ChildOptions options;
+  options.output_fd = terminal.theirs;
+  const std::string act = "env:LOCKSTEP_TERMINAL_WIDTH+redraw:step 1+sleep:600+redraw:step 2+out:";
+  Child job(lockrun(2, {act, "sleep:300+out:hello+flush+sleep:600"}), options);
+  const std::string seen = terminal.read_all();
+  EXPECT_EQ(job.wait(), 0);
+  EXPECT_THAT(seen, StartsWith("[0] LOCKSTEP_TERMINAL_WIDTH=97\r\nstep 1"));
+  EXPECT_THAT(seen, HasSubstr("\r\x1b[K[1] hello\r\nstep 1"));
+  EXPECT_THAT(seen, HasSubstr("\r\x1b[Kstep 2"));
+  EXPECT_EQ(count(seen, "[0]"), 1u) << seen;
+}
+
+TEST(LockrunOutput, ALogIsNotRedrawn) {
+  ChildOptions options;
+  options.environment["LOCKSTEP_TERMINAL_WIDTH"] = "80";  // of an outer launcher
+  Child job(lockrun(1, {"env:LOCKSTEP_TERMINAL_WIDTH+redraw:step 1+out:"}), options);
+  EXPECT_EQ(job.wait(), 0);
+  EXPECT_EQ(job.output(), "[0] LOCKSTEP_TERMINAL_WIDTH=(unset)\n[0] \rstep 1\n");
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,62 @@
+#include "launcher/command_line.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+launch::LaunchSpec spec_of(const std::vector<std::string>& words) { return std::get<launch::LaunchSpec>(parse_command_line(words)); }
+
+std::string fault_of(const std::vector<std::string>& words) {
+  try {
+    parse_command_line(words);
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(CommandLine, BothNamesOfTheRankCountInEveryForm) {
+  EXPECT_EQ(spec_of({"-n", "3", "x"}).ranks, 3);
+  EXPECT_EQ(spec_of({"-n3", "x"}).ranks, 3);
+  EXPECT_EQ(spec_of({"--nproc-per-node", "3", "x"}).ranks, 3);
+  EXPECT_EQ(spec_of({"--nproc-per-node=3", "x"}).ranks, 3);
+}
+
+TEST(CommandLine, TheProgramsFlagsAreItsOwn) {
+  const auto spec = spec_of({"--no-prefix", "-n", "2", "train", "-n", "9", "--help", "--", "-x"});
+  EXPECT_THAT(spec.command, ElementsAre("train", "-n", "9", "--help", "--", "-x"));
+  EXPECT_EQ(spec.ranks, 2);
+  EXPECT_FALSE(spec.prefix);
+  EXPECT_TRUE(spec.bind_cores);
+  EXPECT_THAT(spec_of({"-n", "2", "--no-bind", "--", "-strange-name", "a"}).command, ElementsAre("-strange-name", "a"));
+  EXPECT_FALSE(spec_of({"-n", "2", "--no-bind", "x"}).bind_cores);
+}
+
+TEST(CommandLine, WrongFlagsAreNamed) {
+  EXPECT_THAT(fault_of({"-n", "0", "x"}), HasSubstr("-n 0"));
+  EXPECT_THAT(fault_of({"-n", "two", "x"}), HasSubstr("-n two"));
+  EXPECT_THAT(fault_of({"-n", "2x", "x"}), HasSubstr("-n 2x"));
+  EXPECT_THAT(fault_of({"-n", "99999", "x"}), HasSubstr("4096"));
+  EXPECT_THAT(fault_of({"-n", "1", "-n", "2", "x"}), HasSubstr("more than once"));
+  EXPECT_THAT(fault_of({"train"}), HasSubstr("-n N is missing"));
+  EXPECT_THAT(fault_of({}), HasSubstr("-n N is missing"));
+  EXPECT_THAT(fault_of({"-n"}), HasSubstr("missing an argument"));
+  EXPECT_THAT(fault_of({"-n", "2"}), HasSubstr("which program"));
+  EXPECT_THAT(fault_of({"--bogus", "-n", "2", "x"}), HasSubstr("bogus"));
+}
+
+TEST(CommandLine, HelpAndVersionRunNothing) {
+  EXPECT_THAT(std::get<Information>(parse_command_line({"--help"})).text,
+              testing::AllOf(HasSubstr("--nproc-per-node"), HasSubstr("/dev/null")));
+  EXPECT_THAT(std::get<Information>(parse_command_line({"--version"})).text, testing::StartsWith("lockrun "));
+}
+
+}  // namespace
+}  // namespace lockstep::launcher

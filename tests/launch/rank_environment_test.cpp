@@ -1,0 +1,66 @@
+#include "src/launch/rank_environment.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace lockstep::launch {
+namespace {
+
+using testing::Contains;
+using testing::Key;
+using testing::Not;
+using Changes = std::map<std::string, std::optional<std::string>>;
+
+Changes changes(const JobFacts& job, int rank, const std::map<std::string, std::string>& inherited = {}) {
+  Changes all;
+  for (auto& [name, value] : rank_environment(job, rank, [&](const char* wanted) -> std::optional<std::string> {
+         const auto found = inherited.find(wanted);
+         return found == inherited.end() ? std::nullopt : std::optional(found->second);
+       })) {
+    EXPECT_TRUE(all.emplace(name, value).second) << name << " is set twice";
+  }
+  return all;
+}
+
+JobFacts facts() { return {4, "127.0.0.1", 12345, "secret", 10, 132}; }
+
+TEST(RankEnvironment, EverythingARankNeeds) {
+  const Changes expected = {{"RANK", "2"},
+                            {"LOCAL_RANK", "2"},
+                            {"WORLD_SIZE", "4"},
+                            {"LOCAL_WORLD_SIZE", "4"},
+                            {"MASTER_ADDR", "127.0.0.1"},
+                            {"MASTER_PORT", "12345"},
+                            {"LOCKSTEP_STORE_HOSTED", "1"},
+                            {"LOCKSTEP_TOKEN", "secret"},
+                            {"LOCKSTEP_TERMINAL_WIDTH", "132"},
+                            {"OMP_NUM_THREADS", "2"}};
+  EXPECT_EQ(changes(facts(), 2), expected);
+}
+
+TEST(RankEnvironment, TheUsersOwnStays) {
+  JobFacts job = facts();
+  job.fresh_token.clear();
+  const Changes all = changes(job, 0, {{"OMP_NUM_THREADS", "7"}, {"LOCKSTEP_TOKEN", "mine"}});
+  EXPECT_THAT(all, Not(Contains(Key("OMP_NUM_THREADS"))));
+  EXPECT_THAT(all, Not(Contains(Key("LOCKSTEP_TOKEN"))));
+}
+
+TEST(RankEnvironment, AnOuterTerminalsWidthIsRemovedFromALog) {
+  JobFacts job = facts();
+  job.terminal_width.reset();
+  const Changes all = changes(job, 0, {{"LOCKSTEP_TERMINAL_WIDTH", "80"}});
+  ASSERT_THAT(all, Contains(Key("LOCKSTEP_TERMINAL_WIDTH")));
+  EXPECT_EQ(all.at("LOCKSTEP_TERMINAL_WIDTH"), std::nullopt);
+}
+
+TEST(RankEnvironment, AtLeastOneThread) {
+  JobFacts job = facts();
+  job.cores = 2;
+  EXPECT_EQ(changes(job, 0).at("OMP_NUM_THREADS"), "1");
+}
+
+}  // namespace
+}  // namespace lockstep::launch
