@@ -28,7 +28,7 @@ class Module {
   Module& operator=(const Module&) = delete;
 
   virtual Tensor forward(const Tensor& x) = 0;
-  Tensor operator()(const Tensor& x);  // forward, seen by summary()
+  Tensor operator()(const Tensor& x);                    // forward, seen by summary()
   virtual std::string kind() const { return "Module"; }  // "Conv2d", for summary()
 
   // Depth first, in order of registration: the same on all ranks that build the same module.
