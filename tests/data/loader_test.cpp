@@ -1,0 +1,104 @@
+#include "lockstep/data/loader.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::data {
+namespace {
+
+// Sample i of epoch e is (i, e).
+class Counting : public Dataset {
+ public:
+  explicit Counting(std::int64_t size) : size_(size) {}
+  std::int64_t size() const override { return size_; }
+  Shape sample_shape() const override { return {2}; }
+  void read(std::int64_t index, std::int64_t epoch, std::span<float> input, std::int64_t& target) const override {
+    if (index == broken_at) throw FileError("sample {} is broken", index);
+    input[0] = static_cast<float>(index);
+    input[1] = static_cast<float>(epoch);
+    target = index;
+    ++reads;
+  }
+  std::int64_t broken_at = -1;
+  mutable std::atomic<int> reads{0};
+
+ private:
+  std::int64_t size_;
+};
+
+std::vector<std::int64_t> targets_of(DataLoader& loader) {
+  std::vector<std::int64_t> all;
+  for (auto& [inputs, targets] : loader)
+    for (std::size_t i = 0; i < targets.span<std::int64_t>().size(); ++i) {
+      EXPECT_EQ(inputs.span<float>()[2 * i], static_cast<float>(targets.span<std::int64_t>()[i]));
+      all.push_back(targets.span<std::int64_t>()[i]);
+    }
+  return all;
+}
+
+TEST(DataLoader, GivesTheSamplersIndicesInOrder) {
+  const Counting set(23);
+  DistributedSampler sampler(23, {1, 2, 1, 2}, {.seed = 2});
+  DataLoader loader(set, sampler, {.batch_size = 4});
+  EXPECT_EQ(loader.batches(), 3);
+  EXPECT_EQ(targets_of(loader), sampler.indices());
+  EXPECT_EQ(targets_of(loader), sampler.indices()) << "a second pass is the same pass";
+  sampler.set_epoch(1);
+  EXPECT_EQ(targets_of(loader), sampler.indices());
+}
+
+TEST(DataLoader, TheLastBatchIsSmallerOrDropped) {
+  const Counting set(10);
+  const DistributedSampler sampler(10, {}, {.shuffle = false});
+  std::vector<std::int64_t> sizes;
+  for (auto& batch : DataLoader(set, sampler, {.batch_size = 4})) sizes.push_back(batch.inputs.shape()[0]);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{4, 4, 2}));
+  sizes.clear();
+  for (auto& batch : DataLoader(set, sampler, {.batch_size = 4, .drop_last = true})) sizes.push_back(batch.inputs.shape()[0]);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{4, 4}));
+}
+
+TEST(DataLoader, RefusesBatchesLargerThanTheSet) {
+  const Counting set(3);
+  const DistributedSampler sampler(3, {});
+  EXPECT_THROW(DataLoader(set, sampler, {.batch_size = 4, .drop_last = true}), InvalidArgument);
+  EXPECT_THROW(DataLoader(set, sampler, {.batch_size = 0}), InvalidArgument);
+}
+
+TEST(DataLoader, RethrowsWhatTheDataSetThrewBehindTheBatchesBefore) {
+  Counting set(10);
+  set.broken_at = 7;
+  const DistributedSampler sampler(10, {}, {.shuffle = false});
+  int batches = 0;
+  try {
+    for ([[maybe_unused]] auto& batch : DataLoader(set, sampler, {.batch_size = 2})) ++batches;
+    FAIL() << "nothing was thrown";
+  } catch (const FileError& error) {
+    EXPECT_STREQ(error.what(), "sample 7 is broken");
+  }
+  EXPECT_EQ(batches, 3);
+}
+
+TEST(DataLoader, EndsItsThreadWhenLeftEarlyAndWorksAhead) {
+  const Counting set(1000);
+  const DistributedSampler sampler(1000, {}, {.shuffle = false});
+  for (int i = 0; i < 20; ++i)
+    for ([[maybe_unused]] auto& batch : DataLoader(set, sampler, {.batch_size = 10, .prefetch = 3})) break;
+  EXPECT_LE(set.reads, 20 * 60) << "no more than the batch in hand, three ahead and one under way";
+}
+
+TEST(DataLoader, BatchesComeFromTheAllocatorsCache) {
+  const Counting set(400);
+  const DistributedSampler sampler(400, {});
+  DataLoader loader(set, sampler, {.batch_size = 10});
+  targets_of(loader);
+  const auto before = cpu_device().allocator_stats().system_allocations;
+  targets_of(loader);
+  EXPECT_LE(cpu_device().allocator_stats().system_allocations, before + 2) << "at most what a slower consumer leaves under way";
+}
+
+}  // namespace
+}  // namespace lockstep::data

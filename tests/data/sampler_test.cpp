@@ -1,0 +1,85 @@
+#include "lockstep/data/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::data {
+namespace {
+
+using Indices = std::vector<std::int64_t>;
+
+Indices of_all_ranks(std::int64_t size, int ranks, const DistributedSamplerOptions& options, std::int64_t epoch = 0) {
+  Indices all;
+  for (int rank = 0; rank < ranks; ++rank) {
+    DistributedSampler sampler(size, {rank, ranks, rank, ranks}, options);
+    sampler.set_epoch(epoch);
+    const Indices mine = sampler.indices();
+    EXPECT_EQ(static_cast<std::int64_t>(mine.size()), sampler.size());
+    all.insert(all.end(), mine.begin(), mine.end());
+  }
+  return all;
+}
+
+TEST(DistributedSampler, EverySampleOncePerEpochWhenRanksDivideTheSet) {
+  for (const int ranks : {1, 2, 4, 6}) {
+    Indices all = of_all_ranks(24, ranks, {.seed = 3});
+    std::sort(all.begin(), all.end());
+    Indices expected(24);
+    std::iota(expected.begin(), expected.end(), 0);
+    EXPECT_EQ(all, expected) << ranks;
+  }
+}
+
+TEST(DistributedSampler, PadsDropsOrIsExact) {
+  EXPECT_EQ(of_all_ranks(10, 4, {.remainder = Remainder::kPad}).size(), 12u);
+  EXPECT_EQ(of_all_ranks(10, 4, {.remainder = Remainder::kDrop}).size(), 8u);
+  Indices exact = of_all_ranks(10, 4, {.remainder = Remainder::kExact});
+  std::sort(exact.begin(), exact.end());
+  EXPECT_EQ(exact, (Indices{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+  // More ranks than samples: padding goes round the set, exact leaves ranks without any.
+  EXPECT_EQ(of_all_ranks(2, 5, {.shuffle = false}), (Indices{0, 1, 0, 1, 0}));
+  EXPECT_EQ(of_all_ranks(2, 5, {.shuffle = false, .remainder = Remainder::kExact}), (Indices{0, 1}));
+  EXPECT_THROW(DistributedSampler(2, {0, 5, 0, 5}, {.remainder = Remainder::kDrop}), InvalidArgument);
+  EXPECT_THROW(DistributedSampler(0, {}), InvalidArgument);
+}
+
+TEST(DistributedSampler, TheGlobalOrderDependsOnSeedAndEpochAlone) {
+  // Interleaving two ranks gives the order of one.
+  const auto interleaved = [](int ranks, std::uint64_t seed, std::int64_t epoch) {
+    Indices order(100);
+    for (int rank = 0; rank < ranks; ++rank) {
+      DistributedSampler sampler(100, {rank, ranks, rank, ranks}, {.seed = seed});
+      sampler.set_epoch(epoch);
+      const Indices mine = sampler.indices();
+      for (std::size_t i = 0; i < mine.size(); ++i) order[i * static_cast<std::size_t>(ranks) + static_cast<std::size_t>(rank)] = mine[i];
+    }
+    return order;
+  };
+  EXPECT_EQ(interleaved(1, 1, 0), interleaved(2, 1, 0));
+  EXPECT_EQ(interleaved(1, 1, 5), interleaved(4, 1, 5));
+  EXPECT_NE(interleaved(1, 1, 0), interleaved(1, 1, 1));
+  EXPECT_NE(interleaved(1, 1, 0), interleaved(1, 2, 0));
+}
+
+TEST(DistributedSampler, ResumesInTheMiddleOfAnEpoch) {
+  DistributedSampler sampler(40, {1, 2, 1, 2}, {.seed = 9});
+  sampler.set_epoch(3);
+  const Indices whole = sampler.indices();
+  sampler.advance(16);  // a global batch
+  const SamplerState state = sampler.state();
+  DistributedSampler later(40, {1, 2, 1, 2}, {.seed = 1});
+  later.restore(state);
+  EXPECT_EQ(later.epoch(), 3);
+  EXPECT_EQ(later.indices(), Indices(whole.begin() + 8, whole.end()));
+  later.set_epoch(4);
+  EXPECT_EQ(later.indices().size(), 20u);
+  EXPECT_THROW(later.restore({9, 0, 41}), InvalidArgument);
+  EXPECT_THROW(later.restore({9, 0, 3}), InvalidArgument) << "not between two steps of both ranks";
+}
+
+}  // namespace
+}  // namespace lockstep::data
