@@ -1,10 +1,12 @@
 #include "src/comm/ring/tcp_transport.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 #include "lockstep/comm/store.h"
 #include "lockstep/core/device.h"
@@ -23,6 +25,12 @@ Verdict decode(const std::string& value) {
   const unsigned kind = value.empty() ? 0 : static_cast<unsigned>(value[0] - '0');
   if (kind == 0 || kind > static_cast<unsigned>(VerdictKind::kPeerLost)) return {VerdictKind::kPeerLost, "the job's store holds no reason"};
   return {static_cast<VerdictKind>(kind), value.substr(1)};
+}
+
+// All of a dying process's connections close within moments of each other.
+bool has_hung_up(int socket) {
+  pollfd item{socket, POLLRDHUP, 0};
+  return poll(&item, 1, 100) == 1;
 }
 
 FrameHeader header_of(const Operation& operation) {
@@ -46,7 +54,7 @@ TcpTransport::~TcpTransport() { say_goodbye(); }
 
 TcpExchange::Events TcpTransport::events() {
   return {
-      .lost = [this](int peer) { end(VerdictKind::kPeerLost, name_of_rank(peer) + " died: its connection closed without a goodbye"); },
+      .lost = [this](int peer) { end(VerdictKind::kPeerLost, obituary(peer)); },
       .left = [this](int peer) { end(VerdictKind::kPeerLost, name_of_rank(peer) + " has left the group"); },
       .mismatch =
           [this](int peer, const FrameHeader& theirs) {
@@ -73,15 +81,36 @@ TcpExchange::Events TcpTransport::events() {
 
 void TcpTransport::declare(VerdictKind kind, const std::string& text) {
   if (verdict_.stands()) return;
-  Verdict verdict{kind, text};
-  try {
-    verdict = decode(store_->set_if_absent("tcp/verdict", encode(kind, text)));
-  } catch (const Error&) {
-    // The store went down with the rank that hosts it: what this rank saw is the best there is.
-  }
+  const Verdict verdict = agree({kind, text});
   verdict_.declare(verdict.kind, verdict.text);
   for (const TcpPeer& peer : peers_)
     if (peer.socket) shutdown(peer.socket.get(), SHUT_RDWR);
+  if (place_.rank == 0) outlast_the_others(verdict.kind);
+}
+
+Verdict TcpTransport::agree(const Verdict& seen_here) {
+  try {
+    Verdict agreed = decode(store_->set_if_absent("tcp/verdict", encode(seen_here.kind, seen_here.text)));
+    store_->add("tcp/told", 1);
+    return agreed;
+  } catch (const Error&) {
+    // The store ended with the rank that hosts it, which waits for the others unless it dies: then it is to blame, and not
+    // the one who saw that first. Without that rank's death, what this rank saw is the best there is.
+    if (place_.rank != 0 && has_hung_up(peers_[0].socket.get())) return {VerdictKind::kPeerLost, obituary(0)};
+    return seen_here;
+  }
+}
+
+// Rank 0 may be the host of the store: it stays until the others have read the verdict there. Those who have died cannot, so
+// that the wait has an end.
+void TcpTransport::outlast_the_others(VerdictKind kind) {
+  const int readers = kind == VerdictKind::kMismatch ? ranks() : ranks() - 1;
+  const auto deadline = Clock::now() + std::chrono::seconds(1);
+  try {
+    while (store_->add("tcp/told", 0) < readers && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  } catch (const Error&) {
+    // Somebody else hosts the store and is gone: the others see that for themselves.
+  }
 }
 
 void TcpTransport::end(VerdictKind kind, const std::string& text) {
@@ -151,6 +180,8 @@ void TcpTransport::run_exchange() {
 std::string TcpTransport::name_of_rank(int rank) const {
   return fmt::format("rank {} (pid {})", rank, peers_[static_cast<std::size_t>(rank)].pid);
 }
+
+std::string TcpTransport::obituary(int rank) const { return name_of_rank(rank) + " died: its connection closed without a goodbye"; }
 
 std::unique_ptr<Transport> make_tcp_transport(const BackendContext& context) {
   return std::make_unique<TcpTransport>(context.place, context.store, connect_mesh(context));

@@ -48,9 +48,12 @@ class TcpTransport : public Transport {
   // The first verdict of any rank stands: it is agreed through the store. Hangs up on everybody, then throws it.
   [[noreturn]] void end(VerdictKind kind, const std::string& text);
   void declare(VerdictKind kind, const std::string& text);
+  Verdict agree(const Verdict& seen_here);
+  void outlast_the_others(VerdictKind kind);
   void say_goodbye() noexcept;
   std::byte* staging(int rank, std::size_t bytes_each);
   std::string name_of_rank(int rank) const;
+  std::string obituary(int rank) const;  // of a peer that died
   int ranks() const { return place_.world_size; }
 
   Place place_;

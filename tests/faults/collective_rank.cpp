@@ -1,0 +1,109 @@
+// One rank, for tests of faults: all-reduces whose sums are known, and on request one rank that goes wrong.
+//
+//   collective_rank steps=100 count=1000 fail_rank=1 fail_at=5 how=kill
+//
+// how: exit (code 3), throw, segv, kill, stop (SIGSTOP), stay_away, leave (ends well, early), other_count.
+// The exit code is run_main's. `pause_ms` slows the steps down so that a test can interfere, `linger_ms` delays the end.
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/core/error.h"
+
+namespace {
+
+using lockstep::Error;
+
+class Arguments {
+ public:
+  Arguments(int argc, char** argv) {
+    for (int i = 1; i < argc; ++i) {
+      const std::string argument = argv[i];
+      const auto equals = argument.find('=');
+      if (equals == std::string::npos) throw lockstep::InvalidArgument("'{}' is not name=value", argument);
+      values_[argument.substr(0, equals)] = argument.substr(equals + 1);
+    }
+  }
+  std::string text(const std::string& name) const {
+    const auto found = values_.find(name);
+    return found == values_.end() ? "" : found->second;
+  }
+  int number(const std::string& name, int otherwise) const {
+    const std::string value = text(name);
+    return value.empty() ? otherwise : std::stoi(value);
+  }
+
+ private:
+  std::map<std::string, std::string> values_;
+};
+
+[[noreturn]] void die_by(int signal) {
+  const rlimit no_core{0, 0};
+  ::setrlimit(RLIMIT_CORE, &no_core);
+  std::signal(signal, SIG_DFL);  // a sanitizer has its own handler
+  std::raise(signal);
+  std::abort();
+}
+
+// True: end well, now.
+bool go_wrong(const std::string& how) {
+  if (how == "exit") ::_exit(3);
+  if (how == "throw") throw Error("this rank has had enough");
+  if (how == "segv") die_by(SIGSEGV);
+  if (how == "kill") die_by(SIGKILL);
+  if (how == "stop") std::raise(SIGSTOP);
+  if (how == "stay_away") std::this_thread::sleep_for(std::chrono::minutes(10));
+  return how == "leave";
+}
+
+// Small whole numbers: their sums are exact in any order.
+float value_of(int rank, int step, std::size_t i) { return static_cast<float>((rank + 1) * (step % 7 + 1) + static_cast<int>(i % 13)); }
+
+void check_sum(const std::vector<float>& sums, int ranks, int step) {
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    float expected = 0;
+    for (int rank = 0; rank < ranks; ++rank) expected += value_of(rank, step, i);
+    if (sums[i] != expected) throw Error("step {}, element {}: {} instead of {}", step, i, sums[i], expected);
+  }
+}
+
+int run(int argc, char** argv) {
+  const Arguments arguments(argc, argv);
+  const auto group = lockstep::init_process_group();
+  const int rank = group->rank(), ranks = group->world_size();
+  const int steps = arguments.number("steps", 10);
+  const bool fails = arguments.number("fail_rank", -1) == rank;
+  const std::chrono::milliseconds pause(arguments.number("pause_ms", 0));
+  std::vector<float> data(static_cast<std::size_t>(arguments.number("count", 1000)));
+  for (int step = 0; step < steps; ++step) {
+    std::size_t count = data.size();
+    if (fails && step == arguments.number("fail_at", 0)) {
+      if (go_wrong(arguments.text("how"))) return 0;
+      if (arguments.text("how") == "other_count") --count;
+    }
+    for (std::size_t i = 0; i < data.size(); ++i) data[i] = value_of(rank, step, i);
+    group->all_reduce(data.data(), count, lockstep::DType::kFloat32);
+    check_sum(data, ranks, step);
+    if (step == 0) {
+      fmt::print("rank {} of {} is running\n", rank, ranks);
+      std::fflush(stdout);
+    }
+    std::this_thread::sleep_for(pause);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(arguments.number("linger_ms", 0)));
+  fmt::print("rank {} of {} did {} steps over {}\n", rank, ranks, steps, group->backend().transport());
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return lockstep::run_main("collective_rank", run, argc, argv); }

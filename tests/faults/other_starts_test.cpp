@@ -1,0 +1,215 @@
+// Every way to start ranks other than lockrun, with real processes: by hand, under mpirun, alone; and what can be wrong with each.
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "tests/faults/hand_job.h"
+
+namespace lockstep::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string line_of(int rank, int ranks, int steps, const char* transport) {
+  return "rank " + std::to_string(rank) + " of " + std::to_string(ranks) + " did " + std::to_string(steps) + " steps over " + transport;
+}
+
+TEST(Alone, IsRankZeroOfOne) {
+  Child alone(collective_rank({"steps=3"}));
+  EXPECT_EQ(alone.wait(), 0) << alone.errors();
+  EXPECT_THAT(alone.output(), HasSubstr("rank 0 of 1 did 3 steps"));
+}
+
+TEST(ByHand, FourRanksMeetAndAgree) {
+  for (const char* transport : {"shm", "tcp"}) {
+    HandJob job(4, {{"LOCKSTEP_TRANSPORT", transport}});
+    job.start_all({"steps=30", "count=12345"});
+    for (int rank = 0; rank < 4; ++rank) {
+      EXPECT_EQ(job[rank].wait(), 0) << job[rank].errors();
+      EXPECT_THAT(job[rank].output(), HasSubstr(line_of(rank, 4, 30, transport)));
+    }
+  }
+}
+
+TEST(ByHand, RankZeroMayComeLast) {
+  HandJob job(2);
+  Child& early = job.start(1, {"steps=3"});
+  std::this_thread::sleep_for(300ms);
+  EXPECT_EQ(early.alive().size(), 1u) << early.errors();
+  Child& late = job.start(0, {"steps=3"});
+  EXPECT_EQ(late.wait(), 0) << late.errors();
+  EXPECT_EQ(early.wait(), 0) << early.errors();
+}
+
+TEST(ByHand, ATokenFromAFileOrTheEnvironmentIsTheSame) {
+  const std::string path = ::testing::TempDir() + "lockstep-token-" + std::to_string(::getpid());
+  std::ofstream(path) << "a shared secret\n";
+  HandJob job(2);
+  job.start(0, {"steps=3"}, {{"LOCKSTEP_TOKEN_FILE", path}});
+  job.start(1, {"steps=3"}, {{"LOCKSTEP_TOKEN", "a shared secret"}});
+  EXPECT_EQ(job[0].wait(), 0) << job[0].errors();
+  EXPECT_EQ(job[1].wait(), 0) << job[1].errors();
+  std::filesystem::remove(path);
+}
+
+TEST(ByHand, AWrongTokenIsRefusedAndDoesNoHarm) {
+  HandJob job(2, {{"LOCKSTEP_TOKEN", "right"}});
+  job.start(0, {"steps=3"});
+  Child& stranger = job.start(1, {"steps=3"}, {{"LOCKSTEP_TOKEN", "wrong"}});
+  EXPECT_EQ(stranger.wait(), 1);
+  EXPECT_THAT(stranger.errors(), AllOf(HasSubstr("token was refused"), HasSubstr("127.0.0.1:" + job.port())));
+  Child& member = job.start(1, {"steps=3"});
+  EXPECT_EQ(member.wait(), 0) << member.errors();
+  EXPECT_EQ(job[0].wait(), 0) << job[0].errors();
+}
+
+TEST(ByHand, WithoutATokenTheStoreStaysOnLoopback) {
+  HandJob job(2, {{"MASTER_ADDR", "0.0.0.0"}});
+  job.start_all({"steps=3"});
+  for (const int rank : {0, 1}) {
+    EXPECT_EQ(job[rank].wait(), 1);
+    EXPECT_THAT(job[rank].errors(), AllOf(HasSubstr("LOCKSTEP_TOKEN"), HasSubstr("LOCKSTEP_INSECURE=1")));
+  }
+}
+
+TEST(ByHand, AStoreThatDoesNotAnswerIsNamed) {
+  HandJob job(2, {{"LOCKSTEP_STORE_TIMEOUT_S", "1"}});
+  Child& lonely = job.start(1, {"steps=3"});
+  EXPECT_EQ(lonely.wait(20s), 1);
+  EXPECT_THAT(lonely.errors(), HasSubstr("store at 127.0.0.1:" + job.port() + ": no answer within 1 s"));
+}
+
+TEST(ByHand, AMissingRankIsNamed) {
+  HandJob job(3, {{"LOCKSTEP_STORE_TIMEOUT_S", "2"}});
+  job.start(0, {"steps=3"});
+  job.start(2, {"steps=3"});
+  EXPECT_EQ(job[0].wait(20s), 1);
+  EXPECT_THAT(job[0].errors(), HasSubstr("rank 1 of 3 did not come"));
+  EXPECT_EQ(job[1].wait(20s), 1) << job[1].errors();
+}
+
+TEST(ByHand, ASecondProcessWithTheSameRankIsRefused) {
+  HandJob job(3);
+  job.start(0, {"steps=3"});
+  Child* twins[] = {&job.start(1, {"steps=3"}), nullptr};
+  twins[1] = &job.start(1, {"steps=3"});
+  // One of the two is refused while the other still waits for rank 2.
+  int refused = -1;
+  for (int tries = 0; refused < 0 && tries < 2000; ++tries) {
+    std::this_thread::sleep_for(5ms);
+    for (const int twin : {0, 1})
+      if (twins[twin]->alive().empty()) refused = twin;
+  }
+  ASSERT_GE(refused, 0) << "both run";
+  EXPECT_EQ(twins[refused]->wait(), 1);
+  EXPECT_THAT(twins[refused]->errors(), HasSubstr("rank 1 is taken: process " + std::to_string(twins[1 - refused]->pid())));
+  job.start(2, {"steps=3"});
+  for (const int started : {0, 2 - refused, 3}) EXPECT_EQ(job[started].wait(), 0) << job[started].errors();
+}
+
+TEST(ByHand, WorldSizesThatDifferAreAnError) {
+  HandJob job(2, {{"LOCKSTEP_STORE_TIMEOUT_S", "2"}});
+  job.start(0, {"steps=3"});
+  job.start(1, {"steps=3"}, {{"WORLD_SIZE", "3"}, {"LOCAL_WORLD_SIZE", "3"}});
+  for (const int rank : {0, 1}) EXPECT_EQ(job[rank].wait(20s), 1);
+  EXPECT_THAT(job[0].errors() + job[1].errors(), HasSubstr("WORLD_SIZE must be the same everywhere"));
+}
+
+TEST(ByHand, APortInUseIsNamed) {
+  HandJob first(2), second(2);
+  first.start(0, {"steps=3"});
+  first.start(1, {"steps=1000000", "pause_ms=10"});
+  ASSERT_TRUE(first[1].wait_for_output("is running")) << first[1].errors();
+  Child& intruder = second.start(0, {"steps=3"}, {{"MASTER_PORT", first.port()}});
+  EXPECT_EQ(intruder.wait(), 1);
+  EXPECT_THAT(intruder.errors(), HasSubstr("127.0.0.1:" + first.port()));
+}
+
+struct BrokenEnvironment {
+  const char* name;
+  Environment environment;
+  const char* named;  // in the message
+};
+
+class BrokenStart : public ::testing::TestWithParam<BrokenEnvironment> {};
+
+TEST_P(BrokenStart, IsAnErrorThatNamesTheVariable) {
+  Child rank(collective_rank({"steps=3"}), {.environment = GetParam().environment});
+  EXPECT_EQ(rank.wait(20s), 2) << rank.errors();
+  EXPECT_THAT(rank.errors(), HasSubstr(GetParam().named));
+  EXPECT_EQ(rank.output(), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Environment, BrokenStart,
+    ::testing::Values(BrokenEnvironment{"rank_alone", {{"RANK", "0"}}, "WORLD_SIZE"},
+                      BrokenEnvironment{"world_alone", {{"WORLD_SIZE", "2"}}, "RANK"},
+                      BrokenEnvironment{"no_number", {{"RANK", "0"}, {"WORLD_SIZE", "two"}}, "WORLD_SIZE"},
+                      BrokenEnvironment{"half_a_number", {{"RANK", "0"}, {"WORLD_SIZE", "2x"}}, "2x"},
+                      BrokenEnvironment{"rank_outside", {{"RANK", "2"}, {"WORLD_SIZE", "2"}}, "rank 2"},
+                      BrokenEnvironment{"negative", {{"RANK", "-1"}, {"WORLD_SIZE", "2"}}, "RANK"},
+                      BrokenEnvironment{"no_address", {{"RANK", "0"}, {"WORLD_SIZE", "2"}}, "MASTER_ADDR"},
+                      BrokenEnvironment{"no_port", {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}}, "MASTER_PORT"},
+                      BrokenEnvironment{"bad_port",
+                                        {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "99999"}},
+                                        "MASTER_PORT"},
+                      BrokenEnvironment{"no_token_file", {{"LOCKSTEP_TOKEN_FILE", "/does/not/exist"}}, "/does/not/exist"}),
+    [](const auto& tested) { return tested.param.name; });
+
+class Mpirun : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (std::system("command -v mpirun > /dev/null 2>&1") != 0) GTEST_SKIP() << "mpirun is not installed";
+  }
+  class Job : public Child {
+   public:
+    Job(int ranks, const std::vector<std::string>& arguments) : Child(command(ranks, arguments), {.environment = kAsRoot}) {}
+
+   private:
+    static std::vector<std::string> command(int ranks, const std::vector<std::string>& arguments) {
+      std::vector<std::string> words = {"mpirun", "--oversubscribe", "-n", std::to_string(ranks)};
+      for (const std::string& word : collective_rank(arguments)) words.push_back(word);
+      return words;
+    }
+    static inline const Environment kAsRoot = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}};
+  };
+};
+
+TEST_F(Mpirun, StartsAProgramAsItStands) {
+  Job job(3, {"steps=20"});
+  EXPECT_EQ(job.wait(), 0) << job.errors();
+  for (int rank = 0; rank < 3; ++rank) EXPECT_THAT(job.output(), HasSubstr(line_of(rank, 3, 20, "shm")));
+}
+
+TEST_F(Mpirun, OneRankIsAJobToo) {
+  Job job(1, {"steps=4"});
+  EXPECT_EQ(job.wait(), 0) << job.errors();
+  EXPECT_THAT(job.output(), HasSubstr("rank 0 of 1 did 4 steps"));
+}
+
+// Different counts would be a mismatch if a rank of one job came to the other's store.
+TEST_F(Mpirun, TwoJobsSideBySideDoNotMeet) {
+  Job first(2, {"steps=40", "count=100", "pause_ms=10"});
+  Job second(2, {"steps=30", "count=200", "pause_ms=10"});
+  EXPECT_EQ(first.wait(), 0) << first.errors();
+  EXPECT_EQ(second.wait(), 0) << second.errors();
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_THAT(first.output(), HasSubstr(line_of(rank, 2, 40, "shm")));
+    EXPECT_THAT(second.output(), HasSubstr(line_of(rank, 2, 30, "shm")));
+  }
+}
+
+TEST_F(Mpirun, ADeadRankEndsTheJob) {
+  Job job(3, {"steps=1000000", "fail_rank=2", "fail_at=50", "how=kill"});
+  EXPECT_GT(job.wait(), 0) << job.errors();
+  EXPECT_TRUE(job.nothing_left());
+}
+
+}  // namespace
+}  // namespace lockstep::testing

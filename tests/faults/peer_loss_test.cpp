@@ -1,0 +1,111 @@
+// A rank that dies, leaves or stays away in the middle of training: the others end soon, with a code and words that tell
+// whose fault it was, and nothing is left.
+#include <gmock/gmock.h>
+
+#include <csignal>
+
+#include "tests/faults/hand_job.h"
+
+namespace lockstep::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+constexpr int kPeerLost = 75;
+// Promised are 2 s; a loaded machine under a sanitizer gets more.
+constexpr auto kSoon = 10s;
+
+struct Death {
+  const char* how;
+  int code;
+};
+
+void PrintTo(const Death& death, std::ostream* out) { *out << death.how; }
+
+class PeerLoss : public ::testing::TestWithParam<std::tuple<const char*, Death>> {};
+
+TEST_P(PeerLoss, SurvivorsNameTheRankThatIsGone) {
+  const auto& [transport, death] = GetParam();
+  HandJob job(3, {{"LOCKSTEP_TRANSPORT", transport}});
+  job.start_all({"steps=1000000", "fail_rank=1", "fail_at=50", std::string("how=") + death.how});
+  EXPECT_EQ(job[1].wait(), death.code) << job[1].errors();
+  for (const int survivor : {0, 2}) {
+    EXPECT_EQ(job[survivor].wait(kSoon), kPeerLost) << job[survivor].errors();
+    EXPECT_THAT(job[survivor].errors(), HasSubstr("rank 1"));
+    // It had done its part of #50, the others may still have been reading.
+    EXPECT_THAT(job[survivor].errors(), AnyOf(HasSubstr("all_reduce #50"), HasSubstr("all_reduce #51")));
+  }
+  for (const int rank : {0, 1, 2}) EXPECT_TRUE(job[rank].nothing_left());
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryDeath, PeerLoss,
+                         ::testing::Combine(::testing::Values("shm", "tcp"),
+                                            ::testing::Values(Death{"kill", 128 + SIGKILL}, Death{"segv", 128 + SIGSEGV}, Death{"exit", 3},
+                                                              Death{"throw", 1}, Death{"leave", 0})),
+                         [](const auto& tested) { return std::string(std::get<0>(tested.param)) + "_" + std::get<1>(tested.param).how; });
+
+class Transports : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(EveryWire, Transports, ::testing::Values("shm", "tcp"),
+                         [](const auto& tested) { return std::string(tested.param); });
+
+// The host of the store is a rank like others: its death is noticed the same way.
+TEST_P(Transports, TheRankThatHostsTheStoreMayDieToo) {
+  HandJob job(3, {{"LOCKSTEP_TRANSPORT", GetParam()}});
+  job.start_all({"steps=1000000", "fail_rank=0", "fail_at=50", "how=kill"});
+  EXPECT_EQ(job[0].wait(), 128 + SIGKILL);
+  for (const int survivor : {1, 2}) {
+    EXPECT_EQ(job[survivor].wait(kSoon), kPeerLost) << job[survivor].errors();
+    EXPECT_THAT(job[survivor].errors(), HasSubstr("rank 0"));
+  }
+}
+
+TEST_P(Transports, AKillFromOutsideBetweenTwoStepsIsNoticed) {
+  HandJob job(2, {{"LOCKSTEP_TRANSPORT", GetParam()}});
+  job.start_all({"steps=1000000", "pause_ms=20"});
+  ASSERT_TRUE(job[0].wait_for_output("rank 0 of 2 is running")) << job[0].errors();
+  ASSERT_TRUE(job[1].wait_for_output("rank 1 of 2 is running")) << job[1].errors();
+  job[1].signal(SIGKILL);
+  EXPECT_EQ(job[1].wait(), 128 + SIGKILL);
+  EXPECT_EQ(job[0].wait(kSoon), kPeerLost);
+  EXPECT_THAT(job[0].errors(), HasSubstr("rank 1"));
+}
+
+TEST_P(Transports, AStoppedRankIsNamedAtTheDeadline) {
+  HandJob job(3, {{"LOCKSTEP_TRANSPORT", GetParam()}, {"LOCKSTEP_TIMEOUT_S", "2"}});
+  job.start_all({"steps=1000000", "fail_rank=2", "fail_at=50", "how=stop"});
+  for (const int waiting : {0, 1}) {
+    EXPECT_THAT(job[waiting].wait(2s + kSoon), AnyOf(1, kPeerLost)) << job[waiting].errors();
+    EXPECT_THAT(job[waiting].errors(), HasSubstr("rank 2"));
+    EXPECT_THAT(job[waiting].errors(), HasSubstr("all_reduce #51"));
+  }
+  EXPECT_EQ(job[2].alive().size(), 1u) << "it is stopped";
+}
+
+TEST_P(Transports, ARankThatStaysAwayIsNamedAtTheDeadline) {
+  HandJob job(2, {{"LOCKSTEP_TRANSPORT", GetParam()}, {"LOCKSTEP_TIMEOUT_S", "1"}});
+  job.start_all({"steps=1000000", "fail_rank=1", "fail_at=3", "how=stay_away"});
+  EXPECT_EQ(job[0].wait(1s + kSoon), 1) << job[0].errors();
+  EXPECT_THAT(job[0].errors(), HasSubstr("rank 1"));
+}
+
+TEST_P(Transports, RanksThatMakeDifferentCallsAllSayBothSides) {
+  HandJob job(3, {{"LOCKSTEP_TRANSPORT", GetParam()}});
+  job.start_all({"steps=1000000", "count=1000", "fail_rank=1", "fail_at=7", "how=other_count"});
+  for (const int rank : {0, 1, 2}) {
+    EXPECT_EQ(job[rank].wait(), 1) << job[rank].errors();
+    EXPECT_THAT(job[rank].errors(), HasSubstr("float32 x 1000"));
+    EXPECT_THAT(job[rank].errors(), HasSubstr("float32 x 999"));
+  }
+}
+
+// A rank that is done is not lost: the last one may take its time to save.
+TEST_P(Transports, AFinishedRankDisturbsNobody) {
+  HandJob job(3, {{"LOCKSTEP_TRANSPORT", GetParam()}});
+  for (const int rank : {0, 1, 2}) job.start(rank, {"steps=20", "linger_ms=" + std::to_string(rank == 0 ? 700 : 0)});
+  for (const int rank : {2, 1, 0}) EXPECT_EQ(job[rank].wait(), 0) << job[rank].errors();
+}
+
+}  // namespace
+}  // namespace lockstep::testing
