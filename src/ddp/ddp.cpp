@@ -1,5 +1,6 @@
 #include "lockstep/ddp/ddp.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "lockstep/autograd/engine.h"
@@ -12,11 +13,13 @@ namespace lockstep {
 
 namespace {
 
+// Each tensor once: a parameter under two names (tied weights) has one gradient.
 std::vector<NamedTensor> trainable(const nn::Module& module) {
   std::vector<NamedTensor> wanted;
-  for (NamedTensor& parameter : module.named_parameters())
-    if (requires_grad(parameter.tensor)) wanted.push_back(std::move(parameter));
-  if (wanted.empty()) throw InvalidArgument("DistributedDataParallel: the module has no parameter that requires a gradient");
+  for (NamedTensor& parameter : module.named_parameters()) {
+    const auto is_this = [&](const NamedTensor& other) { return other.tensor.is_same(parameter.tensor); };
+    if (requires_grad(parameter.tensor) && std::none_of(wanted.begin(), wanted.end(), is_this)) wanted.push_back(std::move(parameter));
+  }
   return wanted;
 }
 
@@ -26,6 +29,8 @@ std::vector<GradientInfo> describe_gradients(const std::vector<NamedTensor>& par
     gradients.push_back({name, static_cast<std::size_t>(tensor.count()), tensor.dtype(), tensor.device().kind()});
   return gradients;
 }
+
+bool wants_and_has_grad(const Tensor& parameter) { return requires_grad(parameter) && has_grad(parameter); }
 
 }  // namespace
 
@@ -38,6 +43,7 @@ class DistributedDataParallel::Impl {
         buffers_(module.named_buffers()),
         broadcast_buffers_(options.broadcast_buffers) {
     check_same_model(*group_, module);
+    if (parameters_.empty()) throw InvalidArgument("DistributedDataParallel: the module has no parameter that requires a gradient");
     broadcast_tensors(*group_, module.named_parameters(), "initial parameters");
     broadcast_tensors(*group_, buffers_, "initial buffers");
     reducer_ = std::make_unique<Reducer>(group_, describe_gradients(parameters_), ReducerOptions{options.caps, options.comm_hook});
@@ -52,7 +58,7 @@ class DistributedDataParallel::Impl {
     if (broadcast_buffers_ && module_.is_training() && synchronize && !buffers_.empty()) broadcast_tensors(*group_, buffers_, "buffers");
     Tensor result = module_(x);
     // A pass that reaches none of the parameters must reduce as well: the other ranks wait for it.
-    if (synchronize) at_end_of_backward_through(result, [this, alive = alive_] { finish_pass(*alive); });
+    at_end_of_backward_through(result, [this, alive = alive_] { finish_pass(*alive); });
     return result;
   }
 
@@ -77,8 +83,11 @@ class DistributedDataParallel::Impl {
 
   // Called for everything of ours that the pass went through, and for its first gradient: the first call counts.
   void finish_pass(bool alive) {
-    if (!alive || std::exchange(finished_pass_, backward_pass()) == backward_pass()) return;
+    if (!alive || !synchronize || std::exchange(finished_pass_, backward_pass()) == backward_pass()) return;
     if (begun_pass_ != finished_pass_ && reducer_->in_pass()) reducer_->abandon_pass();
+    // Not reached now, but by a pass under no_sync() before: that gradient waits to be averaged.
+    for (std::size_t i = 0; i < parameters_.size(); ++i)
+      if (!reducer_->is_ready(i) && wants_and_has_grad(parameters_[i].tensor)) reducer_->mark_ready(i);
     name_unused(reducer_->finish());
   }
 
@@ -86,7 +95,7 @@ class DistributedDataParallel::Impl {
     if (missing.empty()) return;
     std::string names;
     for (const std::size_t i : missing) {
-      mark_grad_written(parameters_[i].tensor);
+      if (requires_grad(parameters_[i].tensor)) mark_grad_written(parameters_[i].tensor);  // it may have been frozen since
       names += (names.empty() ? "'" : ", '") + parameters_[i].name + "'";
     }
     if (std::exchange(unused_named_, true)) return;

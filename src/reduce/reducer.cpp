@@ -51,8 +51,8 @@ class Reducer::Impl {
     if (place.ready)
       throw Error(
           "reducer: the gradient of '{}' was marked ready twice in one pass: was backward run twice without a step between (use no_sync() "
-          "for all but "
-          "the last), or is the parameter used by a second graph?",
+          "for "
+          "all but the last), or is the parameter used by a second graph?",
           gradients_[gradient].name);
     place.ready = true;
     Bucket& bucket = buckets_[place.bucket];
@@ -93,6 +93,7 @@ class Reducer::Impl {
     in_pass_ = false;
   }
 
+  bool is_ready(std::size_t gradient) const { return in_pass_ && place_of(gradient).ready; }
   bool in_pass() const { return in_pass_; }
   const std::vector<GradientInfo>& gradients() const { return gradients_; }
   const std::vector<BucketLayout>& layouts() const { return layouts_; }
@@ -171,6 +172,8 @@ void Reducer::mark_ready(std::size_t gradient) {
     throw;
   }
 }
+
+bool Reducer::is_ready(std::size_t gradient) const { return impl_->is_ready(gradient); }
 
 std::vector<std::size_t> Reducer::finish() {
   try {

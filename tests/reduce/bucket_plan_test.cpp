@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
+
 #include "lockstep/core/error.h"
 
 namespace lockstep {
@@ -44,6 +47,13 @@ TEST(BucketPlan, TypesAndDevicesHaveBucketsOfTheirOwnInTheOrderOfTheirLastGradie
   EXPECT_EQ(plan[2].device, DeviceKind::kCuda);
 }
 
+TEST(BucketPlan, TheTutorialNetworkByTheDefaultCaps) {
+  // conv1, conv2, local3, local4, softmax: weight and bias each. local3's weight is 3.5 MB, what comes after it 0.4 MB.
+  std::vector<GradientInfo> gradients;
+  for (const std::size_t count : {4800, 64, 102400, 64, 884736, 384, 73728, 192, 1920, 10}) gradients.push_back({"g", count});
+  EXPECT_EQ(buckets_of(gradients, {}), (Buckets{{9, 8, 7, 6, 5, 4}, {3, 2, 1, 0}}));
+}
+
 TEST(BucketPlan, SlotsAreAlignedDisjointAndCoverEveryGradientOnce) {
   std::vector<GradientInfo> gradients;
   for (std::size_t i = 0; i < 50; ++i) gradients.push_back({"g", (i * 37) % 101});
@@ -59,6 +69,35 @@ TEST(BucketPlan, SlotsAreAlignedDisjointAndCoverEveryGradientOnce) {
     EXPECT_LE(end, layout.bytes);
   }
   for (const int count : seen) EXPECT_EQ(count, 1);
+}
+
+TEST(BucketPlan, KeepsItsRulesOnRandomLists) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 300; ++round) {
+    std::vector<GradientInfo> gradients(random() % 40);
+    for (GradientInfo& g : gradients) g = {"g", random() % 2000, random() % 4 == 0 ? DType::kFloat64 : DType::kFloat32};
+    const BucketCaps caps{random() % 4096 + 1, random() % 16384 + 1};
+    std::vector<int> seen(gradients.size(), 0);
+    std::size_t last_of_previous = gradients.size();
+    for (const BucketLayout& bucket : plan_buckets(gradients, caps)) {
+      ASSERT_FALSE(bucket.slots.empty());
+      std::size_t end = 0, before = gradients.size();
+      for (const Slot& slot : bucket.slots) {
+        ++seen[slot.gradient];
+        EXPECT_EQ(gradients[slot.gradient].dtype, bucket.dtype);
+        EXPECT_LT(slot.gradient, before) << "reverse order within the bucket";
+        EXPECT_EQ(slot.offset, (end + 63) / 64 * 64) << "no overlap, no hole beyond the padding";
+        before = slot.gradient;
+        end = slot.offset + gradients[slot.gradient].bytes();
+      }
+      EXPECT_EQ(bucket.bytes, (end + 63) / 64 * 64);
+      EXPECT_LT(bucket.slots.back().offset, std::max(caps.first_bucket_bytes, caps.bucket_bytes))
+          << "only its last gradient exceeds the cap";
+      EXPECT_LT(bucket.slots.back().gradient, last_of_previous) << "numbered in the order of their last gradient";
+      last_of_previous = bucket.slots.back().gradient;
+    }
+    for (std::size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i], 1) << "gradient " << i;
+  }
 }
 
 TEST(BucketPlan, NothingGivesNothingAndCapsMustBePositive) {

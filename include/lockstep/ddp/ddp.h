@@ -37,7 +37,8 @@ class DistributedDataParallel {
 
   nn::Module& module() const;
   ProcessGroup& group() const;
-  std::vector<NamedTensor> parameters() const;  // the bare module's names
+  // What an optimizer takes: the parameters that want a gradient, each once, under the bare module's names.
+  std::vector<NamedTensor> parameters() const;
 
   // While one lives, backward adds to the local gradients and communicates nothing: gradient accumulation.
   class NoSync {

@@ -54,6 +54,7 @@ class Reducer {
   // Gradient i is final. Starts every bucket that is full, strictly in bucket order. Throws Error naming the gradient
   // when it was marked already in this pass, and what a failed collective threw.
   void mark_ready(std::size_t gradient);
+  bool is_ready(std::size_t gradient) const;  // was it marked in this pass?
 
   // Ends the pass: gradients that never came are set to zero and reduced as such (other ranks may have them), then
   // waits until all buckets are averaged (GPU: orders the default stream after them). Returns the indices of the
