@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "src/comm/socket.h"
 
 namespace lockstep::ring {
 
@@ -35,7 +36,7 @@ void watch(std::vector<pollfd> polls, const std::function<void(int)>& gone) {
 
 LifeWatch::LifeWatch(std::span<const int> lines, std::function<void(int)> gone) {
   if (std::all_of(lines.begin(), lines.end(), [](int fd) { return fd < 0; })) return;
-  stop_ = UniqueFd(eventfd(0, EFD_CLOEXEC));
+  stop_ = Fd(eventfd(0, EFD_CLOEXEC));
   if (!stop_) throw Error("ring: cannot watch the peers' processes: {}", std::strerror(errno));
   std::vector<pollfd> polls{{stop_.get(), POLLIN, 0}};
   for (const int fd : lines) polls.push_back({fd, 0, 0});  // a hang-up is reported without being asked for

@@ -5,7 +5,7 @@
 #include <span>
 #include <thread>
 
-#include "src/comm/ring/unique_fd.h"
+#include "src/comm/socket.h"
 
 namespace lockstep::ring {
 
@@ -19,7 +19,7 @@ class LifeWatch {
   LifeWatch& operator=(const LifeWatch&) = delete;
 
  private:
-  UniqueFd stop_;
+  Fd stop_;
   std::thread thread_;
 };
 

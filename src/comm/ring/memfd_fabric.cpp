@@ -14,6 +14,7 @@
 #include "src/comm/ring/control_block.h"
 #include "src/comm/ring/token_proof.h"
 #include "src/comm/ring/unix_link.h"
+#include "src/comm/socket.h"
 
 namespace lockstep::ring {
 
@@ -37,8 +38,8 @@ class MemfdSegment : public SharedSegment {
 };
 
 // Sealed in its size: a peer that shrank it would make the others crash at the next access.
-UniqueFd make_memfd(std::size_t bytes) {
-  UniqueFd fd(memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+Fd make_memfd(std::size_t bytes) {
+  Fd fd(memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
       fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     throw Error("cannot make {} bytes of shared memory: {}", bytes, std::strerror(errno));
@@ -50,19 +51,19 @@ std::span<const std::byte> bytes_of(const std::string& text) { return std::as_by
 // A pipe whose writing end only this process holds: when it is gone, the readers' ends hang up. Peers need no process
 // ids for that, which mean nothing in another pid namespace.
 struct LifeLine {
-  UniqueFd read, write;
+  Fd read, write;
 };
 LifeLine make_life_line() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw Error("cannot make a pipe: {}", std::strerror(errno));
-  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+  return {Fd(ends[0]), Fd(ends[1])};
 }
 
 class MemfdFabric : public LocalFabric {
  public:
-  MemfdFabric(int rank, std::vector<UnixLink> links, std::vector<UniqueFd> peer_lines, UniqueFd own_line)
+  MemfdFabric(int rank, std::vector<UnixLink> links, std::vector<Fd> peer_lines, Fd own_line)
       : rank_(rank), links_(std::move(links)), peer_lines_(std::move(peer_lines)), own_line_(std::move(own_line)) {
-    for (const UniqueFd& line : peer_lines_) watched_.push_back(line.get());
+    for (const Fd& line : peer_lines_) watched_.push_back(line.get());
   }
 
   std::shared_ptr<SharedSegment> share(std::size_t bytes, std::chrono::milliseconds timeout) override {
@@ -70,12 +71,12 @@ class MemfdFabric : public LocalFabric {
     return rank_ == 0 ? give(bytes, deadline) : take(bytes, deadline);
   }
   std::span<const int> life_lines() const override { return watched_; }
-  void close() noexcept override { own_line_.reset(); }
+  void close() noexcept override { own_line_ = Fd(); }
 
  private:
   // A message without a descriptor carries the reason why there is none.
   std::shared_ptr<SharedSegment> give(std::size_t bytes, Deadline deadline) {
-    UniqueFd fd;
+    Fd fd;
     std::string message = "segment";
     try {
       fd = make_memfd(bytes);
@@ -89,16 +90,16 @@ class MemfdFabric : public LocalFabric {
   }
 
   std::shared_ptr<SharedSegment> take(std::size_t bytes, Deadline deadline) {
-    UniqueFd fd;
+    Fd fd;
     const auto message = links_[0].receive(512, &fd, deadline);
     if (!fd) throw Error("rank 0: {}", std::string_view(reinterpret_cast<const char*>(message.data()), message.size()));
     return std::make_shared<MemfdSegment>(fd.get(), bytes);
   }
 
   int rank_;
-  std::vector<UnixLink> links_;       // by rank: rank 0 has one to each, each has one to rank 0
-  std::vector<UniqueFd> peer_lines_;  // by rank; none for this rank
-  UniqueFd own_line_;
+  std::vector<UnixLink> links_;  // by rank: rank 0 has one to each, each has one to rank 0
+  std::vector<Fd> peer_lines_;   // by rank; none for this rank
+  Fd own_line_;
   std::vector<int> watched_;
 };
 
@@ -109,11 +110,11 @@ struct Hello {
   crypto::Digest proof;
 };
 
-UnixLink welcome_one(const UniqueFd& listener, const BackendContext& context, std::vector<UniqueFd>& lines, int& rank, Deadline deadline) {
+UnixLink welcome_one(const Fd& listener, const BackendContext& context, std::vector<Fd>& lines, int& rank, Deadline deadline) {
   UnixLink link{accept_own_user(listener.get(), deadline), "a connecting rank"};
   const Nonce nonce = make_nonce();
   link.send(nonce, -1, deadline);
-  UniqueFd line;
+  Fd line;
   const auto message = link.receive(sizeof(Hello), &line, deadline);
   Hello hello;
   if (message.size() != sizeof hello) throw Error("a connection to rank 0's abstract socket spoke another protocol");
@@ -129,11 +130,11 @@ UnixLink welcome_one(const UniqueFd& listener, const BackendContext& context, st
   return link;
 }
 
-std::unique_ptr<LocalFabric> welcome_all(const UniqueFd& listener, const BackendContext& context, Deadline deadline) {
+std::unique_ptr<LocalFabric> welcome_all(const Fd& listener, const BackendContext& context, Deadline deadline) {
   const auto n = static_cast<std::size_t>(context.place.world_size);
   LifeLine own = make_life_line();
   std::vector<UnixLink> links(n);
-  std::vector<UniqueFd> lines(n);
+  std::vector<Fd> lines(n);
   for (std::size_t count = 1; count < n; ++count) {
     int rank = 0;
     UnixLink link = welcome_one(listener, context, lines, rank, deadline);
@@ -145,7 +146,7 @@ std::unique_ptr<LocalFabric> welcome_all(const UniqueFd& listener, const Backend
   return std::make_unique<MemfdFabric>(0, std::move(links), std::move(lines), std::move(own.write));
 }
 
-std::unique_ptr<LocalFabric> join(UniqueFd socket, const BackendContext& context, Deadline deadline) {
+std::unique_ptr<LocalFabric> join(Fd socket, const BackendContext& context, Deadline deadline) {
   const auto n = static_cast<std::size_t>(context.place.world_size);
   const int rank = context.place.rank;
   LifeLine own = make_life_line();
@@ -164,7 +165,7 @@ std::unique_ptr<LocalFabric> join(UniqueFd socket, const BackendContext& context
   if (proof.size() == sizeof answer) std::memcpy(answer.data(), proof.data(), sizeof answer);
   if (!is_proven(answer, context.token, Role::kAcceptor, hello.nonce, nonce, 0))
     throw Error("what answers as rank 0 could not prove that it knows the job's token");
-  std::vector<UniqueFd> lines(n);
+  std::vector<Fd> lines(n);
   for (std::size_t of = 0; of < n; ++of) {
     if (static_cast<int>(of) == rank) continue;
     link.receive(16, &lines[of], deadline);
@@ -205,7 +206,7 @@ std::string reason_of_failure(Attempt&& attempt) {
 LocalMeeting meet_on_this_machine(const BackendContext& context) {
   const Deadline deadline = Clock::now() + context.store_timeout;
   const bool is_first = context.place.rank == 0;
-  UniqueFd socket;  // rank 0's listener, the others' connection
+  Fd socket;  // rank 0's listener, the others' connection
   std::string failure = reason_of_failure([&] {
     if (!is_first) {
       const std::string name = context.store->get("shm/name", context.store_timeout);
@@ -227,7 +228,7 @@ LocalMeeting meet_on_this_machine(const BackendContext& context) {
     meeting.fabric = is_first ? welcome_all(socket, context, deadline) : join(std::move(socket), context, deadline);
     meeting.control = meeting.fabric->share(ControlLayout::bytes(context.place.world_size), context.store_timeout);
   });
-  socket.reset();  // first: who still waits for rank 0 hears at once that it gave up
+  socket = Fd();  // first: who still waits for rank 0 hears at once that it gave up
   if (!failure.empty()) meeting.fabric.reset();
   meeting.refusal = agree(context, "mapped", failure);
   if (!meeting.refusal.empty()) meeting = {nullptr, nullptr, meeting.refusal};

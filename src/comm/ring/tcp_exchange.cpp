@@ -115,14 +115,13 @@ void TcpExchange::wait(std::chrono::steady_clock::time_point deadline) {
     polls_[static_cast<std::size_t>(peer)] = {peer == rank_ || (finished && !each.watched) ? -1 : socket_of(peer),
                                               finished ? static_cast<short>(POLLRDHUP) : events, 0};
   }
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
-  if (left < 0) report_late();
-  const int ready = poll(polls_.data(), polls_.size(), static_cast<int>(std::clamp<long>(left + 1, 1, 1'000'000)));
+  const int ready = poll(polls_.data(), polls_.size(), remaining_ms(deadline));
+  if (std::chrono::steady_clock::now() > deadline) report_late();
   if (ready < 0 && errno != EINTR) throw Error("ring: poll: {}", std::strerror(errno));
-  for (int peer = 0; ready > 0 && peer < static_cast<int>(channels_.size()); ++peer) {
-    const pollfd& item = polls_[static_cast<std::size_t>(peer)];
-    if (item.revents != 0 && item.events == POLLRDHUP) look_at_finished(peer);
-  }
+  const bool can_move = std::any_of(polls_.begin(), polls_.end(), [](const pollfd& p) { return p.revents != 0 && p.events != POLLRDHUP; });
+  if (ready <= 0 || can_move) return;  // what can still be finished comes before bad news
+  for (int peer = 0; peer < static_cast<int>(channels_.size()); ++peer)
+    if (polls_[static_cast<std::size_t>(peer)].revents != 0) look_at_finished(peer);
 }
 
 // A peer whose part in this exchange is over hung up. Unread data is a goodbye, or belongs to the next exchange.

@@ -1,6 +1,11 @@
 #include "src/comm/ring/tcp_mesh.h"
 
 #include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <type_traits>
@@ -9,8 +14,8 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
-#include "src/comm/ring/tcp_socket.h"
 #include "src/comm/ring/token_proof.h"
+#include "src/comm/socket.h"
 
 namespace lockstep::ring {
 
@@ -37,15 +42,30 @@ struct AcceptorHello {
   crypto::Digest proof;
 };
 
-template <typename T>
-void send_value(int socket, const T& value, Deadline deadline) {
-  static_assert(std::has_unique_object_representations_v<T>);
-  tcp_send_all(socket, std::as_bytes(std::span(&value, 1)), deadline);
+// A machine that vanishes says nothing: probes find out within 10 s, whether or not data is under way.
+void configure(int socket) {
+  const auto set = [&](int level, int option, int value) { setsockopt(socket, level, option, &value, sizeof value); };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 3);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 9000);
+}
+
+void must(IoResult result) {
+  if (result == IoResult::kClosed) throw Error("it closed the connection in the handshake; does it know another token?");
+  if (result == IoResult::kTimeout) throw Error("no answer in time");
 }
 template <typename T>
-T receive_value(int socket, Deadline deadline) {
+void send_value(const Fd& socket, const T& value, Deadline deadline) {
+  static_assert(std::has_unique_object_representations_v<T>);
+  must(send_all(socket.get(), std::as_bytes(std::span(&value, 1)), deadline));
+}
+template <typename T>
+T receive_value(const Fd& socket, Deadline deadline) {
   T value;
-  tcp_receive_all(socket, std::as_writable_bytes(std::span(&value, 1)), deadline);
+  must(receive_all(socket.get(), std::as_writable_bytes(std::span(&value, 1)), deadline));
   return value;
 }
 
@@ -56,14 +76,17 @@ TcpPeer connect_to(int peer, const BackendContext& context, Deadline deadline) {
     const std::size_t space = address.rfind(' ');
     if (space == std::string::npos) throw Error("its address is damaged");
     const long port = env::parse_integer("port", address.substr(space + 1), 1, 65535);
-    UniqueFd socket = tcp_connect(address.substr(0, space), static_cast<std::uint16_t>(port), deadline);
+    std::string why;
+    Fd socket = try_connect_tcp(address.substr(0, space), static_cast<std::uint16_t>(port), deadline, why);
+    if (!socket) throw Error("{}", why);
+    configure(socket.get());
     const ConnectorHello mine{kMagic, static_cast<std::uint32_t>(rank), getpid(), make_nonce()};
-    send_value(socket.get(), mine, deadline);
-    const auto theirs = receive_value<AcceptorHello>(socket.get(), deadline);
+    send_value(socket, mine, deadline);
+    const auto theirs = receive_value<AcceptorHello>(socket, deadline);
     if (theirs.magic != kMagic || theirs.rank != static_cast<std::uint32_t>(peer) ||
         !is_proven(theirs.proof, context.token, Role::kAcceptor, mine.nonce, theirs.nonce, peer))
       throw Error("it could not prove that it knows the job's token");
-    send_value(socket.get(), prove(context.token, Role::kConnector, mine.nonce, theirs.nonce, rank), deadline);
+    send_value(socket, prove(context.token, Role::kConnector, mine.nonce, theirs.nonce, rank), deadline);
     return {std::move(socket), theirs.pid};
   } catch (const Error& error) {
     throw RendezvousError("ring: rank {} cannot reach rank {} at {}: {}", rank, peer, address, error.what());
@@ -71,14 +94,14 @@ TcpPeer connect_to(int peer, const BackendContext& context, Deadline deadline) {
 }
 
 // Returns the rank that connected; -1: somebody who is none, or one that is here already.
-int welcome_one(UniqueFd socket, const BackendContext& context, std::vector<TcpPeer>& peers, Deadline deadline) {
+int welcome_one(Fd socket, const BackendContext& context, std::vector<TcpPeer>& peers, Deadline deadline) {
   const int rank = context.place.rank;
-  const auto theirs = receive_value<ConnectorHello>(socket.get(), deadline);
+  const auto theirs = receive_value<ConnectorHello>(socket, deadline);
   if (theirs.magic != kMagic || theirs.rank <= static_cast<std::uint32_t>(rank) || theirs.rank >= peers.size()) return -1;
   AcceptorHello mine{kMagic, static_cast<std::uint32_t>(rank), getpid(), make_nonce(), {}};
   mine.proof = prove(context.token, Role::kAcceptor, theirs.nonce, mine.nonce, rank);
-  send_value(socket.get(), mine, deadline);
-  const auto proof = receive_value<crypto::Digest>(socket.get(), deadline);
+  send_value(socket, mine, deadline);
+  const auto proof = receive_value<crypto::Digest>(socket, deadline);
   const int peer = static_cast<int>(theirs.rank);
   if (!is_proven(proof, context.token, Role::kConnector, theirs.nonce, mine.nonce, peer)) return -1;
   if (peers[theirs.rank].socket) return -1;
@@ -93,16 +116,16 @@ std::string missing_ranks(const std::vector<TcpPeer>& peers, int after) {
   return text;
 }
 
-void welcome_higher_ranks(const UniqueFd& listener, const BackendContext& context, std::vector<TcpPeer>& peers, Deadline deadline) {
+void welcome_higher_ranks(const Fd& listener, const BackendContext& context, std::vector<TcpPeer>& peers, Deadline deadline) {
   const int rank = context.place.rank;
   for (int missing = context.place.world_size - 1 - rank; missing > 0;) {
-    UniqueFd socket;
-    try {
-      socket = tcp_accept(listener.get(), deadline);
-    } catch (const Error& error) {
-      throw RendezvousError("ring: rank {} waited on {} for ranks {}: {}", rank, context.advertise_address, missing_ranks(peers, rank),
-                            error.what());
-    }
+    pollfd entry{listener.get(), POLLIN, 0};
+    if (poll(&entry, 1, remaining_ms(deadline)) == 0)
+      throw RendezvousError("ring: rank {} waited on {} for ranks {}, which did not connect in time", rank, context.advertise_address,
+                            missing_ranks(peers, rank));
+    Fd socket(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) continue;  // gone again
+    configure(socket.get());
     try {
       if (welcome_one(std::move(socket), context, peers, std::min(deadline, Clock::now() + kHandshakeTime)) >= 0)
         --missing;
@@ -124,14 +147,9 @@ std::vector<TcpPeer> connect_mesh(const BackendContext& context) {
   std::vector<TcpPeer> peers(static_cast<std::size_t>(context.place.world_size));
   peers[static_cast<std::size_t>(rank)].pid = getpid();
   if (context.place.world_size == 1) return peers;
-  std::uint16_t port = 0;
-  UniqueFd listener;
-  try {
-    listener = tcp_listen(context.advertise_address, port);
-  } catch (const Error& error) {
-    throw RendezvousError("ring: rank {}: {}", rank, error.what());
-  }
-  context.store->set(fmt::format("tcp/address/{}", rank), fmt::format("{} {}", context.advertise_address, port));
+  const Fd listener = listen_tcp(context.advertise_address, 0);
+  context.store->set(fmt::format("tcp/address/{}", rank),
+                     fmt::format("{} {}", context.advertise_address, local_endpoint(listener.get()).port));
   for (int peer = 0; peer < rank; ++peer) peers[static_cast<std::size_t>(peer)] = connect_to(peer, context, deadline);
   welcome_higher_ranks(listener, context, peers, deadline);
   return peers;

@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "lockstep/comm/backend.h"
-#include "src/comm/ring/unique_fd.h"
+#include "src/comm/socket.h"
 
 namespace lockstep::ring {
 
 struct TcpPeer {
-  UniqueFd socket;  // non-blocking, without Nagle's delay; none for this rank itself
+  Fd socket;  // non-blocking, without Nagle's delay; none for this rank itself
   std::int32_t pid = 0;
 };
 

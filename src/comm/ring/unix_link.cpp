@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "lockstep/core/error.h"
+#include "src/comm/socket.h"
 
 namespace lockstep::ring {
 
@@ -22,12 +23,10 @@ std::string errno_text() { return std::strerror(errno); }
 // True when the socket is ready, false at the deadline.
 bool wait_for(int fd, short events, Deadline deadline) {
   while (true) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
     pollfd item{fd, events, 0};
-    const int ready = poll(&item, 1, static_cast<int>(std::clamp<long>(left + 1, 0, 1'000'000)));
-    if (ready > 0) return true;
-    if (ready == 0 && left <= 0) return false;
-    if (ready < 0 && errno != EINTR) throw Error("poll: {}", errno_text());
+    const int ready = poll(&item, 1, remaining_ms(deadline));
+    if (ready >= 0) return ready > 0;
+    if (errno != EINTR) throw Error("poll: {}", errno_text());
   }
 }
 
@@ -68,7 +67,7 @@ void UnixLink::send(std::span<const std::byte> message, int fd, Deadline deadlin
   }
 }
 
-std::vector<std::byte> UnixLink::receive(std::size_t limit, UniqueFd* fd, Deadline deadline) const {
+std::vector<std::byte> UnixLink::receive(std::size_t limit, Fd* fd, Deadline deadline) const {
   if (!wait_for(socket.get(), POLLIN, deadline)) throw Error("{} does not answer in time", peer);
   std::vector<std::byte> message(limit);
   iovec part{message.data(), message.size()};
@@ -82,12 +81,12 @@ std::vector<std::byte> UnixLink::receive(std::size_t limit, UniqueFd* fd, Deadli
   do length = recvmsg(socket.get(), &header, MSG_CMSG_CLOEXEC);
   while (length < 0 && errno == EINTR);
   if (length < 0) throw Error("cannot receive from {}: {}", peer, errno_text());
-  UniqueFd received;
+  Fd received;
   for (cmsghdr* item = CMSG_FIRSTHDR(&header); item != nullptr; item = CMSG_NXTHDR(&header, item)) {
     if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
     int number;
     std::memcpy(&number, CMSG_DATA(item), sizeof number);
-    received = UniqueFd(number);
+    received = Fd(number);
   }
   if (length == 0) throw Error("{} has closed the connection", peer);
   if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) throw Error("{} sent a message that does not fit", peer);
@@ -96,8 +95,8 @@ std::vector<std::byte> UnixLink::receive(std::size_t limit, UniqueFd* fd, Deadli
   return message;
 }
 
-UniqueFd listen_on_abstract_name(const std::string& name) {
-  UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+Fd listen_on_abstract_name(const std::string& name) {
+  Fd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   socklen_t length;
   const sockaddr_un address = abstract_address(name, length);
   if (!listener || bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 || listen(listener.get(), SOMAXCONN) != 0)
@@ -105,8 +104,8 @@ UniqueFd listen_on_abstract_name(const std::string& name) {
   return listener;
 }
 
-UniqueFd connect_to_abstract_name(const std::string& name) {
-  UniqueFd link(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+Fd connect_to_abstract_name(const std::string& name) {
+  Fd link(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   socklen_t length;
   const sockaddr_un address = abstract_address(name, length);
   if (!link || connect(link.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
@@ -114,9 +113,9 @@ UniqueFd connect_to_abstract_name(const std::string& name) {
   return link;
 }
 
-UniqueFd accept_own_user(int listener, Deadline deadline) {
+Fd accept_own_user(int listener, Deadline deadline) {
   while (wait_for(listener, POLLIN, deadline)) {
-    UniqueFd link(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+    Fd link(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
     if (!link) continue;  // gone again
     ucred peer{};
     socklen_t length = sizeof peer;

@@ -7,27 +7,25 @@
 #include <string>
 #include <vector>
 
-#include "src/comm/ring/unique_fd.h"
+#include "src/comm/socket.h"
 
 namespace lockstep::ring {
 
-using Deadline = std::chrono::steady_clock::time_point;
-
 // All throw Error that says what failed; `peer` names the other side in it.
 struct UnixLink {
-  UniqueFd socket;
+  Fd socket;
   std::string peer;
 
   // `fd` >= 0 is handed over with the message.
   void send(std::span<const std::byte> message, int fd, Deadline deadline) const;
   // A message of at most `limit` bytes; the descriptor that came with it, if any.
-  std::vector<std::byte> receive(std::size_t limit, UniqueFd* fd, Deadline deadline) const;
+  std::vector<std::byte> receive(std::size_t limit, Fd* fd, Deadline deadline) const;
 };
 
 // Listens on a name of the abstract namespace, which belongs to this machine (to its network namespace).
-UniqueFd listen_on_abstract_name(const std::string& name);
-UniqueFd connect_to_abstract_name(const std::string& name);
+Fd listen_on_abstract_name(const std::string& name);
+Fd connect_to_abstract_name(const std::string& name);
 // The next connection of a process of this user; others are turned away.
-UniqueFd accept_own_user(int listener, Deadline deadline);
+Fd accept_own_user(int listener, Deadline deadline);
 
 }  // namespace lockstep::ring

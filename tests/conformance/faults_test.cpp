@@ -1,0 +1,263 @@
+// What goes wrong must be named, on every rank, in time: disagreements, absence, goodbyes, deaths, wrong tokens.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+
+#include "tests/conformance/forked_ranks.h"
+#include "tests/conformance/ranks.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class Faults : public ::testing::TestWithParam<Wire> {
+ protected:
+  GroupSpec spec(int ranks) const { return {.wire = GetParam(), .ranks = ranks}; }
+};
+
+// Rank 1 of 3 calls something else than the others.
+void expect_mismatch(const GroupSpec& spec, const std::function<void(Rank&, void*)>& call, const std::string& one,
+                     const std::string& other) {
+  const auto outcomes = outcomes_of_threads(spec, [&](Rank& rank) {
+    std::vector<std::byte> data(40000);
+    rank.barrier();
+    call(rank, data.data());
+  });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.kind, "mismatch") << outcome.text;
+    EXPECT_THAT(outcome.text, AllOf(HasSubstr(one), HasSubstr(other)));
+  }
+}
+
+TEST_P(Faults, AnotherOperationIsNamedOnAllRanks) {
+  expect_mismatch(
+      spec(3),
+      [](Rank& rank, void* data) { rank.rank() == 1 ? rank.broadcast(data, 100, DType::kFloat32, 0) : rank.all_reduce(data, 100); },
+      "all_reduce #2 (float32 x 100, sum)", "rank 1: broadcast #2 (float32 x 100, root 0)");
+}
+
+TEST_P(Faults, AnotherCountIsNamedOnAllRanks) {
+  expect_mismatch(
+      spec(3), [](Rank& rank, void* data) { rank.all_reduce(data, rank.rank() == 1 ? 10000 : 100); }, "float32 x 100,",
+      "rank 1: all_reduce #2 (float32 x 10000, sum)");
+}
+
+TEST_P(Faults, AnotherTypeOrReductionIsNamedOnAllRanks) {
+  expect_mismatch(
+      spec(3), [](Rank& rank, void* data) { rank.all_reduce(data, 64, rank.rank() == 1 ? DType::kInt32 : DType::kFloat32); },
+      "float32 x 64", "rank 1: all_reduce #2 (int32 x 64, sum)");
+  expect_mismatch(
+      spec(3),
+      [](Rank& rank, void* data) { rank.all_reduce(data, 64, DType::kFloat32, rank.rank() == 1 ? ReduceOp::kMax : ReduceOp::kSum); },
+      "float32 x 64, sum", "rank 1: all_reduce #2 (float32 x 64, max)");
+}
+
+TEST_P(Faults, AnotherPurposeIsNamedOnAllRanks) {
+  expect_mismatch(
+      spec(3),
+      [](Rank& rank, void* data) {
+        Operation call = rank.reduction(data, 64, DType::kFloat32, ReduceOp::kSum);
+        call.purpose = {"bucket", rank.rank() == 1 ? 4 : 2};
+        call.signature.purpose_index = call.purpose.index;
+        rank.backend().run(call);
+      },
+      "(bucket 2, float32 x 64, sum)", "rank 1: all_reduce #2 (bucket 4, float32 x 64, sum)");
+}
+
+TEST_P(Faults, AnotherSizeOfRegisteredMemoryIsNamedOnAllRanks) {
+  expect_mismatch(
+      spec(3), [](Rank& rank, void*) { rank.backend().allocate(rank.rank() == 1 ? 8192 : 4096); }, "allocate #1 (4096 bytes)",
+      "rank 1: allocate #1 (8192 bytes)");
+}
+
+TEST_P(Faults, AfterAFailureTheGroupIsOver) {
+  const auto outcomes = outcomes_of_threads(spec(2), [&](Rank& rank) {
+    float data[100] = {};
+    EXPECT_EQ(outcome_of([&] { rank.all_reduce(data, rank.rank() == 0 ? 100 : 99); }).kind, "mismatch");
+    rank.all_reduce(data, 100);
+  });
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.kind, "mismatch") << outcome.text;
+}
+
+TEST_P(Faults, ARankThatStaysAwayIsNamedAtTheDeadline) {
+  const auto outcomes = outcomes_of_threads(spec(3), [&](Rank& rank) {
+    std::vector<float> data(50000);
+    rank.all_reduce(data.data(), data.size());
+    rank.set_timeout(milliseconds(300));
+    if (rank.rank() == 2) std::this_thread::sleep_for(milliseconds(900));
+    const auto start = std::chrono::steady_clock::now();
+    const Outcome outcome = outcome_of([&] { rank.all_reduce(data.data(), data.size()); });
+    const auto took = std::chrono::steady_clock::now() - start;
+    EXPECT_EQ(outcome.kind, "timeout") << outcome.text;
+    EXPECT_THAT(outcome.text, AllOf(HasSubstr("all_reduce #2 (float32 x 50000, sum): "), HasSubstr("for rank 2 (pid "),
+                                    HasSubstr("did not arrive"), HasSubstr("waited 0.3 s")));
+    EXPECT_GE(took, milliseconds(rank.rank() == 2 ? 0 : 290));
+    EXPECT_LT(took, std::chrono::seconds(10));
+  });
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.kind, "none") << outcome.text;
+}
+
+TEST_P(Faults, ARankThatHasFinishedMayGoFirst) {
+  run_threads(spec(4), [](Rank& rank) {
+    for (int i = 0; i < 20; ++i) rank.barrier();
+    std::this_thread::sleep_for(milliseconds(15 * rank.rank()));
+  });
+}
+
+TEST_P(Faults, ARankThatLeftIsNamedWhenItIsNeeded) {
+  const auto outcomes = outcomes_of_threads(spec(3), [](Rank& rank) {
+    rank.barrier();
+    if (rank.rank() == 1) return;
+    rank.barrier();
+  });
+  EXPECT_EQ(outcomes[1].kind, "none") << outcomes[1].text;
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(outcomes[static_cast<std::size_t>(rank)].kind, "peer lost");
+    EXPECT_THAT(outcomes[static_cast<std::size_t>(rank)].text,
+                AllOf(HasSubstr("barrier #2: rank 1 (pid "), HasSubstr("has left the group")));
+  }
+}
+
+TEST_P(Faults, AbortWakesAllRanks) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto outcomes = outcomes_of_threads(spec(3), [](Rank& rank) {
+    rank.barrier();
+    if (rank.rank() == 2) {
+      std::this_thread::sleep_for(milliseconds(50));
+      rank.backend().abort("the loss is not finite");
+    }
+    std::vector<float> data(20000);
+    rank.all_reduce(data.data(), data.size());
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.kind, "peer lost") << outcome.text;
+    EXPECT_THAT(outcome.text, AllOf(HasSubstr("all_reduce #2"), HasSubstr("rank 2 aborted the group: the loss is not finite")));
+  }
+}
+
+TEST_P(Faults, WorkThrowsWhatEndedIt) {
+  const auto outcomes = outcomes_of_threads(spec(2), [](Rank& rank) {
+    rank.barrier();
+    if (rank.rank() == 1) return;
+    std::vector<float> data(20000);
+    const Work first = rank.backend().start(rank.reduction(data.data(), data.size(), DType::kFloat32, ReduceOp::kSum));
+    const Work second = rank.backend().start(rank.reduction(data.data(), data.size(), DType::kFloat32, ReduceOp::kSum));
+    EXPECT_EQ(outcome_of([&] { second.wait(); }).kind, "peer lost");
+    first.wait();
+  });
+  EXPECT_EQ(outcomes[0].kind, "peer lost") << outcomes[0].text;
+  EXPECT_THAT(outcomes[0].text, HasSubstr("rank 1 (pid "));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ring, Faults, ::testing::Values(Wire::kThreads, Wire::kMemfd, Wire::kTcp),
+                         [](const ::testing::TestParamInfo<Wire>& tested) { return std::string(name_of(tested.param)); });
+
+// -- with processes
+
+class Deaths : public ::testing::TestWithParam<Wire> {};
+
+TEST_P(Deaths, AKilledRankIsNamedByTheSurvivorsWithinTwoSeconds) {
+  for (const int victim : {2, 0}) {
+    const auto reports = run_processes({.wire = GetParam(), .ranks = 3}, [&](Rank& rank, RankReport& report) {
+      const Buffer registered = rank.backend().allocate(400000);
+      std::vector<float> plain(100000);
+      for (int step = 0;; ++step) {
+        if (rank.rank() == victim && step == 50) {
+          report.stamp();
+          raise(SIGKILL);
+        }
+        rank.all_reduce(registered.data(), 100000);
+        rank.all_reduce(plain.data(), plain.size());
+        rank.all_reduce(plain.data(), 1);
+      }
+    });
+    EXPECT_EQ(reports[static_cast<std::size_t>(victim)].signal, SIGKILL);
+    for (const RankReport& report : reports) {
+      if (report.signal != 0) continue;
+      EXPECT_EQ(report.kind(), "peer lost") << report.text();
+      EXPECT_THAT(report.text(), AllOf(HasSubstr("all_reduce #"), HasSubstr("float32 x "),
+                                       HasSubstr("rank " + std::to_string(victim) + " (pid "), HasSubstr("died")));
+      EXPECT_LT(report.seconds_after(reports[static_cast<std::size_t>(victim)]), 2.0);
+    }
+  }
+}
+
+TEST_P(Deaths, SleepingSurvivorsAreWoken) {
+  const auto reports = run_processes({.wire = GetParam(), .ranks = 3}, [&](Rank& rank, RankReport& report) {
+    rank.barrier();
+    if (rank.rank() == 1) {
+      std::this_thread::sleep_for(milliseconds(100));  // by now the others sleep deeply
+      report.stamp();
+      raise(SIGKILL);
+    }
+    rank.barrier();
+  });
+  for (const std::size_t survivor : {0u, 2u}) {
+    EXPECT_EQ(reports[survivor].kind(), "peer lost") << reports[survivor].text();
+    EXPECT_THAT(reports[survivor].text(), AllOf(HasSubstr("barrier #2: rank 1 (pid "), HasSubstr("died")));
+    EXPECT_LT(reports[survivor].seconds_after(reports[1]), 2.0);
+  }
+}
+
+TEST_P(Deaths, AStoppedRankIsNamedAtTheDeadline) {
+  const auto reports = run_processes({.wire = GetParam(), .ranks = 3, .timeout = milliseconds(400)}, [&](Rank& rank, RankReport&) {
+    rank.barrier();
+    if (rank.rank() == 1) raise(SIGSTOP);
+    rank.barrier();
+  });
+  for (const std::size_t survivor : {0u, 2u}) {
+    EXPECT_EQ(reports[survivor].kind(), "timeout") << reports[survivor].text();
+    EXPECT_THAT(reports[survivor].text(), HasSubstr("rank 1 (pid "));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ring, Deaths, ::testing::Values(Wire::kMemfd, Wire::kTcp),
+                         [](const ::testing::TestParamInfo<Wire>& tested) { return std::string(name_of(tested.param)); });
+
+// -- tokens and transports
+
+TEST(Rendezvous, AWrongTokenIsRefusedOverSockets) {
+  GroupSpec spec{.wire = Wire::kMemfd, .ranks = 3, .store_timeout = std::chrono::seconds(5), .tokens = {"secret", "secret", "guess"}};
+  const auto start = std::chrono::steady_clock::now();
+  for (const Outcome& outcome : outcomes_of_threads(spec, [](Rank&) {})) {
+    EXPECT_EQ(outcome.kind, "error") << outcome.text;
+    EXPECT_THAT(outcome.text, HasSubstr("token"));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(4));
+}
+
+TEST(Rendezvous, AWrongTokenIsRefusedOverTcp) {
+  GroupSpec spec{.wire = Wire::kTcp, .ranks = 2, .store_timeout = milliseconds(400), .tokens = {"secret", "guess"}};
+  const auto outcomes = outcomes_of_threads(spec, [](Rank&) {});
+  EXPECT_EQ(outcomes[0].kind, "rendezvous") << outcomes[0].text;
+  EXPECT_THAT(outcomes[0].text, HasSubstr("for ranks 1"));
+  EXPECT_EQ(outcomes[1].kind, "rendezvous") << outcomes[1].text;
+  EXPECT_THAT(outcomes[1].text, AllOf(HasSubstr("rank 1 cannot reach rank 0"), HasSubstr("token")));
+}
+
+TEST(Rendezvous, AnUnknownTransportIsAnError) {
+  BackendContext context;
+  context.transport = "pigeon";
+  EXPECT_THROW(make_ring_backend(context), InvalidArgument);
+}
+
+// A rank in another network namespace does not reach the abstract socket: not the same machine.
+TEST(Rendezvous, SharedMemoryThatCannotBeHadIsAnErrorThatNamesTheRank) {
+  const auto reports = run_processes(
+      {.wire = Wire::kMemfd, .ranks = 3, .store_timeout = std::chrono::seconds(5)}, [](Rank&, RankReport&) {},
+      [](int rank) { return rank != 2 || enter_own_network(); });
+  if (reports[2].exit_code == kSkipExitCode) GTEST_SKIP() << "this process may not make a network namespace";
+  for (const RankReport& report : reports) {
+    EXPECT_EQ(report.kind(), "error") << report.text();
+    EXPECT_THAT(report.text(), AllOf(HasSubstr("transport shm was asked for"), HasSubstr("rank 2: "), HasSubstr("not the same machine")));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::testing
