@@ -22,7 +22,7 @@ class Rounds {
   // A new operation: what the lines of its rounds must agree on. Throws the verdict if the group is over.
   void begin(const Operation& operation);
 
-  // The round to come: fill its line's payload and its flat slot, then publish.
+  // The round to come: fill its line's payload and its slot, then publish.
   std::uint64_t next() const { return round_ + 1; }
   std::byte* payload() const { return layout_.line(rank_, next()).payload; }
   void publish();

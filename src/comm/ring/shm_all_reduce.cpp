@@ -13,21 +13,19 @@ void ShmTransport::all_reduce(const Operation& operation) {
   if (ranks() == 1) return;
   if (bytes <= kFlatBytes) return all_reduce_small(operation, bytes <= kLinePayload);
   const Places places = locate(operation.receive, bytes);
-  if (places.direct)
-    all_reduce_in_place(operation, places);
-  else
-    all_reduce_by_tiles(operation);
+  if (places.direct) return all_reduce_in_place(operation, places);
+  all_reduce_by_tiles(operation);
 }
 
 // Everybody reads everything and computes all of it: one round.
 void ShmTransport::all_reduce_small(const Operation& operation, bool in_line) {
   const std::size_t bytes = operation.bytes();
   const std::uint64_t round = rounds_.next();
-  std::byte* mine = in_line ? rounds_.payload() : layout_.flat(place_.rank, round);
+  std::byte* mine = in_line ? rounds_.payload() : layout_.slot(place_.rank, round);
   if (bytes != 0) std::memcpy(mine, operation.receive, bytes);
   rounds_.barrier();
   for (int rank = 0; rank < ranks(); ++rank)
-    in_[static_cast<std::size_t>(rank)] = in_line ? layout_.line(rank, round).payload : layout_.flat(rank, round);
+    in_[static_cast<std::size_t>(rank)] = in_line ? layout_.line(rank, round).payload : layout_.slot(rank, round);
   out_[0] = static_cast<std::byte*>(operation.receive);
   const Signature& call = operation.signature;
   reduce({call.dtype, call.op, ranks(), 1, in_.data(), out_.data(), call.count});
@@ -63,7 +61,7 @@ void ShmTransport::all_reduce_by_tiles(const Operation& operation) {
   }
 }
 
-// What others reduce. The rank's own slice stays where it is: its place in the tile is for the result.
+// What others reduce. The rank's own slice stays where it is.
 void ShmTransport::fill_tile(std::byte* data, std::size_t count, DType dtype, std::uint64_t step) {
   const std::size_t element = size_of(dtype);
   const Slice own = slice_of(count, dtype, place_.rank, ranks());
@@ -76,21 +74,21 @@ void ShmTransport::reduce_tile(const Operation& operation, std::byte* data, std:
   const Signature& call = operation.signature;
   const Slice own = slice_of(count, call.dtype, place_.rank, ranks());
   const std::size_t begin = own.begin * size_of(call.dtype);
-  for (int rank = 0; rank < ranks(); ++rank)
-    in_[static_cast<std::size_t>(rank)] = (rank == place_.rank ? data : layout_.tile(rank, step)) + begin;
-  out_[0] = data + begin;
-  out_[1] = layout_.tile(place_.rank, step) + begin;
-  reduce({call.dtype, call.op, ranks(), 2, in_.data(), out_.data(), own.count()});
+  for (int rank = 0; rank < ranks(); ++rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    in_[r] = out_[r] = (rank == place_.rank ? data : layout_.tile(rank, step)) + begin;
+  }
+  reduce({call.dtype, call.op, ranks(), ranks(), in_.data(), out_.data(), own.count()});
   count_read(own.count() * size_of(call.dtype) * static_cast<std::size_t>(ranks() - 1));
 }
 
+// The others' slices, whose owners have left the results in this rank's tile.
 void ShmTransport::read_tile(std::byte* data, std::size_t count, DType dtype, std::uint64_t step) {
   const std::size_t element = size_of(dtype);
-  for (int rank = 0; rank < ranks(); ++rank) {
-    if (rank == place_.rank) continue;
-    const Slice slice = slice_of(count, dtype, rank, ranks());
-    read_from_peer(data + slice.begin * element, layout_.tile(rank, step) + slice.begin * element, slice.count() * element);
-  }
+  const Slice own = slice_of(count, dtype, place_.rank, ranks());
+  const std::byte* tile = layout_.tile(place_.rank, step);
+  std::memcpy(data, tile, own.begin * element);
+  std::memcpy(data + own.end * element, tile + own.end * element, (count - own.end) * element);
 }
 
 }  // namespace lockstep::ring

@@ -14,7 +14,7 @@ void ShmTransport::broadcast(const Operation& operation) {
   if (ranks() == 1) return;
   if (bytes <= kFlatBytes) {
     const std::uint64_t round = rounds_.next();
-    const auto slot = [&](int rank) { return bytes <= kLinePayload ? layout_.line(rank, round).payload : layout_.flat(rank, round); };
+    const auto slot = [&](int rank) { return bytes <= kLinePayload ? layout_.line(rank, round).payload : layout_.slot(rank, round); };
     if (is_root && bytes != 0) std::memcpy(slot(root), operation.receive, bytes);
     rounds_.barrier();
     if (!is_root && bytes != 0) read_from_peer(operation.receive, slot(root), bytes);
@@ -48,7 +48,7 @@ void ShmTransport::all_gather(const Operation& operation) {
   if (ranks() == 1) return;
   if (bytes <= kFlatBytes) {
     const std::uint64_t round = rounds_.next();
-    const auto slot = [&](int rank) { return bytes <= kLinePayload ? layout_.line(rank, round).payload : layout_.flat(rank, round); };
+    const auto slot = [&](int rank) { return bytes <= kLinePayload ? layout_.line(rank, round).payload : layout_.slot(rank, round); };
     if (bytes != 0) std::memcpy(slot(place_.rank), part_of(place_.rank), bytes);
     rounds_.barrier();
     for (int rank = 0; rank < ranks(); ++rank)

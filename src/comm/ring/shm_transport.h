@@ -1,12 +1,16 @@
 // Collectives through shared memory, for ranks on one machine.
 //
-// Up to 48 bytes travel inside the line that announces the rank, up to a few KiB in a slot beside it: one round. Larger
+// Up to 48 bytes travel inside the line that announces the rank, up to 256 in a slot beside it: one round. Larger
 // messages begin with a round in which every rank says where its data lies. If all lie in one registered segment they
 // are worked on in place:
 //   all_reduce  each rank takes its own 1/n slice, loads all ranks' values of it, adds them in rank order, and stores
 //               the result into all buffers; n reads and n writes an element, no staging; then one more round.
 //   broadcast, all_gather  each rank copies what it lacks from its peers' buffers; then one more round.
 // Otherwise the data goes through tiles, windows of shared memory that every rank owns three of, a round a tile.
+//
+// Results are written where their inputs were read, also in tiles. A core that has just read a cache line of a peer gets
+// it for writing as well; to write a line of its own that a peer has read since costs a round trip (two Zen 4 cores,
+// 128 KiB in tiles: 12 us one way, 108 the other).
 #pragma once
 
 #include <atomic>
