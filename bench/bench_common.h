@@ -1,0 +1,32 @@
+// What the programs in bench/ share: medians, sizes in flags, and results as a table for people or JSON lines.
+#pragma once
+
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace lockstep::bench {
+
+// "64", "4K", "25M", "1G"; K, M and G are binary. Throws InvalidArgument that names the flag.
+std::size_t parse_bytes(const std::string& flag, const std::string& text);
+std::string bytes_text(std::size_t bytes);  // "25 MiB", "48 B"
+
+// The value below which `share` of the samples lie (0.5: the median). Not empty; order does not matter.
+double quantile(std::vector<double> samples, double share);
+
+// `digits` behind the point: JSON that people can read.
+double rounded(double value, int digits);
+
+// Rows with the same keys, printed as they come: aligned under a header, or one JSON object a line.
+class Report {
+ public:
+  explicit Report(bool json) : json_(json) {}
+  void row(const nlohmann::ordered_json& fields);
+
+ private:
+  bool json_;
+  std::vector<std::size_t> widths_;  // of the table's columns, set by the first row
+};
+
+}  // namespace lockstep::bench
