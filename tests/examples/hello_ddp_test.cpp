@@ -1,0 +1,52 @@
+// The example prints what its opening comment says, for any number of ranks.
+#include <gmock/gmock.h>
+
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/faults/child.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::DoubleNear;
+using ::testing::Pointwise;
+using ::testing::SizeIs;
+
+// The mean losses in a text, epoch by epoch; what stands in front of "epoch" does not matter.
+std::vector<double> losses_in(std::istream& text) {
+  std::vector<double> losses;
+  for (std::string line; std::getline(text, line);) {
+    const std::string expected = "epoch " + std::to_string(losses.size()) + ": mean loss ";
+    if (const auto at = line.find(expected); at != std::string::npos) losses.push_back(std::stod(line.substr(at + expected.size())));
+  }
+  return losses;
+}
+
+std::vector<double> promised() {
+  std::ifstream source(HELLO_DDP_SOURCE);
+  return losses_in(source);
+}
+
+std::vector<double> printed(const std::vector<std::string>& command) {
+  Child example(command);
+  EXPECT_EQ(example.wait(std::chrono::seconds(60)), 0) << example.errors();
+  std::istringstream output(example.output());
+  return losses_in(output);
+}
+
+TEST(HelloDdp, PrintsWhatItSays) {
+  ASSERT_THAT(promised(), SizeIs(5));
+  // The order of sums differs between rank counts and CPUs.
+  constexpr double kRounding = 0.01;
+  for (const std::string ranks : {"2", "4"}) {
+    SCOPED_TRACE(ranks + " ranks");
+    EXPECT_THAT(printed({LOCKRUN, "-n", ranks, HELLO_DDP}), Pointwise(DoubleNear(kRounding), promised()));
+  }
+  EXPECT_THAT(printed({HELLO_DDP}), Pointwise(DoubleNear(kRounding), promised()));
+}
+
+}  // namespace
+}  // namespace lockstep::testing
