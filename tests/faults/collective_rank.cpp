@@ -2,7 +2,8 @@
 //
 //   collective_rank steps=100 count=1000 fail_rank=1 fail_at=5 how=kill
 //
-// how: exit (code 3), throw, segv, kill, stop (SIGSTOP), stay_away, leave (ends well, early), other_count.
+// how: exit (code 3), throw, segv, kill, stop (SIGSTOP), stay_away, leave (ends well, early), other_count, other_model
+// (before the first step).
 // The exit code is run_main's. `pause_ms` slows the steps down so that a test can interfere, `linger_ms` delays the end.
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -18,6 +19,8 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/core/error.h"
+#include "lockstep/ddp/ddp.h"
+#include "lockstep/nn/layers.h"
 
 namespace {
 
@@ -83,6 +86,10 @@ int run(int argc, char** argv) {
   const int steps = arguments.number("steps", 10);
   const bool fails = arguments.number("fail_rank", -1) == rank;
   const std::chrono::milliseconds pause(arguments.number("pause_ms", 0));
+  if (arguments.text("how") == "other_model") {
+    lockstep::nn::Linear model(8, fails ? 5 : 4);
+    lockstep::DistributedDataParallel(model, group);
+  }
   std::vector<float> data(static_cast<std::size_t>(arguments.number("count", 1000)));
   for (int step = 0; step < steps; ++step) {
     std::size_t count = data.size();
