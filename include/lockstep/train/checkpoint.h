@@ -24,13 +24,27 @@
 
 namespace lockstep {
 
-// What a checkpoint is made of. Only the model is needed.
+// A reference that may be absent; made from the object itself: `.optimizer = sgd`.
+template <typename T>
+class OptionalReference {
+ public:
+  OptionalReference() = default;
+  OptionalReference(T& object) : object_(&object) {}
+  T* get() const { return object_; }
+  T* operator->() const { return object_; }
+  explicit operator bool() const { return object_ != nullptr; }
+
+ private:
+  T* object_ = nullptr;
+};
+
+// What a checkpoint is made of. Only the model is needed. All are the caller's and are used during the call alone.
 struct CheckpointParts {
   nn::Module& model;  // the bare one, not the wrapper
-  optim::Optimizer* optimizer = nullptr;
-  data::DistributedSampler* sampler = nullptr;
-  const DistributedDataParallel* ddp = nullptr;  // for the bucket layout
-  std::int64_t step = 0;                         // steps done
+  OptionalReference<optim::Optimizer> optimizer = {};
+  OptionalReference<data::DistributedSampler> sampler = {};
+  OptionalReference<const DistributedDataParallel> ddp = {};  // for the bucket layout
+  std::int64_t step = 0;                                      // steps done
   std::int64_t epoch = 0;
   std::shared_ptr<ProcessGroup> group = nullptr;  // null: the thread's default group; none: a job of one
   int keep = 2;                                   // checkpoints that stay, the new one counted

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <optional>
 #include <string>
 
@@ -14,6 +15,7 @@ struct ProgressOptions {
   std::int64_t total_steps = 0;
   std::int64_t steps_per_epoch = 0;
   std::int64_t log_every = 20;  // steps between two lines of a log
+  std::FILE* out = stdout;
 };
 
 // Terminal: one line, redrawn by '\r': epoch, step, loss, images/s, time left. Log: `step 120 loss 1.234 5120 images/s`.
@@ -25,9 +27,14 @@ class Progress {
   void message(const std::string& line);  // a whole line of its own, above the redrawn one
 
  private:
-  struct Impl;
+  using Clock = std::chrono::steady_clock;
+  void draw(std::int64_t step, float loss);
+
   ProgressOptions options_;
-  std::chrono::steady_clock::time_point last_drawn_{}, last_step_{};
+  Clock::time_point last_drawn_{}, begin_ = Clock::now();  // begin_: of the images counted
+  std::int64_t first_step_ = -1;                           // of this run, for the time that is left
+  Clock::time_point first_time_{};
+  std::int64_t images_ = 0;
   double images_per_second_ = 0;
   bool line_open_ = false;
 };

@@ -1,0 +1,102 @@
+#include "lockstep/train/progress.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr auto kRedrawEvery = std::chrono::milliseconds(100);
+
+// "1:02:03", "2:03"
+std::string clock_text(double seconds) {
+  const auto whole = static_cast<long long>(std::max(seconds, 0.0) + 0.5);
+  return whole >= 3600 ? fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60)
+                       : fmt::format("{}:{:02}", whole / 60, whole % 60);
+}
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace
+
+Progress::Progress(const ProgressOptions& options) : options_(options) {}
+
+Progress::~Progress() {
+  if (line_open_) std::fputc('\n', options_.out);
+  if (options_.enabled) std::fflush(options_.out);
+}
+
+void Progress::message(const std::string& line) {
+  if (!options_.enabled) return;
+  if (line_open_) std::fputs("\r\x1b[K", options_.out);  // the redrawn line comes back with the next step
+  line_open_ = false;
+  fmt::print(options_.out, "{}\n", line);
+  std::fflush(options_.out);
+  last_drawn_ = {};
+}
+
+void Progress::step(std::int64_t step, float loss, std::int64_t images_since_last_call) {
+  if (!options_.enabled) return;
+  if (first_step_ < 0) {  // the first step warms up: it is not counted
+    first_step_ = step;
+    first_time_ = begin_ = Clock::now();
+  } else {
+    images_ += images_since_last_call;
+  }
+  const bool is_last = step == options_.total_steps;
+  const bool due =
+      options_.terminal_width ? is_last || Clock::now() >= last_drawn_ + kRedrawEvery : is_last || step % options_.log_every == 0;
+  if (!due) return;
+  if (images_ > 0) {
+    const double now = static_cast<double>(images_) / std::max(seconds_since(begin_), 1e-9);
+    images_per_second_ = images_per_second_ == 0 || !options_.terminal_width ? now : 0.8 * images_per_second_ + 0.2 * now;
+    images_ = 0;
+    begin_ = Clock::now();
+  }
+  draw(step, loss);
+}
+
+void Progress::draw(std::int64_t step, float loss) {
+  if (!options_.terminal_width) {
+    fmt::print(options_.out, "step {} loss {:.3f} {:.0f} images/s\n", step, loss, images_per_second_);
+    std::fflush(options_.out);
+    return;
+  }
+  std::string line;
+  if (options_.steps_per_epoch > 0)
+    line += fmt::format("epoch {}/{}  ", (step - 1) / options_.steps_per_epoch + 1, options_.total_steps / options_.steps_per_epoch);
+  line += fmt::format("step {}/{}  loss {:.3f}  {:.0f} images/s", step, options_.total_steps, loss, images_per_second_);
+  if (step > first_step_)
+    line += fmt::format("  {} left", clock_text(seconds_since(first_time_) / static_cast<double>(step - first_step_) *
+                                                static_cast<double>(options_.total_steps - step)));
+  line.resize(std::min(line.size(), static_cast<std::size_t>(std::max(*options_.terminal_width - 1, 1))));
+  fmt::print(options_.out, "\r{}\x1b[K", line);
+  std::fflush(options_.out);
+  line_open_ = true;
+  last_drawn_ = Clock::now();
+}
+
+std::optional<int> terminal_width() {
+  if (const auto width = env::integer(env::kTerminalWidth, 1, 10'000)) return static_cast<int>(*width);
+  winsize size{};
+  if (isatty(STDOUT_FILENO) == 0 || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return std::nullopt;
+  return size.ws_col > 0 ? size.ws_col : 80;
+}
+
+void check_finite_loss(float loss, std::int64_t step, int rank) {
+  if (!std::isfinite(loss))
+    throw Error("step {}: the loss of rank {} is {}: training stops here, the last checkpoint stands; a smaller learning rate may help",
+                step, rank, loss);
+}
+
+}  // namespace lockstep

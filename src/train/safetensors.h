@@ -1,0 +1,28 @@
+// The safetensors format (github.com/huggingface/safetensors): 8 bytes length, a JSON header, then the tensors' bytes.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/tensor/named_tensor.h"
+#include "src/train/durable_file.h"
+
+namespace lockstep {
+
+// Tensors are written in the given order, little-endian, without gaps; the header is padded to 8 bytes.
+void write_safetensors(DurableFile& file, const std::vector<NamedTensor>& tensors, const std::map<std::string, std::string>& metadata);
+
+struct SavedTensor {
+  std::string name;
+  DType dtype;
+  Shape shape;
+  std::span<const std::byte> data;  // a view of what was parsed
+};
+
+// Throws FileError naming `path` for anything that is not exactly right: lengths, offsets, gaps, overlaps, types.
+std::vector<SavedTensor> parse_safetensors(std::span<const std::byte> file, const std::string& path);
+
+}  // namespace lockstep
