@@ -1,0 +1,292 @@
+// Times whole training steps (forward, backward with its all-reduces, update) of three models on generated data:
+//   build/bench/train_step --model cifar10|cifar10-nolrn|mlp --ranks 2 [--steps 15] [--transport shm|tcp] [--json]
+//   build/bench/train_step --ranks 2 --scaling             beside 2 unrelated runs of one rank, block by block in turn
+//   build/bench/train_step --backend delay --timeline      against the bound that overlap allows, on a wire without work
+// cifar10 is TensorFlow's tutorial network on 128 images of 24x24 a rank, cifar10-nolrn the same without normalisation,
+// mlp four layers of 2048 (16.8 M parameters) on 64 rows a rank. One thread a rank; the first steps are left out.
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <cxxopts.hpp>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "lockstep/lockstep.h"
+#include "src/comm/delay/delay_backend.h"
+
+namespace {
+
+namespace ls = lockstep;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kWarmUp = 4;
+
+struct Options {
+  std::string model, backend, transport;
+  int ranks = 1, steps = 15, rounds = 7;
+  bool json = false, unrelated = false, scaling = false, timeline = false;
+};
+
+Options parse(int argc, char** argv) {
+  cxxopts::Options cli("train_step", "Times training steps");
+  cli.add_options()("model", "cifar10, cifar10-nolrn or mlp", cxxopts::value<std::string>()->default_value("cifar10"))(
+      "ranks", "processes", cxxopts::value<int>()->default_value("1"))("steps", "steps that count",
+                                                                       cxxopts::value<int>()->default_value("15"))(
+      "rounds", "of --scaling", cxxopts::value<int>()->default_value("7"))("backend", "ring, local or delay",
+                                                                           cxxopts::value<std::string>()->default_value(""))(
+      "transport", "auto, shm or tcp", cxxopts::value<std::string>()->default_value(""))("json", "one JSON line")(
+      "unrelated", "the ranks start together and then train alone")("scaling", "compare with --unrelated, in turn")(
+      "timeline", "ready times, costs and the bound (--backend delay)")("help", "this text");
+  const auto given = cli.parse(argc, argv);
+  if (given.count("help") != 0) {
+    fmt::print("{}", cli.help());
+    std::exit(0);
+  }
+  Options options{given["model"].as<std::string>(), given["backend"].as<std::string>(), given["transport"].as<std::string>()};
+  options.ranks = given["ranks"].as<int>();
+  options.steps = given["steps"].as<int>();
+  options.rounds = given["rounds"].as<int>();
+  options.json = given.count("json") != 0;
+  options.unrelated = given.count("unrelated") != 0;
+  options.scaling = given.count("scaling") != 0;
+  options.timeline = given.count("timeline") != 0;
+  if (options.steps < 1 || options.rounds < 1) throw ls::InvalidArgument("train_step: --steps and --rounds must be positive");
+  if (options.timeline && options.backend != "delay") throw ls::InvalidArgument("train_step: --timeline needs --backend delay");
+  return options;
+}
+
+void add_cifar10(ls::nn::Sequential& model, bool lrn) {
+  const ls::nn::Conv2dLayerOptions conv{.padding = ls::Padding::all(2), .activation = ls::Activation::kRelu};
+  const ls::MaxPool2dOptions pool{.stride = {2, 2}, .padding = ls::Padding::all(1)};
+  const ls::LrnOptions normalise{.radius = 4, .bias = 1, .alpha = 0.001F / 9, .beta = 0.75F};
+  model.append_named<ls::nn::Conv2d>("conv1", 3, 64, ls::Size2{5, 5}, conv);
+  model.append_named<ls::nn::MaxPool2d>("pool1", ls::Size2{3, 3}, pool);
+  if (lrn) model.append_named<ls::nn::LocalResponseNorm>("norm1", normalise);
+  model.append_named<ls::nn::Conv2d>("conv2", 64, 64, ls::Size2{5, 5}, conv);
+  if (lrn) model.append_named<ls::nn::LocalResponseNorm>("norm2", normalise);
+  model.append_named<ls::nn::MaxPool2d>("pool2", ls::Size2{3, 3}, pool);
+  model.append_named<ls::nn::Flatten>("flatten");
+  model.append_named<ls::nn::Linear>("local3", 2304, 384, ls::nn::LinearLayerOptions{.activation = ls::Activation::kRelu});
+  model.append_named<ls::nn::Linear>("local4", 384, 192, ls::nn::LinearLayerOptions{.activation = ls::Activation::kRelu});
+  model.append_named<ls::nn::Linear>("softmax", 192, 10);
+}
+
+// One replica with its data, its optimizer and its clocks.
+class Trainer {
+ public:
+  struct Step {
+    double forward, backward, update, total;  // ms; backward without the time that finish() waited
+    double bound;                             // forward + max(backward, what the wire allows) + update
+  };
+
+  Trainer(const std::string& name, std::shared_ptr<ls::ProcessGroup> group) : model_(make_model(name)), batch_(name == "mlp" ? 64 : 128) {
+    x_ = name == "mlp" ? ls::Tensor::empty({batch_, 2048}) : ls::Tensor::empty({batch_, 24, 24, 3});
+    ls::fill_normal(x_, 0, 1);
+    labels_ = ls::Tensor::empty({batch_}, ls::DType::kInt64);
+    ls::Philox random(1, static_cast<std::uint64_t>(group->rank()));
+    for (std::int64_t& label : labels_.span<std::int64_t>()) label = random.below(10);
+    for (const ls::NamedTensor& parameter : model_->named_parameters())  // before ddp's own: fires first
+      hooks_.push_back(ls::on_grad_ready(parameter.tensor, [this](const ls::Tensor&) {
+        if (first_ready_ == Clock::time_point{}) first_ready_ = Clock::now();
+      }));
+    ddp_ = std::make_unique<ls::DistributedDataParallel>(*model_, std::move(group));
+    sgd_ = std::make_unique<ls::optim::SGD>(ddp_->parameters(), ls::optim::SGDOptions{.lr = 0.01F});
+    const ls::DelayCost cost = ls::delay_cost_from_environment();
+    for (const ls::BucketLayout& bucket : ddp_->reducer().buckets())
+      cost_ms_.push_back(1e-6 * static_cast<double>(cost.of(bucket.bytes).count()));
+  }
+
+  Step step() {
+    const auto ms = [](Clock::time_point from, Clock::time_point to) {
+      return std::chrono::duration<double, std::milli>(to - from).count();
+    };
+    first_ready_ = {};
+    const auto start = Clock::now();
+    sgd_->zero_grad();
+    const ls::Tensor loss = ls::nn::cross_entropy((*ddp_)(x_), labels_);
+    const auto forward_end = Clock::now();
+    loss.backward();
+    const auto backward_end = Clock::now();
+    sgd_->step();
+    const auto end = Clock::now();
+    double waited = 0;
+    for (const ls::BucketTimes& bucket : times()) waited += 1e3 * bucket.waited;
+    Step step{ms(start, forward_end), ms(forward_end, backward_end) - waited, ms(backward_end, end), ms(start, end), 0};
+    step.bound = step.forward + std::max(step.backward, wire_ms(ms(forward_end, first_ready_))) + step.update;
+    return step;
+  }
+
+  std::span<const ls::BucketTimes> times() const { return ddp_->reducer().last_pass(); }
+  const std::vector<double>& cost_ms() const { return cost_ms_; }
+  double ready_ms(std::size_t bucket) const { return ready_ms_[bucket]; }  // since backward began
+  int batch() const { return static_cast<int>(batch_); }
+
+ private:
+  static std::unique_ptr<ls::nn::Sequential> make_model(const std::string& name) {
+    auto model = std::make_unique<ls::nn::Sequential>();
+    if (name == "cifar10" || name == "cifar10-nolrn") {
+      add_cifar10(*model, name == "cifar10");
+    } else if (name == "mlp") {
+      for (int i = 0; i < 4; ++i)
+        model->append<ls::nn::Linear>(2048, 2048, ls::nn::LinearLayerOptions{.activation = ls::Activation::kRelu});
+      model->append<ls::nn::Linear>(2048, 10);
+    } else {
+      throw ls::InvalidArgument("train_step: --model {} is none of cifar10, cifar10-nolrn, mlp", name);
+    }
+    return model;
+  }
+
+  // max over buckets i of ready_i + the costs of i and all later ones: what a wire that is never idle needs.
+  double wire_ms(double first_ready_ms) {
+    ready_ms_.clear();
+    for (const ls::BucketTimes& bucket : times()) ready_ms_.push_back(first_ready_ms + 1e3 * bucket.ready);
+    double later = 0, longest = 0;
+    for (std::size_t i = cost_ms_.size(); i-- > 0;) {
+      later += cost_ms_[i];
+      longest = std::max(longest, ready_ms_[i] + later);
+    }
+    return longest;
+  }
+
+  std::unique_ptr<ls::nn::Sequential> model_;
+  std::int64_t batch_;
+  ls::Tensor x_, labels_;
+  std::vector<ls::HookHandle> hooks_;
+  std::unique_ptr<ls::DistributedDataParallel> ddp_;
+  std::unique_ptr<ls::optim::SGD> sgd_;
+  Clock::time_point first_ready_;
+  std::vector<double> cost_ms_, ready_ms_;
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+template <typename Member>
+double median_of(const std::vector<Trainer::Step>& steps, Member member) {
+  std::vector<double> values;
+  for (const Trainer::Step& step : steps) values.push_back(step.*member);
+  return median(values);
+}
+
+std::vector<Trainer::Step> run_steps(Trainer& trainer, int warm_up, int count) {
+  for (int i = 0; i < warm_up; ++i) trainer.step();
+  std::vector<Trainer::Step> steps;
+  for (int i = 0; i < count; ++i) steps.push_back(trainer.step());
+  return steps;
+}
+
+// The largest of all ranks.
+double peak_rss_mb(ls::ProcessGroup& group) {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  double mb = static_cast<double>(usage.ru_maxrss) / 1024;
+  group.all_reduce(std::span(&mb, 1), ls::ReduceOp::kMax);
+  return mb;
+}
+
+std::shared_ptr<ls::ProcessGroup> group_of_one() { return ls::ProcessGroup::wrap({}, ls::make_backend("local", {})); }
+
+double rounded(double value) { return std::round(value * 100) / 100; }
+
+void print_timeline(const Trainer& trainer, const std::vector<Trainer::Step>& steps) {
+  using Step = Trainer::Step;
+  fmt::print("forward {:.2f} ms, backward {:.2f} ms, update {:.2f} ms; last step's buckets:\n", median_of(steps, &Step::forward),
+             median_of(steps, &Step::backward), median_of(steps, &Step::update));
+  for (std::size_t i = 0; i < trainer.cost_ms().size(); ++i)
+    fmt::print("  bucket {}: ready {:8.2f} ms, cost {:7.2f} ms, waited {:7.2f} ms\n", i, trainer.ready_ms(i), trainer.cost_ms()[i],
+               1e3 * trainer.times()[i].waited);
+  const double bound = median_of(steps, &Step::bound), total = median_of(steps, &Step::total);
+  fmt::print("step {:.2f} ms, bound {:.2f} ms: {:.3f} of it\n", total, bound, total / bound);
+}
+
+// Times one replica, over the job's group or, unrelated, over a group of its own.
+void measure(const Options& options, ls::ProcessGroup& job, const std::shared_ptr<ls::ProcessGroup>& group) {
+  Trainer trainer(options.model, group);
+  job.barrier();
+  const std::vector<Trainer::Step> steps = run_steps(trainer, kWarmUp, options.steps);
+  const double mine = median_of(steps, &Trainer::Step::total);
+  double step_ms = mine;  // unrelated runs differ: their mean; ranks of one run do not, rank 0's as the peers have it
+  if (options.unrelated) job.all_reduce(std::span(&step_ms, 1), ls::ReduceOp::kAvg);
+  const double peak = peak_rss_mb(job);
+  if (job.rank() != 0) return;
+  double least = steps.front().total;
+  for (const Trainer::Step& step : steps) least = std::min(least, step.total);
+  const double samples = trainer.batch() * job.world_size() / step_ms * 1e3;
+  if (options.timeline && !options.json) print_timeline(trainer, steps);
+  if (!options.json) {
+    fmt::print("{}, {} {}ranks: step {:.2f} ms (least {:.2f}), {:.1f} samples/s, peak {:.0f} MB a rank\n", options.model, job.world_size(),
+               options.unrelated ? "unrelated " : "", step_ms, least, samples, peak);
+    return;
+  }
+  nlohmann::json line = {{"peer", "lockstep"},           {"model", options.model},        {"ranks", job.world_size()},
+                         {"step_ms", rounded(step_ms)},  {"min_ms", rounded(least)},      {"samples_per_s", rounded(samples)},
+                         {"peak_rss_mb", rounded(peak)}, {"unrelated", options.unrelated}};
+  line["forward_ms"] = rounded(median_of(steps, &Trainer::Step::forward));
+  line["backward_ms"] = rounded(median_of(steps, &Trainer::Step::backward));
+  line["update_ms"] = rounded(median_of(steps, &Trainer::Step::update));
+  if (options.timeline) line["bound_ms"] = rounded(median_of(steps, &Trainer::Step::bound));
+  fmt::print("{}\n", line.dump());
+}
+
+// Alternates blocks of steps of one run of n ranks with blocks of n unrelated runs, all in the same processes: what
+// disturbs the machine disturbs both.
+void measure_scaling(const Options& options, const std::shared_ptr<ls::ProcessGroup>& job) {
+  Trainer together(options.model, job), alone(options.model, group_of_one());
+  std::vector<double> together_ms, alone_ms, ratios;
+  for (int round = 0; round < options.rounds; ++round) {
+    for (Trainer* trainer : {&alone, &together}) {
+      job->barrier();
+      const std::vector<Trainer::Step> steps = run_steps(*trainer, round == 0 ? kWarmUp : 1, options.steps);
+      double ms = std::accumulate(steps.begin(), steps.end(), 0.0, [](double sum, const auto& step) { return sum + step.total; });
+      ms /= options.steps;
+      job->all_reduce(std::span(&ms, 1), ls::ReduceOp::kAvg);
+      (trainer == &together ? together_ms : alone_ms).push_back(ms);
+    }
+    ratios.push_back(alone_ms.back() / together_ms.back());
+  }
+  if (job->rank() != 0) return;
+  if (options.json)
+    fmt::print("{}\n", nlohmann::json({{"peer", "lockstep"},
+                                       {"model", options.model},
+                                       {"ranks", job->world_size()},
+                                       {"step_ms", rounded(median(together_ms))},
+                                       {"unrelated_step_ms", rounded(median(alone_ms))},
+                                       {"speed_kept", rounded(median(ratios))}})
+                           .dump());
+  else
+    fmt::print("{}: {} ranks {:.2f} ms, unrelated {:.2f} ms: each rank keeps {:.1f} % of its speed (median of {} rounds)\n", options.model,
+               job->world_size(), median(together_ms), median(alone_ms), 100 * median(ratios), options.rounds);
+}
+
+int run(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  const auto job = ls::init_process_group({.backend = options.backend, .transport = options.transport});
+  if (options.scaling)
+    measure_scaling(options, job);
+  else
+    measure(options, *job, options.unrelated ? group_of_one() : job);
+  return 0;
+}
+
+int start(int argc, char** argv) { return ls::launch::spawn(parse(argc, argv).ranks, argc, argv, run); }
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // OpenMP reads its environment when it is loaded, before main.
+  const char* threads = std::getenv("OMP_NUM_THREADS");
+  if (threads == nullptr || std::string(threads) != "1") {
+    setenv("OMP_NUM_THREADS", "1", 1);
+    execv("/proc/self/exe", argv);
+  }
+  return ls::run_main("train_step", start, argc, argv);
+}
