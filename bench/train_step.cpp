@@ -10,20 +10,20 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdlib>
 #include <cxxopts.hpp>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "bench/bench_common.h"
 #include "lockstep/lockstep.h"
 #include "src/comm/delay/delay_backend.h"
 
 namespace {
 
 namespace ls = lockstep;
+using ls::bench::rounded;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kWarmUp = 4;
@@ -165,10 +165,7 @@ class Trainer {
   std::vector<double> cost_ms_, ready_ms_;
 };
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
+double median(const std::vector<double>& values) { return ls::bench::quantile(values, 0.5); }
 
 template <typename Member>
 double median_of(const std::vector<Trainer::Step>& steps, Member member) {
@@ -195,8 +192,6 @@ double peak_rss_mb(ls::ProcessGroup& group) {
 
 std::shared_ptr<ls::ProcessGroup> group_of_one() { return ls::ProcessGroup::wrap({}, ls::make_backend("local", {})); }
 
-double rounded(double value) { return std::round(value * 100) / 100; }
-
 void print_timeline(const Trainer& trainer, const std::vector<Trainer::Step>& steps) {
   using Step = Trainer::Step;
   fmt::print("forward {:.2f} ms, backward {:.2f} ms, update {:.2f} ms; last step's buckets:\n", median_of(steps, &Step::forward),
@@ -210,31 +205,29 @@ void print_timeline(const Trainer& trainer, const std::vector<Trainer::Step>& st
 
 // Times one replica, over the job's group or, unrelated, over a group of its own.
 void measure(const Options& options, ls::ProcessGroup& job, const std::shared_ptr<ls::ProcessGroup>& group) {
+  using Step = Trainer::Step;
   Trainer trainer(options.model, group);
   job.barrier();
-  const std::vector<Trainer::Step> steps = run_steps(trainer, kWarmUp, options.steps);
-  const double mine = median_of(steps, &Trainer::Step::total);
-  double step_ms = mine;  // unrelated runs differ: their mean; ranks of one run do not, rank 0's as the peers have it
-  if (options.unrelated) job.all_reduce(std::span(&step_ms, 1), ls::ReduceOp::kAvg);
+  const std::vector<Step> steps = run_steps(trainer, kWarmUp, options.steps);
+  double step_ms = median_of(steps, &Step::total);
+  if (options.unrelated) job.all_reduce(std::span(&step_ms, 1), ls::ReduceOp::kAvg);  // the ranks of one run are equally fast
   const double peak = peak_rss_mb(job);
   if (job.rank() != 0) return;
-  double least = steps.front().total;
-  for (const Trainer::Step& step : steps) least = std::min(least, step.total);
-  const double samples = trainer.batch() * job.world_size() / step_ms * 1e3;
   if (options.timeline && !options.json) print_timeline(trainer, steps);
-  if (!options.json) {
-    fmt::print("{}, {} {}ranks: step {:.2f} ms (least {:.2f}), {:.1f} samples/s, peak {:.0f} MB a rank\n", options.model, job.world_size(),
-               options.unrelated ? "unrelated " : "", step_ms, least, samples, peak);
-    return;
-  }
-  nlohmann::json line = {{"peer", "lockstep"},           {"model", options.model},        {"ranks", job.world_size()},
-                         {"step_ms", rounded(step_ms)},  {"min_ms", rounded(least)},      {"samples_per_s", rounded(samples)},
-                         {"peak_rss_mb", rounded(peak)}, {"unrelated", options.unrelated}};
-  line["forward_ms"] = rounded(median_of(steps, &Trainer::Step::forward));
-  line["backward_ms"] = rounded(median_of(steps, &Trainer::Step::backward));
-  line["update_ms"] = rounded(median_of(steps, &Trainer::Step::update));
-  if (options.timeline) line["bound_ms"] = rounded(median_of(steps, &Trainer::Step::bound));
-  fmt::print("{}\n", line.dump());
+  double least = steps.front().total;
+  for (const Step& step : steps) least = std::min(least, step.total);
+  nlohmann::ordered_json row = {{"peer", options.unrelated ? "lockstep, unrelated" : "lockstep"},
+                                {"model", options.model},
+                                {"ranks", job.world_size()},
+                                {"step_ms", rounded(step_ms, 2)},
+                                {"min_ms", rounded(least, 2)},
+                                {"samples_per_s", rounded(trainer.batch() * job.world_size() / step_ms * 1e3, 1)},
+                                {"peak_rss_mb", rounded(peak, 1)},
+                                {"forward_ms", rounded(median_of(steps, &Step::forward), 2)},
+                                {"backward_ms", rounded(median_of(steps, &Step::backward), 2)},
+                                {"update_ms", rounded(median_of(steps, &Step::update), 2)}};
+  if (options.timeline) row["bound_ms"] = rounded(median_of(steps, &Step::bound), 2);
+  ls::bench::Report(options.json).row(row);
 }
 
 // Alternates blocks of steps of one run of n ranks with blocks of n unrelated runs, all in the same processes: what
@@ -254,17 +247,13 @@ void measure_scaling(const Options& options, const std::shared_ptr<ls::ProcessGr
     ratios.push_back(alone_ms.back() / together_ms.back());
   }
   if (job->rank() != 0) return;
-  if (options.json)
-    fmt::print("{}\n", nlohmann::json({{"peer", "lockstep"},
-                                       {"model", options.model},
-                                       {"ranks", job->world_size()},
-                                       {"step_ms", rounded(median(together_ms))},
-                                       {"unrelated_step_ms", rounded(median(alone_ms))},
-                                       {"speed_kept", rounded(median(ratios))}})
-                           .dump());
-  else
-    fmt::print("{}: {} ranks {:.2f} ms, unrelated {:.2f} ms: each rank keeps {:.1f} % of its speed (median of {} rounds)\n", options.model,
-               job->world_size(), median(together_ms), median(alone_ms), 100 * median(ratios), options.rounds);
+  ls::bench::Report(options.json)
+      .row({{"peer", "lockstep"},
+            {"model", options.model},
+            {"ranks", job->world_size()},
+            {"step_ms", rounded(median(together_ms), 2)},
+            {"unrelated_step_ms", rounded(median(alone_ms), 2)},
+            {"speed_kept", rounded(median(ratios), 3)}});
 }
 
 int run(int argc, char** argv) {
