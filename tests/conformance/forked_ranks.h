@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 
 #include <functional>
@@ -76,6 +77,7 @@ inline std::vector<RankReport> run_processes(
   if (memory == MAP_FAILED) throw Error("mmap");
   auto* shared = static_cast<RankReport*>(memory);
   std::vector<pid_t> children(n);
+  std::fflush(nullptr);  // or the children print what is buffered once more
   for (std::size_t r = 0; r < n; ++r) {
     RankReport& report = *new (&shared[r]) RankReport;
     children[r] = fork();

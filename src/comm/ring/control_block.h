@@ -16,7 +16,7 @@ namespace lockstep::ring {
 inline constexpr std::size_t kCacheLine = 64;
 inline constexpr std::size_t kLinePayload = 48;
 inline constexpr std::size_t kFlatBytes = 256;         // a rank's slot for messages that everybody reads whole
-inline constexpr std::size_t kTileBytes = 256 * 1024;  // a rank's window for memory that is not registered
+inline constexpr std::size_t kTileBytes = 512 * 1024;  // a rank's window for memory that is not registered
 inline constexpr int kTiles = 3;                       // filled, being reduced, being read
 
 // One rank's part in one round, in one cache line: seeing the round number means having the rest as well.
