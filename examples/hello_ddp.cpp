@@ -8,7 +8,8 @@
 //   [0] epoch 3: mean loss 0.006
 //   [0] epoch 4: mean loss 0.004
 //
-// The same figures, up to rounding, come from any number of ranks that divides 128, and without lockrun from one.
+// The same figures, up to rounding, come from any number of ranks that divides 128, and without lockrun from one. The last
+// checkpoint is then in run/ckpt.
 #include <lockstep/lockstep.h>
 
 #include <cmath>
@@ -52,6 +53,7 @@ int train(int, char**) {
   ls::optim::SGD sgd(ddp.parameters(), {.lr = 0.02f, .momentum = 0.9f});
   ls::data::DistributedSampler sampler(stripes.size(), group->place(), {.shuffle = true, .seed = 1});
   const std::int64_t batch = kGlobalBatch / group->world_size();
+  std::int64_t step = 0;
   for (int epoch = 0; epoch < 5; ++epoch) {
     float sum = 0, batches = 0;
     sampler.set_epoch(epoch);
@@ -60,11 +62,12 @@ int train(int, char**) {
       sgd.zero_grad();
       loss.backward();  // buckets all-reduce while this runs
       sgd.step();
-      sum += loss.item(), ++batches;
+      sum += loss.item(), ++batches, ++step;
     }
     float mean = sum / batches;
     group->all_reduce(std::span(&mean, 1), ls::ReduceOp::kAvg);
     if (group->rank() == 0) std::printf("epoch %d: mean loss %.3f\n", epoch, mean);
+    ls::save_checkpoint("run/ckpt", {.model = net, .optimizer = sgd, .sampler = sampler, .step = step});  // rank 0 writes
   }
   return 0;
 }
