@@ -4,6 +4,8 @@
 
 #include <chrono>
 
+#include "lockstep/core/error.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -29,7 +31,7 @@ CommThread::~CommThread() { stop(); }
 
 void CommThread::stop() {
   stop_.store(true);
-  wake_sleepers();
+  fail(std::make_exception_ptr(PeerLost("the process group of this rank is gone: wait for a Work before its group goes")));
   if (thread_.joinable()) thread_.join();
 }
 

@@ -26,8 +26,8 @@ class CommThread : public CompletionQueue {
   // `execute` runs one operation to its end within the operation's deadline, or throws. It is never called twice at once.
   explicit CommThread(std::function<void(const Operation&)> execute);
   ~CommThread() override;
-  // Drops what has not begun, waits for the operation that is being executed: afterwards `execute` is not called again.
-  // Before it call fail(), so that waiters learn why; a Work may outlive the backend that executes.
+  // Drops what has not begun, waits for the operation that is being executed: afterwards `execute` is not called again, and
+  // what is not complete throws PeerLost (or what fail() said before). A Work may outlive the backend that executes.
   void stop();
   CommThread(const CommThread&) = delete;
   CommThread& operator=(const CommThread&) = delete;

@@ -37,7 +37,7 @@ struct AbstractName {
 AbstractName name_of_job(const std::string& job_id) {
   AbstractName name;
   name.address.sun_family = AF_UNIX;
-  const std::string text = "lockstep-job-" + job_id;  // sun_path[0] stays zero: abstract
+  const std::string text = fmt::format("lockstep-{}-{}", geteuid(), job_id);  // sun_path[0] stays zero: abstract
   LOCKSTEP_CHECK(text.size() + 1 <= sizeof name.address.sun_path, "job id of {} bytes", job_id.size());
   std::memcpy(name.address.sun_path + 1, text.data(), text.size());
   name.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());

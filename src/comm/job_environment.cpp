@@ -87,9 +87,18 @@ void read_open_mpi_job(const Reader& reader, JobEnvironment& job) {
         job.place.world_size);
   // Which of these exist depends on Open MPI's version; together they differ between any two jobs of a machine.
   std::string identity;
+  bool has_name = false;
   for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri", "PMIX_SERVER_URI2", "PMIX_SERVER_URI21",
-                           "PMIX_SERVER_URI3", "PMIX_SERVER_URI4", "PMIX_SERVER_URI41"})
-    identity += std::string(name) + "=" + reader.text(name).value_or("") + "\n";
+                           "PMIX_SERVER_URI3", "PMIX_SERVER_URI4", "PMIX_SERVER_URI41"}) {
+    const auto value = reader.text(name);
+    has_name = has_name || value;
+    identity += std::string(name) + "=" + value.value_or("") + "\n";
+  }
+  if (!has_name)
+    throw InvalidArgument(
+        "environment: {} is set, but nothing names the job (PMIX_NAMESPACE, OMPI_MCA_orte_hnp_uri, PMIX_SERVER_URI*), so that two jobs on "
+        "this machine could meet: start with mpirun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+        kRankName);
   job.job_id = crypto::hex(crypto::sha256(std::as_bytes(std::span(identity)))).substr(0, 32);
 }
 

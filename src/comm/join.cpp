@@ -15,9 +15,14 @@ namespace lockstep {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
 
-std::chrono::milliseconds time_left(Clock::time_point deadline) {
-  return std::max(std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()), std::chrono::milliseconds(0));
+constexpr std::size_t kNamesInAMessage = 16;
+constexpr const char* kOutcome = "registered";  // rank 0's verdict: the world's size, or kProblem and what is wrong
+constexpr char kProblem = '!';
+
+milliseconds time_left(Clock::time_point deadline) {
+  return std::max(std::chrono::ceil<milliseconds>(deadline - Clock::now()), milliseconds(0));
 }
 
 std::string who_am_i() {
@@ -35,43 +40,81 @@ std::string registration(const Place& place) {
 
 std::string who_of(const std::string& registration) { return registration.substr(registration.find(' ', registration.find(' ') + 1) + 1); }
 
-// Waits for key prefix + r of every rank; returns the values, or throws naming the ranks whose key did not come.
-std::vector<std::string> await_all(const Place& place, Store& store, const std::string& prefix, std::chrono::milliseconds timeout) {
-  const auto deadline = Clock::now() + timeout;
-  std::vector<std::string> values(static_cast<std::size_t>(place.world_size));
-  std::string missing;
+std::string world_sizes_differ(int rank, int world_size, int other, int others_world_size) {
+  return fmt::format("rank {} expects {} ranks, rank {} expects {}: WORLD_SIZE must be the same everywhere", rank, world_size, other,
+                     others_world_size);
+}
+
+// "ranks 2, 3 of 4 did not come within 60 s: ...", or "" when none is missing.
+std::string name_missing(const std::vector<int>& missing, const Place& place, milliseconds timeout) {
+  if (missing.empty()) return "";
+  std::string names;
+  for (std::size_t i = 0; i < std::min(missing.size(), kNamesInAMessage); ++i) names += (i == 0 ? "" : ", ") + std::to_string(missing[i]);
+  if (missing.size() > kNamesInAMessage) names += fmt::format(" and {} more", missing.size() - kNamesInAMessage);
+  return fmt::format("{} {} of {} did not come within {} s: were all ranks started, with the same MASTER_ADDR and MASTER_PORT?",
+                     missing.size() == 1 ? "rank" : "ranks", names, place.world_size, static_cast<double>(timeout.count()) / 1000);
+}
+
+// Waits until key prefix + r exists for every rank r; what is wrong, or "". With `sizes_must_agree` the keys are
+// registrations, and the first one that expects another world ends the wait.
+std::string await_all(const Place& place, Store& store, const std::string& prefix, bool sizes_must_agree, milliseconds timeout,
+                      Clock::time_point deadline) {
+  std::vector<int> missing;
   for (int r = 0; r < place.world_size; ++r) {
     try {
-      values[static_cast<std::size_t>(r)] = store.get(prefix + std::to_string(r), time_left(deadline));
+      const std::string value = store.get(prefix + std::to_string(r), time_left(deadline));
+      if (sizes_must_agree)
+        if (const int world_size = std::stoi(value); world_size != place.world_size)
+          return world_sizes_differ(place.rank, place.world_size, r, world_size);
     } catch (const TimeoutError&) {
-      missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+      missing.push_back(r);
     }
   }
-  if (!missing.empty())
-    throw RendezvousError(
-        "rank {}: rank {} of {} did not come within {} s: were all ranks started, with the same MASTER_ADDR and MASTER_PORT?", place.rank,
-        missing, place.world_size, static_cast<double>(timeout.count()) / 1000);
-  return values;
+  return name_missing(missing, place, timeout);
+}
+
+// Rank 0 looks at all registrations and tells the others what came of it, so that every rank names the same culprit.
+std::string judge(const Place& place, Store& store, milliseconds timeout) {
+  const std::string problem = await_all(place, store, "rank/", true, timeout, Clock::now() + timeout);
+  store.set(kOutcome, problem.empty() ? std::to_string(place.world_size) : kProblem + problem);
+  return problem;
+}
+
+std::string await_verdict(const Place& place, Store& store, milliseconds timeout) {
+  std::string outcome;
+  try {
+    outcome = store.get(kOutcome, timeout);
+  } catch (const TimeoutError&) {
+    const std::string problem = await_all(place, store, "rank/", true, timeout, Clock::now());
+    return problem.empty() ? "all ranks came, but rank 0 did not say so in time" : problem;
+  }
+  if (outcome[0] == kProblem) return outcome.substr(1);
+  const int world_size = std::stoi(outcome);
+  return world_size == place.world_size ? "" : world_sizes_differ(place.rank, place.world_size, 0, world_size);
 }
 
 }  // namespace
 
-void register_rank(const Place& place, Store& store, std::chrono::milliseconds timeout) {
+void register_rank(const Place& place, Store& store, milliseconds timeout) {
   const std::string mine = registration(place);
   const std::string standing = store.set_if_absent("rank/" + std::to_string(place.rank), mine);
   if (standing != mine)
     throw RendezvousError("rank {} is taken: {} registered it before {}; start every rank once, with a RANK of its own", place.rank,
                           who_of(standing), who_am_i());
-  const std::vector<std::string> all = await_all(place, store, "rank/", timeout);
-  for (std::size_t r = 0; r < all.size(); ++r)
-    if (const int world_size = std::stoi(all[r]); world_size != place.world_size)
-      throw RendezvousError("rank {} expects {} ranks, rank {} expects {}: WORLD_SIZE must be the same everywhere", place.rank,
-                            place.world_size, r, world_size);
+  std::string problem;
+  try {
+    problem = place.rank == 0 ? judge(place, store, timeout) : await_verdict(place, store, timeout);
+  } catch (const RendezvousError& error) {
+    throw RendezvousError("rank {} of {}, waiting for the other ranks: {}", place.rank, place.world_size, error.what());
+  }
+  if (!problem.empty()) throw RendezvousError("rank {}: {}", place.rank, problem);
 }
 
-void finish_joining(const Place& place, Store& store, std::chrono::milliseconds timeout) {
+void finish_joining(const Place& place, Store& store, milliseconds timeout) {
   store.set("joined/" + std::to_string(place.rank), "1");
-  if (place.rank == 0) await_all(place, store, "joined/", timeout);
+  if (place.rank != 0) return;
+  const std::string problem = await_all(place, store, "joined/", false, timeout, Clock::now() + timeout);
+  if (!problem.empty()) throw RendezvousError("rank 0: after registering, {}", problem);
 }
 
 }  // namespace lockstep

@@ -38,10 +38,9 @@ Rendezvous meet_at_address(const JobEnvironment& job, std::chrono::milliseconds 
   meeting.token = job.token;
   if (job.token.empty() && !job.insecure && !is_loopback(job.master_host))
     throw RendezvousError(
-        "rank {}: MASTER_ADDR={} is not loopback and the job has no token, anyone on the network could join it: set LOCKSTEP_TOKEN or "
-        "LOCKSTEP_TOKEN_FILE on "
-        "every rank, or LOCKSTEP_INSECURE=1 on a network that you trust",
-        job.place.rank, job.master_host);
+        "MASTER_ADDR={} is not loopback and the job has no token, anyone on the network could join it: set LOCKSTEP_TOKEN or "
+        "LOCKSTEP_TOKEN_FILE on every rank, or LOCKSTEP_INSECURE=1 on a network that you trust",
+        job.master_host);
   if (job.place.rank == 0 && !job.store_is_hosted)
     meeting.server = std::make_shared<StoreServer>(
         StoreServerOptions{.host = job.master_host, .port = job.master_port, .token = job.token, .insecure = job.insecure});
@@ -79,13 +78,11 @@ Rendezvous meet_under_mpirun(const JobEnvironment& job, std::chrono::millisecond
 }  // namespace
 
 Rendezvous meet(const JobEnvironment& job, std::chrono::milliseconds timeout) {
-  switch (job.kind) {
-    case JobEnvironment::Kind::kAddress:
-      return meet_at_address(job, timeout);
-    case JobEnvironment::Kind::kOpenMpi:
-      return meet_under_mpirun(job, timeout);
-    case JobEnvironment::Kind::kAlone:
-      break;
+  try {
+    if (job.kind == JobEnvironment::Kind::kAddress) return meet_at_address(job, timeout);
+    if (job.kind == JobEnvironment::Kind::kOpenMpi) return meet_under_mpirun(job, timeout);
+  } catch (const RendezvousError& error) {
+    throw RendezvousError("rank {} of {}: {}", job.place.rank, job.place.world_size, error.what());
   }
   return {std::make_shared<MemoryStore>(), nullptr, job.token, "127.0.0.1"};
 }

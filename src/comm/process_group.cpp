@@ -1,10 +1,13 @@
 #include "lockstep/comm/process_group.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <exception>
 #include <limits>
+#include <mutex>
 
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/core/environment.h"
@@ -28,7 +31,46 @@ std::chrono::milliseconds seconds_from(const char* variable, std::chrono::millis
   return seconds ? std::chrono::seconds(*seconds) : otherwise;
 }
 
+// Texts lie in host memory, whatever device the caller's other data is on.
+CallOptions for_host_memory(CallOptions call) {
+  call.device = DeviceKind::kCpu;
+  return call;
+}
+
 thread_local std::weak_ptr<ProcessGroup> this_threads_group;
+
+// A process meets its job once, and every group that it makes later uses the same store: were rank 0 to end its server
+// with the first group, a rank that is already making the second would lose it again.
+class JobMeeting {
+ public:
+  ~JobMeeting() { leave_parents_server_alone(); }
+
+  Rendezvous of(const JobEnvironment& job, std::chrono::milliseconds timeout) {
+    const std::lock_guard lock(mutex_);
+    leave_parents_server_alone();
+    if (!rendezvous_.store || job != job_ || job.kind == JobEnvironment::Kind::kAlone) {
+      rendezvous_ = {};
+      pid_ = getpid();
+      rendezvous_ = meet(job, timeout);
+      job_ = job;
+    }
+    return rendezvous_;
+  }
+
+ private:
+  // A forked child shares the connection with its parent, and has a server's memory but not its thread: no use, no end.
+  void leave_parents_server_alone() {
+    if (rendezvous_.store && pid_ != getpid()) {
+      static auto& parents = *new std::vector<Rendezvous>;
+      parents.push_back(std::exchange(rendezvous_, {}));
+    }
+  }
+
+  std::mutex mutex_;
+  JobEnvironment job_;
+  Rendezvous rendezvous_;
+  pid_t pid_ = 0;
+};
 
 }  // namespace
 
@@ -45,13 +87,27 @@ class ProcessGroup::Impl {
     return *found;
   }
 
-  // Checks what can be checked on this rank alone, numbers the call, completes the operation.
-  Operation number(OperationKind kind, const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& call) {
+  // What can be checked on this rank alone.
+  void check(OperationKind kind, const void* send, const void* receive, std::size_t count, DType dtype) const {
+    if (size_of(dtype) == 0) throw InvalidArgument("{}: {} is no element type", name_of(kind), static_cast<int>(dtype));
     const std::size_t ranks = kind == OperationKind::kAllGather ? static_cast<std::size_t>(place.world_size) : 1;
     if (count > std::numeric_limits<std::size_t>::max() / size_of(dtype) / ranks / 2)
       throw InvalidArgument("{}: {} elements of {} are more than memory holds", name_of(kind), count, name_of(dtype));
     if (count != 0 && (send == nullptr || receive == nullptr))
       throw InvalidArgument("{} of {} x {} on rank {}: the pointer is null", name_of(kind), name_of(dtype), count, place.rank);
+    if (kind == OperationKind::kAllGather && count != 0) check_overlap(send, receive, count * size_of(dtype));
+  }
+
+  void check_overlap(const void* send, const void* receive, std::size_t bytes) const {
+    const auto from = reinterpret_cast<std::uintptr_t>(send), to = reinterpret_cast<std::uintptr_t>(receive);
+    const bool in_place = from == to + static_cast<std::size_t>(place.rank) * bytes;
+    if (!in_place && from < to + static_cast<std::size_t>(place.world_size) * bytes && to < from + bytes)
+      throw InvalidArgument("all_gather on rank {}: `send` overlaps `receive`; in place it must be receive + rank * count", place.rank);
+  }
+
+  // Numbers the call; a call that is refused here leaves the numbers as they were.
+  Operation number(OperationKind kind, const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& call) {
+    check(kind, send, receive, count, dtype);
     Operation operation;
     operation.signature.sequence = ++sequence;
     operation.signature.count = count;
@@ -106,6 +162,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::create(const Place& place, std::shar
                                                    const ProcessGroupOptions& options, std::string advertise_address) {
   const auto store_timeout = options.store_timeout.value_or(seconds_from(env::kStoreTimeout, std::chrono::seconds(60)));
   const auto timeout = options.timeout.value_or(seconds_from(env::kTimeout, std::chrono::minutes(5)));
+  if (place.world_size < 1 || place.rank < 0 || place.rank >= place.world_size)
+    throw InvalidArgument("process group: rank {} does not exist in a world of {}", place.rank, place.world_size);
   std::string backend = options.backend;
   if (backend.empty()) backend = env::text(env::kBackend).value_or(place.world_size > 1 ? "ring" : "local");
   // A job that is started with one rank now and then must not need another environment for it.
@@ -161,7 +219,8 @@ void ProcessGroup::barrier(const CallOptions& call) {
   impl_->backend(call.device).run(impl_->number(OperationKind::kBarrier, nullptr, nullptr, 0, DType::kUInt8, call));
 }
 
-std::string ProcessGroup::broadcast_text(std::string_view text, int root, const CallOptions& call) {
+std::string ProcessGroup::broadcast_text(std::string_view text, int root, const CallOptions& options) {
+  const CallOptions call = for_host_memory(options);
   auto bytes = static_cast<std::int64_t>(text.size());
   broadcast(&bytes, 1, DType::kInt64, root, call);
   std::string result(rank() == root ? text : std::string_view());
@@ -170,7 +229,8 @@ std::string ProcessGroup::broadcast_text(std::string_view text, int root, const 
   return result;
 }
 
-std::vector<std::string> ProcessGroup::all_gather_text(std::string_view text, const CallOptions& call) {
+std::vector<std::string> ProcessGroup::all_gather_text(std::string_view text, const CallOptions& options) {
+  const CallOptions call = for_host_memory(options);
   const auto ranks = static_cast<std::size_t>(world_size());
   const auto mine = static_cast<std::int64_t>(text.size());
   std::vector<std::int64_t> lengths(ranks);
@@ -192,15 +252,16 @@ void ProcessGroup::abort(const std::string& reason) {
 }
 
 std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& options) {
+  static JobMeeting job_meeting;
   // A program may end one group and make the next: their keys must not meet.
   static std::atomic<int> groups_of_this_process{0};
   const JobEnvironment job = read_job_environment([](const char* name) { return env::text(name); });
   if (!job.store_is_hosted) log::set_rank(job.place.rank, job.place.world_size);  // lockrun marks the lines itself
   const auto timeout = options.store_timeout.value_or(seconds_from(env::kStoreTimeout, std::chrono::seconds(60)));
-  Rendezvous meeting = meet(job, timeout);
+  const Rendezvous meeting = job_meeting.of(job, timeout);
   const auto store = scoped(meeting.store, fmt::format("group{}/", groups_of_this_process.fetch_add(1)));
   auto group = ProcessGroup::create(job.place, store, meeting.token, options, meeting.advertise_address);
-  group->impl_->server = std::move(meeting.server);
+  group->impl_->server = meeting.server;
   this_threads_group = group;
   return group;
 }

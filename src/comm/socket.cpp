@@ -21,6 +21,8 @@ namespace lockstep {
 
 namespace {
 
+constexpr auto kOneAddress = std::chrono::seconds(10);  // a name's next address gets its turn when one swallows everything
+
 struct FreeAddresses {
   void operator()(addrinfo* list) const { freeaddrinfo(list); }
 };
@@ -85,7 +87,7 @@ Fd listen_tcp(const std::string& host, std::uint16_t port) {
   if (!fd || bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 || listen(fd.get(), 1024) != 0) {
     const int failure = errno;
     throw RendezvousError("cannot listen on {}: {}{}", Endpoint{host, port}.text(), std::strerror(failure),
-                          failure == EADDRINUSE      ? "; another job holds this port: end it or choose another MASTER_PORT"
+                          failure == EADDRINUSE ? "; another job, or a second rank 0, holds this port: end it or choose another MASTER_PORT"
                           : failure == EADDRNOTAVAIL ? "; MASTER_ADDR must be an address of the machine on which rank 0 runs"
                                                      : "");
   }
@@ -122,13 +124,13 @@ Fd try_connect_tcp(const std::string& host, std::uint16_t port, Deadline deadlin
     int failure = connect(fd.get(), address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
     if (failure == EINPROGRESS) {
       socklen_t size = sizeof failure;
-      if (!wait_for(fd.get(), POLLOUT, deadline))
+      if (!wait_for(fd.get(), POLLOUT, std::min(deadline, std::chrono::steady_clock::now() + kOneAddress)))
         failure = ETIMEDOUT;
       else
         getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &failure, &size);
     }
     // A connect to a free local port may meet itself when the port chosen for it is the one that it asks for.
-    if (failure == 0 && local_endpoint(fd.get()).port == port && is_loopback(host)) failure = ECONNREFUSED;
+    if (failure == 0 && local_endpoint(fd.get()).text() == peer_endpoint(fd.get()).text()) failure = ECONNREFUSED;
     if (failure == 0) {
       const int on = 1;
       setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);

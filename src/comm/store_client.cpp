@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -15,6 +16,7 @@ using std::chrono::milliseconds;
 
 namespace {
 
+constexpr milliseconds kLongestWait = std::chrono::hours(24 * 30);
 constexpr auto kAnswerTime = std::chrono::seconds(30);  // for a server that is alive but busy, beyond a get()'s own time
 
 template <typename T>
@@ -47,17 +49,20 @@ class TcpStore : public Store {
     if (key.empty() || key.size() > protocol::kMaxKeyBytes || value.size() > protocol::kMaxValueBytes)
       throw InvalidArgument("store: a key of {} bytes (1 to {}) with a value of {} bytes (at most {})", key.size(), protocol::kMaxKeyBytes,
                             value.size(), protocol::kMaxValueBytes);
+    timeout = std::clamp(timeout, milliseconds(0), kLongestWait);
     const std::lock_guard lock(mutex_);
     const Deadline deadline = Clock::now() + timeout + kAnswerTime;
     const protocol::RequestHeader header{request, static_cast<std::uint32_t>(key.size()), static_cast<std::uint32_t>(value.size()),
-                                         static_cast<std::uint32_t>(std::max<long long>(timeout.count(), 0))};
+                                         static_cast<std::uint32_t>(timeout.count())};
     std::string message(reinterpret_cast<const char*>(&header), sizeof header);
     message.append(key).append(value);
     must(send_all(fd_.get(), std::as_bytes(std::span(message)), deadline), key);
     protocol::ReplyHeader reply;
     must(receive_all(fd_.get(), bytes_of(reply), deadline), key);
-    if (reply.value_bytes > protocol::kMaxValueBytes)
+    if (reply.value_bytes > protocol::kMaxValueBytes) {
+      fd_ = Fd();
       throw RendezvousError("store at {}: {} bytes announced for '{}'", address_, reply.value_bytes, key);
+    }
     std::string answer(reply.value_bytes, '\0');
     must(receive_all(fd_.get(), std::as_writable_bytes(std::span(answer)), deadline), key);
     if (reply.reply == protocol::Reply::kTimeout)
@@ -66,11 +71,13 @@ class TcpStore : public Store {
     return answer;
   }
 
-  void must(IoResult result, std::string_view key) const {
-    if (result == IoResult::kClosed)
-      throw RendezvousError("store at {}: the connection was closed while '{}' was asked; did the process that hosts the store end?",
-                            address_, key);
+  // A connection that failed once is out of step for good: a late reply would pass for the next call's.
+  void must(IoResult result, std::string_view key) {
+    if (result == IoResult::kDone) return;
+    fd_ = Fd();
     if (result == IoResult::kTimeout) throw RendezvousError("store at {}: no answer about '{}'", address_, key);
+    throw RendezvousError("store at {}: the connection was closed while '{}' was asked; did the process that hosts the store end?",
+                          address_, key);
   }
 
   std::mutex mutex_;
@@ -110,6 +117,7 @@ Handshake shake_hands(int fd, std::string_view token, Deadline deadline) {
 }  // namespace
 
 std::shared_ptr<Store> connect_store(const Endpoint& endpoint, std::string_view token, milliseconds timeout) {
+  timeout = std::clamp(timeout, milliseconds(0), kLongestWait);
   const Deadline deadline = Clock::now() + timeout;
   std::string why = "no time was given";
   for (auto pause = milliseconds(5);; pause = std::min(pause * 2, milliseconds(500))) {

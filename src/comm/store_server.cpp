@@ -27,6 +27,7 @@ using Clock = std::chrono::steady_clock;
 namespace {
 
 constexpr auto kHandshakeTime = std::chrono::seconds(10);  // a connection that has not proved itself by then is closed
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 constexpr std::size_t kMaxConnections = 4096;
 constexpr std::size_t kMaxHalfOpen = 1024;  // the oldest goes when one more comes
 constexpr std::size_t kMaxKeys = 100'000;
@@ -67,8 +68,7 @@ class StoreServer::Impl {
     if (token_.empty() && !options.insecure && !is_loopback(endpoint_.host))
       throw RendezvousError(
           "store: refusing to serve {} without a token, anyone on the network could join the job: set LOCKSTEP_TOKEN or "
-          "LOCKSTEP_TOKEN_FILE on "
-          "every rank, or LOCKSTEP_INSECURE=1 on a network that you trust",
+          "LOCKSTEP_TOKEN_FILE on every rank, or LOCKSTEP_INSECURE=1 on a network that you trust",
           endpoint_.text());
     wake_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     thread_ = std::thread([this] { serve(); });
@@ -86,7 +86,8 @@ class StoreServer::Impl {
   void serve() {
     std::vector<pollfd> polled;
     for (;;) {
-      polled.assign({{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}});
+      const short accepting = Clock::now() < accept_again_ ? 0 : POLLIN;
+      polled.assign({{wake_.get(), POLLIN, 0}, {listener_.get(), accepting, 0}});
       for (const Connection& connection : connections_)
         polled.push_back({connection.fd.get(), static_cast<short>(connection.wants_to_send() ? POLLIN | POLLOUT : POLLIN), 0});
       if (poll(polled.data(), polled.size(), milliseconds_to_next_event()) < 0 && errno != EINTR) {
@@ -105,7 +106,7 @@ class StoreServer::Impl {
   }
 
   int milliseconds_to_next_event() const {
-    auto next = Clock::time_point::max();
+    auto next = accept_again_ > Clock::now() ? accept_again_ : Clock::time_point::max();
     for (const Connection& connection : connections_) {
       if (!connection.proved) next = std::min(next, connection.since + kHandshakeTime);
       if (connection.awaited) next = std::min(next, connection.give_up);
@@ -116,7 +117,11 @@ class StoreServer::Impl {
   void accept_all() {
     for (;;) {
       Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (!fd) return;
+      if (!fd) {
+        // Without descriptors or memory the listener stays readable: come back later instead of spinning.
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) accept_again_ = Clock::now() + kAcceptPause;
+        return;
+      }
       if (connections_.size() >= kMaxConnections) continue;  // closes it
       const auto is_half_open = [](const Connection& connection) { return !connection.proved; };
       if (static_cast<std::size_t>(std::count_if(connections_.begin(), connections_.end(), is_half_open)) >= kMaxHalfOpen)
@@ -254,9 +259,9 @@ class StoreServer::Impl {
   }
 
   void store(Connection& connection, const std::string& key, std::string value, const std::string& answer) {
-    const std::size_t others = stored_bytes_ - values_[key].size();
-    if (values_.size() > kMaxKeys || others + value.size() > kMaxStoredBytes) {
-      if (values_[key].empty()) values_.erase(key);
+    const auto found = values_.find(key);
+    const std::size_t others = stored_bytes_ - (found == values_.end() ? 0 : found->second.size());
+    if ((found == values_.end() && values_.size() >= kMaxKeys) || others + value.size() > kMaxStoredBytes) {
       reply(connection, protocol::Reply::kRefused, fmt::format("the store is full: {} keys, {} bytes", values_.size(), stored_bytes_));
       return;
     }
@@ -280,6 +285,7 @@ class StoreServer::Impl {
   const std::string token_;
   Fd listener_, wake_;
   Endpoint endpoint_;
+  Clock::time_point accept_again_{};
   std::list<Connection> connections_;  // everything below belongs to the server's thread
   std::unordered_map<std::string, std::string> values_;
   std::size_t stored_bytes_ = 0;

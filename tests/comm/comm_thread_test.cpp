@@ -3,10 +3,26 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <future>
+#include <new>
 #include <vector>
 
 #include "lockstep/core/error.h"
+
+namespace {
+std::atomic<bool> counting{false};
+std::atomic<int> allocations{0};
+}  // namespace
+
+// Out of line: inlined, GCC takes malloc() and free() for a mismatch with new and delete.
+__attribute__((noinline)) void* operator new(std::size_t bytes) {
+  if (counting.load(std::memory_order_relaxed)) allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace lockstep {
 namespace {
@@ -65,6 +81,44 @@ TEST(CommThread, TheFirstFailureBreaksTheQueueForGood) {
   EXPECT_TRUE(good.done()) << "what was complete stays complete";
   EXPECT_THROW(CommThread::start(queue, numbered(3)), PeerLost);
   EXPECT_THROW(queue->run(numbered(4)), PeerLost);
+}
+
+TEST(CommThread, IssuingAllocatesNothing) {
+  std::atomic<std::uint64_t> executed{0};
+  const auto queue = std::make_shared<CommThread>([&](const Operation&) { ++executed; });
+  CommThread::start(queue, numbered(1)).wait();  // makes the thread
+  allocations = 0;
+  counting = true;
+  Work last;
+  for (std::uint64_t i = 2; i <= 600; ++i) last = CommThread::start(queue, numbered(i));
+  last.wait();
+  queue->run(numbered(601));
+  counting = false;
+  EXPECT_EQ(allocations, 0);
+  EXPECT_EQ(executed, 601u);
+  counting = true;
+  ::operator delete(::operator new(1));
+  counting = false;
+  EXPECT_EQ(allocations, 1) << "the counter counts";
+}
+
+TEST(CommThread, StoppingEndsWaitersAndDropsWhatHasNotBegun) {
+  std::promise<void> gate;
+  auto opened = gate.get_future().share();
+  std::atomic<int> executed{0};
+  const auto queue = std::make_shared<CommThread>([&](const Operation&) {
+    opened.wait();
+    ++executed;
+  });
+  const Work running = CommThread::start(queue, numbered(1)), dropped = CommThread::start(queue, numbered(2));
+  auto waiter = std::async(std::launch::async, [&] { dropped.wait(); });
+  auto stopping = std::async(std::launch::async, [&] { queue->stop(); });
+  EXPECT_THROW(waiter.get(), PeerLost);
+  EXPECT_EQ(stopping.wait_for(20ms), std::future_status::timeout) << "stop() waits for what is being executed";
+  gate.set_value();
+  stopping.get();
+  EXPECT_LE(executed, 1);
+  EXPECT_THROW(dropped.done(), PeerLost);
 }
 
 TEST(CommThread, FailWakesWaiters) {

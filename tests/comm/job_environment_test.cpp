@@ -80,6 +80,7 @@ TEST(JobEnvironment, OpenMpisVariables) {
   EXPECT_NE(refusal(with(mpi, "OMPI_COMM_WORLD_LOCAL_SIZE", "1")), "accepted");
   EXPECT_NE(refusal(with(with(mpi, "OMPI_COMM_WORLD_SIZE", "4"), "OMPI_COMM_WORLD_LOCAL_SIZE", "2")).find("MASTER_ADDR"),
             std::string::npos);
+  EXPECT_NE(refusal(without(mpi, "PMIX_NAMESPACE")).find("nothing names the job"), std::string::npos);
   Variables both = mpi;
   both.insert(kTorchrun.begin(), kTorchrun.end());
   EXPECT_EQ(read(both).place.rank, 3) << "RANK comes first";

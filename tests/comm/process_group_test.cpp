@@ -39,7 +39,7 @@ TEST(WorldOfOne, CollectivesAreTheIdentity) {
   EXPECT_EQ(gathered, 3);
   group->barrier();
   group->all_reduce(nullptr, 0, DType::kFloat32);
-  EXPECT_EQ(group->broadcast_text("words", 0), "words");
+  EXPECT_EQ(group->broadcast_text("words", 0, {.device = DeviceKind::kCuda}), "words") << "texts lie on the host whatever is said";
   EXPECT_EQ(group->all_gather_text("words"), std::vector<std::string>{"words"});
   const Buffer memory = group->allocate(100);
   EXPECT_EQ(memory.data()[99], std::byte{0});
@@ -53,6 +53,13 @@ TEST(WorldOfOne, MisuseIsRefusedBeforeAnythingHappens) {
   EXPECT_NE(message_of([&] { group->all_reduce(std::span(&number, 1), ReduceOp::kAvg); }).find("average of int32"), std::string::npos);
   EXPECT_THROW(group->all_reduce(&number, SIZE_MAX / 2, DType::kFloat64), InvalidArgument);
   EXPECT_THROW(group->allocate(4, DeviceKind::kCuda), InvalidArgument);
+  EXPECT_THROW(group->all_reduce(&number, 1, static_cast<DType>(99)), InvalidArgument);
+  std::int32_t numbers[3] = {1, 2, 3};
+  EXPECT_NE(message_of([&] { group->all_gather(numbers, numbers + 1, 2, DType::kInt32); }).find("overlaps"), std::string::npos);
+  group->all_gather(numbers, numbers, 2, DType::kInt32);
+  group->all_gather(numbers, numbers + 2, 1, DType::kInt32);
+  EXPECT_EQ(numbers[2], 1);
+  EXPECT_THROW(ProcessGroup::create({2, 2, 0, 1}, std::make_shared<MemoryStore>(), ""), InvalidArgument);
   EXPECT_NE(message_of([] { ProcessGroup::create({}, std::make_shared<MemoryStore>(), "", {.backend = "pigeon"}); }).find("'pigeon'"),
             std::string::npos);
   EXPECT_NE(message_of([] { ProcessGroup::create({}, std::make_shared<MemoryStore>(), "", {.transport = "udp"}); }).find("'udp'"),
@@ -77,16 +84,29 @@ TEST(Joining, MissingRanksAreNamed) {
   MemoryStore store;
   auto other = std::async(std::launch::async, [&] { return message_of([&] { register_rank({2, 4, 0, 1}, store, 100ms); }); });
   const std::string message = message_of([&] { register_rank({0, 4, 0, 1}, store, 100ms); });
-  EXPECT_NE(message.find("rank 1, 3 of 4 did not come"), std::string::npos) << message;
-  EXPECT_NE(other.get().find("did not come"), std::string::npos);
+  EXPECT_NE(message.find("rank 0: ranks 1, 3 of 4 did not come"), std::string::npos) << message;
+  const std::string others = other.get();
+  EXPECT_NE(others.find("rank 2: ranks 1, 3 of 4 did not come"), std::string::npos) << others;
+}
+
+TEST(Joining, WithoutRankZeroTheOthersNameIt) {
+  MemoryStore store;
+  const std::string message = message_of([&] { register_rank({1, 3, 0, 1}, store, 50ms); });
+  EXPECT_NE(message.find("rank 1: ranks 0, 2 of 3 did not come"), std::string::npos) << message;
 }
 
 TEST(Joining, WorldSizesMustAgree) {
   MemoryStore store;
-  auto other = std::async(std::launch::async, [&] { return message_of([&] { register_rank({1, 2, 0, 1}, store, 5s); }); });
-  const std::string message = message_of([&] { register_rank({0, 3, 0, 1}, store, 200ms); });
-  EXPECT_NE(other.get().find("rank 1 expects 2 ranks, rank 0 expects 3"), std::string::npos);
-  EXPECT_NE(message.find("rank 2 of 3 did not come"), std::string::npos) << message;
+  auto other = std::async(std::launch::async, [&] { return message_of([&] { register_rank({1, 2, 0, 1}, store, 20s); }); });
+  const std::string message = message_of([&] { register_rank({0, 3, 0, 1}, store, 20s); });
+  EXPECT_NE(message.find("rank 0: rank 0 expects 3 ranks, rank 1 expects 2"), std::string::npos) << message;
+  const std::string others = other.get();
+  EXPECT_NE(others.find("rank 1: rank 0 expects 3 ranks, rank 1 expects 2"), std::string::npos) << others;
+  // A rank beyond rank 0's world comes when the others have agreed already.
+  MemoryStore later;
+  register_rank({0, 1, 0, 1}, later, 1s);
+  const std::string stray = message_of([&] { register_rank({1, 2, 0, 1}, later, 1s); });
+  EXPECT_NE(stray.find("rank 1 expects 2 ranks, rank 0 expects 1"), std::string::npos) << stray;
 }
 
 TEST(Joining, RanksOfAnMpirunJobFindTheStoreByTheJobsName) {
@@ -118,6 +138,8 @@ TEST(DelayBackend, OperationsTakeTurnsAndTheirTime) {
   EXPECT_GE(std::chrono::steady_clock::now(), events[1].finished);
   group->abort("over");
   EXPECT_THROW(group->barrier(), PeerLost);
+  EXPECT_TRUE(first.done()) << "what was complete stays complete";
+  first.wait();
 }
 
 }  // namespace

@@ -2,6 +2,9 @@
 #include "lockstep/comm/store.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -113,7 +116,7 @@ TEST(TcpStore, SaysWhichAddressDoesNotAnswer) {
   const std::string message = message_of([&] { connect_store({"127.0.0.1", 1}, "", 100ms); });
   EXPECT_NE(message.find("127.0.0.1:1: no answer"), std::string::npos) << message;
   EXPECT_THROW(connect_store(silent, "", 100ms), RendezvousError) << "something listens but says nothing";
-  EXPECT_NE(message_of([&] { listen_tcp("127.0.0.1", silent.port); }).find("another job holds this port"), std::string::npos);
+  EXPECT_NE(message_of([&] { listen_tcp("127.0.0.1", silent.port); }).find("holds this port"), std::string::npos);
 }
 
 TEST(TcpStore, AClientWhoseServerEndsIsTold) {
@@ -123,6 +126,101 @@ TEST(TcpStore, AClientWhoseServerEndsIsTold) {
   std::this_thread::sleep_for(20ms);
   server.reset();
   EXPECT_NE(waiting.get().find("connection was closed"), std::string::npos);
+  EXPECT_NE(message_of([&] { store->set("key", "value"); }).find("connection was closed"), std::string::npos);
+}
+
+// Whoever sends its proof byte by byte, or nothing at all, keeps nobody waiting.
+TEST(TcpStore, SlowHandshakesHoldNobodyUp) {
+  const StoreServer server({.token = "t"});
+  const auto deadline = std::chrono::steady_clock::now() + kTime;
+  std::string why;
+  const Fd slow = try_connect_tcp(server.endpoint().host, server.endpoint().port, deadline, why);
+  ASSERT_TRUE(slow) << why;
+  store_protocol::Hello hello;
+  ASSERT_EQ(receive_all(slow.get(), std::as_writable_bytes(std::span(&hello, 1)), deadline), IoResult::kDone);
+  store_protocol::ClientProof proof{store_protocol::kMagic, {}, {}};
+  proof.proof = store_protocol::prove("t", "client", hello.server_nonce, proof.client_nonce);
+  const auto store = connect_store(server.endpoint(), "t", kTime);
+  for (const std::byte& byte : std::as_bytes(std::span(&proof, 1))) {
+    ASSERT_EQ(send_all(slow.get(), std::span(&byte, 1), deadline), IoResult::kDone);
+    EXPECT_GE(store->add("served", 1), 1);
+  }
+  store_protocol::ServerProof answer;
+  ASSERT_EQ(receive_all(slow.get(), std::as_writable_bytes(std::span(&answer, 1)), deadline), IoResult::kDone);
+  EXPECT_EQ(answer.accepted, 1u) << "slow is not wrong";
+}
+
+// A proof is bound to the nonces of its connection: who overheard one cannot use it again.
+TEST(TcpStore, AProofThatWasOverheardIsWorthNothing) {
+  const StoreServer server({.token = "t"});
+  const auto deadline = std::chrono::steady_clock::now() + kTime;
+  store_protocol::ClientProof proof{store_protocol::kMagic, {}, {}};
+  for (const bool first : {true, false}) {
+    std::string why;
+    const Fd fd = try_connect_tcp(server.endpoint().host, server.endpoint().port, deadline, why);
+    store_protocol::Hello hello;
+    ASSERT_EQ(receive_all(fd.get(), std::as_writable_bytes(std::span(&hello, 1)), deadline), IoResult::kDone);
+    if (first) proof.proof = store_protocol::prove("t", "client", hello.server_nonce, proof.client_nonce);
+    send_all(fd.get(), std::as_bytes(std::span(&proof, 1)), deadline);
+    store_protocol::ServerProof answer;
+    ASSERT_EQ(receive_all(fd.get(), std::as_writable_bytes(std::span(&answer, 1)), deadline), IoResult::kDone);
+    EXPECT_EQ(answer.accepted, first ? 1u : 0u);
+  }
+}
+
+// And a server that does not know the token is found out: its answer is no proof.
+TEST(TcpStore, AnImpostorServerIsRefused) {
+  const Fd listener = listen_tcp("127.0.0.1", 0);
+  auto impostor = std::async(std::launch::async, [&] {
+    pollfd entry{listener.get(), POLLIN, 0};
+    poll(&entry, 1, 20'000);
+    const Fd fd(accept(listener.get(), nullptr, nullptr));
+    const auto deadline = std::chrono::steady_clock::now() + kTime;
+    const store_protocol::Hello hello{store_protocol::kMagic, {}};
+    send_all(fd.get(), std::as_bytes(std::span(&hello, 1)), deadline);
+    store_protocol::ClientProof proof;
+    receive_all(fd.get(), std::as_writable_bytes(std::span(&proof, 1)), deadline);
+    const store_protocol::ServerProof yes{1, proof.proof};  // the client's own proof, sent back
+    send_all(fd.get(), std::as_bytes(std::span(&yes, 1)), deadline);
+  });
+  const std::string message = message_of([&] { connect_store(local_endpoint(listener.get()), "t", kTime); });
+  EXPECT_NE(message.find("token was refused"), std::string::npos) << message;
+}
+
+// While it lives this process can open no descriptor.
+class NoMoreDescriptors {
+ public:
+  NoMoreDescriptors() {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const Fd lowest_free(dup(0));
+    const rlimit none{static_cast<rlim_t>(lowest_free.get()), before_.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &none);
+  }
+  ~NoMoreDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST(TcpStore, RecoversWhenDescriptorsRunOut) {
+  const StoreServer server({.token = "t"});
+  const auto store = connect_store(server.endpoint(), "t", kTime);
+  // This connection waits in the backlog while the process, and so the server, may open nothing.
+  const Fd client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(server.endpoint().port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  {
+    const NoMoreDescriptors exhausted;
+    EXPECT_EQ(dup(0), -1);
+    ASSERT_EQ(connect(client.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    store->set("alive", "yes");
+  }
+  store_protocol::Hello hello;
+  const auto deadline = std::chrono::steady_clock::now() + kTime;
+  EXPECT_EQ(receive_all(client.get(), std::as_writable_bytes(std::span(&hello, 1)), deadline), IoResult::kDone);
+  EXPECT_EQ(store->get("alive", kTime), "yes");
 }
 
 // Connections that drip, stall or send rubbish end alone.

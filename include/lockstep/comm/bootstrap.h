@@ -26,6 +26,8 @@ struct JobEnvironment {
   std::string job_id;             // kOpenMpi: unique among the jobs of this machine
   std::string token;              // from LOCKSTEP_TOKEN or LOCKSTEP_TOKEN_FILE; may be empty
   bool insecure = false;          // LOCKSTEP_INSECURE=1
+
+  bool operator==(const JobEnvironment&) const = default;
 };
 
 using EnvironmentLookup = std::function<std::optional<std::string>(const char* name)>;
@@ -40,6 +42,7 @@ struct Rendezvous {
   std::string token;                    // kOpenMpi: made by rank 0 and handed over
   std::string advertise_address;        // numeric address of this rank for its peers
 };
+// Throws RendezvousError that begins with this rank and names the address, port or job.
 Rendezvous meet(const JobEnvironment& job, std::chrono::milliseconds timeout);
 
 }  // namespace lockstep

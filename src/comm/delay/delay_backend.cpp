@@ -53,14 +53,15 @@ class DelayBackend::Wire : public CompletionQueue {
 
   bool done(std::uint64_t ticket) override {
     const std::lock_guard lock(mutex_);
+    if (end_of(ticket) <= Clock::now()) return true;  // what was complete stays complete
     throw_if_aborted();
-    return end_of(ticket) <= Clock::now();
+    return false;
   }
 
   void wait(std::uint64_t ticket) override {
     std::unique_lock lock(mutex_);
-    aborted_changed_.wait_until(lock, end_of(ticket), [&] { return aborted_; });
-    throw_if_aborted();
+    const auto end = end_of(ticket);
+    if (aborted_changed_.wait_until(lock, end, [&] { return aborted_; }) && Clock::now() < end) throw_if_aborted();
   }
 
   void order_before(std::uint64_t ticket, Stream&) override { wait(ticket); }
