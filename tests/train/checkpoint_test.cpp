@@ -1,0 +1,257 @@
+// Checkpoints: what comes back, what is refused, and that a refusal changes nothing.
+#include "lockstep/train/checkpoint.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "lockstep/core/error.h"
+#include "lockstep/nn/layers.h"
+#include "lockstep/optim/sgd.h"
+#include "lockstep/tensor/random.h"
+#include "tests/ddp/ranks.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Folder {
+ public:
+  Folder() {
+    std::string pattern = ::testing::TempDir() + "lockstep-checkpoint-XXXXXX";
+    path_ = mkdtemp(pattern.data());
+  }
+  ~Folder() { fs::remove_all(path_); }
+  std::string path() const { return path_; }
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(path_)) names.push_back(entry.path().filename().string());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+ private:
+  std::string path_;
+};
+
+struct Net : nn::Sequential {
+  explicit Net(std::int64_t width = 3) {
+    append_named<nn::Linear>("a", 2, width);
+    append_named<nn::Linear>("b", width, 1);
+  }
+};
+
+// A model with an optimizer whose momenta are not zero, and a sampler in the middle of an epoch.
+struct Trainee {
+  explicit Trainee(std::uint64_t seed, std::int64_t width = 3) : net((manual_seed(seed), width)) {
+    for (const NamedTensor& momentum : sgd.state()) fill_uniform(momentum.tensor, -1, 1);
+    sampler.set_epoch(static_cast<std::int64_t>(seed));
+    sampler.advance(4);
+  }
+  CheckpointParts parts(std::int64_t step = 7) { return {.model = net, .optimizer = sgd, .sampler = sampler, .step = step, .epoch = 2}; }
+  std::string hash() {
+    return hash_of(net.named_parameters()) + hash_of(sgd.state()) + std::to_string(sampler.epoch()) + std::to_string(random_state().seed);
+  }
+
+  Net net;
+  optim::SGD sgd{net.named_parameters(), {.lr = 0.1f, .momentum = 0.9f}};
+  data::DistributedSampler sampler{20, {}, {.seed = 5}};
+};
+
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const FileError& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(Checkpoint, EverythingComesBack) {
+  const Folder folder;
+  Trainee saved(1);
+  manual_seed(42);
+  const Tensor draw = Tensor::empty({3});
+  fill_uniform(draw, 0, 1);
+  const std::string written = save_checkpoint(folder.path(), saved.parts());
+  EXPECT_EQ(folder.names(), (std::vector<std::string>{"latest", "step-00000007"}));
+  const std::string before = saved.hash();
+  Trainee other(2);
+  EXPECT_NE(other.hash(), before);
+  const auto state = load_checkpoint(folder.path(), other.parts(0));
+  ASSERT_TRUE(state.has_value());
+  EXPECT_EQ(state->step, 7);
+  EXPECT_EQ(state->epoch, 2);
+  EXPECT_EQ(state->world_size, 1);
+  EXPECT_EQ(state->folder, written);
+  EXPECT_EQ(other.hash(), before);
+  EXPECT_EQ(other.sampler.state().consumed, 4);
+  EXPECT_EQ(random_state(), (RandomState{42, 1}));
+}
+
+TEST(Checkpoint, NoneIsNoError) {
+  const Folder folder;
+  Trainee run(1);
+  EXPECT_FALSE(load_checkpoint(folder.path(), run.parts()).has_value());
+  EXPECT_FALSE(load_checkpoint(folder.path() + "/not/there", run.parts()).has_value());
+}
+
+TEST(Checkpoint, TheNewestStayAndTheSameStepNeverOverwrites) {
+  const Folder folder;
+  Trainee run(1);
+  for (const int step : {1, 2, 3}) save_checkpoint(folder.path(), run.parts(step));
+  EXPECT_EQ(folder.names(), (std::vector<std::string>{"latest", "step-00000002", "step-00000003"}));
+  save_checkpoint(folder.path(), run.parts(3));
+  EXPECT_EQ(load_checkpoint(folder.path(), run.parts())->folder, folder.path() + "/step-00000003.1");
+  EXPECT_EQ(folder.names().size(), 3u);
+}
+
+TEST(Checkpoint, WhatACrashLeftIsIgnoredAndRemoved) {
+  const Folder folder;
+  Trainee run(1);
+  save_checkpoint(folder.path(), run.parts(1));
+  fs::create_directory(folder.path() + "/writing-step-00000002-1");
+  std::ofstream(folder.path() + "/writing-latest") << "half";
+  EXPECT_EQ(load_checkpoint(folder.path(), run.parts())->step, 1);
+  save_checkpoint(folder.path(), run.parts(2));
+  EXPECT_EQ(folder.names(), (std::vector<std::string>{"latest", "step-00000001", "step-00000002"}));
+}
+
+TEST(Checkpoint, AFlipOfAnyByteIsNoticedAndChangesNothing) {
+  const Folder folder;
+  Trainee run(1);
+  const std::string written = save_checkpoint(folder.path(), run.parts());
+  Trainee victim(2);
+  const std::string before = victim.hash();
+  int flips = 0;
+  for (const std::string& path : {folder.path() + "/latest", written + "/manifest.json", written + "/state.json",
+                                  written + "/model.safetensors", written + "/optimizer.safetensors"}) {
+    const auto size = static_cast<std::streamoff>(fs::file_size(path));
+    for (std::streamoff at = 0; at < size; ++at) {
+      std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+      const auto flip = [&] {
+        file.seekg(at);
+        const char value = static_cast<char>(file.get() ^ 0x10);
+        file.seekp(at);
+        file.put(value).flush();
+      };
+      flip();
+      const std::string message = message_of([&] { load_checkpoint(folder.path(), victim.parts()); });
+      ASSERT_NE(message.find(folder.path()), std::string::npos) << path << " byte " << at << ": " << message;
+      ASSERT_EQ(victim.hash(), before) << path << " byte " << at;
+      flip();
+      ++flips;
+    }
+  }
+  EXPECT_GT(flips, 1500);
+  EXPECT_EQ(load_checkpoint(folder.path(), victim.parts())->step, 7) << "every flip was undone";
+}
+
+TEST(Checkpoint, TruncatedAndMissingFilesAreNamed) {
+  const Folder folder;
+  Trainee run(1);
+  const std::string written = save_checkpoint(folder.path(), run.parts());
+  fs::resize_file(written + "/model.safetensors", 100);
+  EXPECT_NE(message_of([&] { load_checkpoint(folder.path(), run.parts()); }).find("model.safetensors: is damaged"), std::string::npos);
+  fs::remove(written + "/model.safetensors");
+  EXPECT_NE(message_of([&] { load_checkpoint(folder.path(), run.parts()); }).find("model.safetensors: cannot be opened"),
+            std::string::npos);
+}
+
+TEST(Checkpoint, OfAnotherModelNamesTheFirstDifference) {
+  const Folder folder;
+  Trainee run(1);
+  save_checkpoint(folder.path(), run.parts());
+  Trainee wider(2, 4);
+  const std::string before = wider.hash();
+  EXPECT_NE(
+      message_of([&] { load_checkpoint(folder.path(), wider.parts()); }).find("'a.weight' is float32 (3, 2) there, float32 (4, 2) here"),
+      std::string::npos);
+  EXPECT_EQ(wider.hash(), before);
+  nn::Sequential fewer;
+  fewer.append_named<nn::Linear>("a", 2, 3);
+  EXPECT_NE(message_of([&] { load_checkpoint(folder.path(), {.model = fewer}); }).find("'b.bias' (1) does not exist here"),
+            std::string::npos);
+  optim::SGD plain(run.net.named_parameters(), {.lr = 1});
+  EXPECT_NE(message_of([&] { load_checkpoint(folder.path(), {.model = run.net, .optimizer = plain}); }).find("momentum"),
+            std::string::npos);
+}
+
+TEST(Checkpoint, AFullDiskLeavesThePreviousOneAndNothingHalfWritten) {
+  const Folder folder;
+  Trainee run(1);
+  save_checkpoint(folder.path(), run.parts(1));
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{200, 200};  // bytes a file
+    setrlimit(RLIMIT_FSIZE, &limit);
+    const std::string message = message_of([&] { save_checkpoint(folder.path(), run.parts(2)); });
+    _exit(message.find("model.safetensors: cannot be written: File too large") != std::string::npos ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(folder.names(), (std::vector<std::string>{"latest", "step-00000001"}));
+  EXPECT_EQ(load_checkpoint(folder.path(), run.parts())->step, 1);
+}
+
+TEST(Checkpoint, OnlyRankZeroReadsAndAllRanksGetIt) {
+  const Folder folder, empty;
+  Trainee saved(1);
+  save_checkpoint(folder.path(), saved.parts());
+  const std::string wanted = hash_of(saved.net.named_parameters());
+  testing::expect_all_well(testing::run_ranks(3, "shm", [&](auto group) {
+    Trainee run(static_cast<std::uint64_t>(group->rank()) + 10);
+    CheckpointParts parts = run.parts(0);
+    parts.group = group;
+    // Rank 0 alone has the folder.
+    const auto state = load_checkpoint(group->rank() == 0 ? folder.path() : empty.path() + "/absent", parts);
+    ASSERT_TRUE(state.has_value());
+    EXPECT_EQ(state->step, 7);
+    EXPECT_EQ(hash_of(run.net.named_parameters()), wanted);
+    EXPECT_EQ(run.sampler.epoch(), 1);
+  }));
+}
+
+TEST(Checkpoint, AnErrorOfRankZeroReachesEveryRankAndOnlyRankZeroWrites) {
+  const Folder folder;
+  testing::expect_all_well(testing::run_ranks(2, "shm", [&](auto group) {
+    Trainee run(1);
+    CheckpointParts parts = run.parts(3);
+    parts.group = group;
+    save_checkpoint(folder.path(), parts);
+    group->barrier();
+    if (group->rank() == 0) fs::resize_file(folder.path() + "/step-00000003/state.json", 10);
+    group->barrier();
+    EXPECT_NE(message_of([&] { load_checkpoint(folder.path(), parts); }).find("state.json: is damaged"), std::string::npos);
+  }));
+  EXPECT_EQ(folder.names().size(), 2u);
+}
+
+TEST(Checkpoint, PythonsSafetensorsReadsTheWeights) {
+  const char* python = std::getenv("LOCKSTEP_TEST_PYTHON");
+  if (python == nullptr) GTEST_SKIP() << "LOCKSTEP_TEST_PYTHON names no python with safetensors and numpy";
+  const Folder folder;
+  Trainee run(1);
+  const std::string written = save_checkpoint(folder.path(), run.parts());
+  const float first = run.net.named_parameters()[0].tensor.span<float>()[0];
+  const std::string script = fmt::format(
+      "from safetensors.numpy import load_file; t = load_file('{}/model.safetensors'); assert sorted(t) == ['a.bias', 'a.weight', "
+      "'b.bias', 'b.weight'], t; "
+      "assert t['a.weight'].shape == (3, 2); assert abs(float(t['a.weight'][0, 0]) - ({:.9g})) < 1e-7",
+      written, first);
+  EXPECT_EQ(std::system(fmt::format("{} -c \"{}\"", python, script).c_str()), 0);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,119 @@
+// examples/cifar10 as a user runs it, under lockrun with two ranks: resuming, and the mistakes that people make.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "lockstep/data/cifar10.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Outcome {
+  int exit_code;
+  std::string output;  // stdout and stderr
+};
+
+class Example : public testing::Test {
+ protected:
+  Example() {
+    std::string pattern = testing::TempDir() + "lockstep-example-XXXXXX";
+    folder_ = mkdtemp(pattern.data());
+    lockstep::data::write_generated_cifar10(data(), {.train_images = 80, .test_images = 20});
+  }
+  ~Example() override { fs::remove_all(folder_); }
+
+  std::string data() const { return folder_ + "/data"; }
+  std::string in_folder(const std::string& name) const { return folder_ + "/" + name; }
+
+  // A small set and a small batch; `flags` come last and win.
+  Outcome train(const std::string& flags, int ranks = 2) const {
+    const std::string command = fmt::format("timeout 200 {} -n {} {} --data {} --batch 8 --epochs 2 --log-every 1 {} 2>&1 </dev/null",
+                                            LOCKSTEP_LOCKRUN, ranks, LOCKSTEP_CIFAR10, data(), flags);
+    std::FILE* pipe = popen(command.c_str(), "r");
+    std::string output;
+    for (char buffer[4096]; std::size_t got = std::fread(buffer, 1, sizeof buffer, pipe);) output.append(buffer, got);
+    const int status = pclose(pipe);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, output};
+  }
+  nlohmann::json figures(const std::string& name) const { return nlohmann::json::parse(std::ifstream(in_folder(name))); }
+
+  std::string folder_;
+};
+
+TEST_F(Example, AResumedRunIsTheRunNeverStoppedBitForBit) {
+  const std::string json = " --json-file " + in_folder("");
+  const Outcome whole = train("--steps 14" + json + "whole.json");
+  ASSERT_EQ(whole.exit_code, 0) << whole.output;
+  // Stopped within the first epoch of ten steps, and again in the second.
+  const std::string checkpoint = " --checkpoint " + in_folder("checkpoint") + " --save-every 3 --resume";
+  ASSERT_EQ(train("--steps 7" + checkpoint + json + "first.json").exit_code, 0);
+  const Outcome second = train("--steps 13" + checkpoint + json + "second.json");
+  ASSERT_EQ(second.exit_code, 0) << second.output;
+  EXPECT_NE(second.output.find("resumed at step 6 from"), std::string::npos) << second.output;
+  const Outcome third = train("--steps 14" + checkpoint + json + "third.json");
+  ASSERT_EQ(third.exit_code, 0) << third.output;
+  EXPECT_NE(third.output.find("resumed at step 12 from"), std::string::npos) << third.output;
+  const auto losses = figures("whole.json")["losses"].get<std::vector<double>>();
+  ASSERT_EQ(losses.size(), 14u);
+  EXPECT_EQ(figures("second.json")["losses"].get<std::vector<double>>(), std::vector<double>(losses.begin() + 6, losses.begin() + 13));
+  EXPECT_EQ(figures("third.json")["losses"].get<std::vector<double>>(), std::vector<double>(losses.begin() + 12, losses.end()));
+  EXPECT_EQ(figures("third.json")["weights_sha256"], figures("whole.json")["weights_sha256"]);
+}
+
+TEST_F(Example, SaysWhatItDoesAndWritesItsFigures) {
+  const Outcome run = train("--epochs 1 --summary --checkpoint " + in_folder("checkpoint") + " --json-file " + in_folder("run.json"));
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  for (const char* expected : {"[0] total    Sequential", "[0] data: CIFAR-10 in ", "[0] ranks: 2, 4 images a step each",
+                               "[0] step 10 loss ", "[0] accuracy 0.", "[0] checkpoint in "})
+    EXPECT_NE(run.output.find(expected), std::string::npos) << expected << "\n" << run.output;
+  EXPECT_EQ(run.output.find("[1]"), std::string::npos) << "only rank 0 prints";
+  const auto accuracy = figures("run.json")["accuracy"].get<double>();
+  EXPECT_TRUE(accuracy >= 0 && accuracy <= 1);
+  EXPECT_EQ(figures("run.json")["ranks"], 2);
+}
+
+TEST_F(Example, WithoutDataItGeneratesSomeAndLeavesNothing) {
+  const Outcome run = train("--generated --steps 1");
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_NE(run.output.find("data: generated pictures"), std::string::npos) << run.output;
+  EXPECT_EQ(run.output.find("CIFAR-10 in"), std::string::npos);
+}
+
+TEST_F(Example, MistakesAreNamed) {
+  const auto expect_refusal = [&](const std::string& flags, int exit_code, const std::string& words, int ranks = 2) {
+    const Outcome run = train(flags, ranks);
+    EXPECT_EQ(run.exit_code, exit_code) << flags << "\n" << run.output;
+    EXPECT_NE(run.output.find(words), std::string::npos) << flags << "\n" << run.output;
+  };
+  expect_refusal("--no-such-flag", 2, "no-such-flag");
+  expect_refusal("stray", 2, "unknown argument 'stray'");
+  expect_refusal("--batch 9", 2, "--batch 9 cannot be divided among 2 ranks");
+  expect_refusal("--batch 88", 2, "larger than the set of 80 images");
+  expect_refusal("--recipe slow", 2, "the only recipe is 'quick'");
+  expect_refusal("--resume", 2, "need --checkpoint");
+  expect_refusal("--data " + in_folder("nowhere"), 1, "nowhere: holds no CIFAR-10");
+  fs::resize_file(in_folder("data/test_batch.bin"), 100);
+  expect_refusal("", 1, "test_batch.bin: 100 bytes are no whole number");
+}
+
+TEST_F(Example, ALossThatIsNotFiniteStopsAndKeepsTheLastCheckpoint) {
+  const std::string checkpoint = " --checkpoint " + in_folder("checkpoint");
+  ASSERT_EQ(train("--steps 2 --save-every 2" + checkpoint).exit_code, 0);
+  const Outcome run = train("--lr 1e30 --resume" + checkpoint);
+  EXPECT_EQ(run.exit_code, 1) << run.output;
+  EXPECT_NE(run.output.find("the loss of rank"), std::string::npos) << run.output;
+  EXPECT_TRUE(fs::exists(in_folder("checkpoint/step-00000002/manifest.json")));
+  EXPECT_EQ(train("--steps 3 --resume" + checkpoint).exit_code, 0);
+}
+
+}  // namespace

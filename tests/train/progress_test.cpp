@@ -1,0 +1,76 @@
+#include "lockstep/train/progress.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <regex>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+// Runs `body` with a stream and returns what was written.
+template <typename Body>
+std::string captured(Body&& body) {
+  char* text = nullptr;
+  std::size_t size = 0;
+  std::FILE* stream = open_memstream(&text, &size);
+  body(stream);
+  std::fclose(stream);
+  std::string result(text, size);
+  std::free(text);
+  return result;
+}
+
+TEST(Progress, ALogHasAPlainLineEveryNSteps) {
+  const std::string log = captured([](std::FILE* out) {
+    Progress progress({.total_steps = 50, .log_every = 20, .out = out});
+    for (int step = 1; step <= 50; ++step) progress.step(step, 1.2341f, 128);
+    progress.message("done");
+  });
+  EXPECT_TRUE(std::regex_match(log, std::regex("step 20 loss 1\\.234 [0-9]+ images/s\nstep 40 loss 1\\.234 [0-9]+ images/s\n"
+                                               "step 50 loss 1\\.234 [0-9]+ images/s\ndone\n")))
+      << log;
+}
+
+TEST(Progress, ATerminalHasOneLineWithinItsWidth) {
+  const std::string text = captured([](std::FILE* out) {
+    Progress progress({.terminal_width = 60, .total_steps = 4, .steps_per_epoch = 2, .out = out});
+    for (int step = 1; step <= 4; ++step) progress.step(step, 0.5f, 10);
+  });
+  EXPECT_EQ(text.find("\repoch 1/2  step 1/4  loss 0.500"), 0u) << text;
+  EXPECT_NE(text.find("epoch 2/2  step 4/4"), std::string::npos);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << "at the very end";
+  const std::string narrow = captured([](std::FILE* out) {
+    Progress progress({.terminal_width = 10, .total_steps = 1, .out = out});
+    progress.step(1, 0.5f, 10);
+  });
+  EXPECT_EQ(narrow, "\rstep 1/1 \x1b[K\n");
+}
+
+TEST(Progress, OtherRanksPrintNothing) {
+  EXPECT_EQ(captured([](std::FILE* out) {
+              Progress progress({.enabled = false, .total_steps = 1, .out = out});
+              progress.message("hidden");
+              progress.step(1, 0.5f, 10);
+            }),
+            "");
+}
+
+TEST(FiniteLoss, NamesStepAndRank) {
+  check_finite_loss(1e30f, 1, 0);
+  for (const float bad : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(), std::nanf("")}) {
+    try {
+      check_finite_loss(bad, 412, 3);
+      FAIL() << "accepted " << bad;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("step 412: the loss of rank 3"), std::string::npos) << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
