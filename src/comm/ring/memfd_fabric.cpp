@@ -83,9 +83,15 @@ class MemfdFabric : public LocalFabric {
     } catch (const Error& error) {
       message = error.what();
     }
-    for (const UnixLink& link : links_)
-      if (link.socket) link.send(bytes_of(message), fd.get(), deadline);
-    if (!fd) throw Error("{}", message);
+    std::string undelivered;
+    for (const UnixLink& link : links_) {
+      try {
+        if (link.socket) link.send(bytes_of(message), fd.get(), deadline);
+      } catch (const Error& error) {  // the others must hear from this rank all the same
+        undelivered = error.what();
+      }
+    }
+    if (!fd || !undelivered.empty()) throw Error("{}", !fd ? message : undelivered);
     return std::make_shared<MemfdSegment>(fd.get(), bytes);
   }
 

@@ -1,0 +1,147 @@
+// The parts of the ring backend that are pure functions, and its promise to allocate nothing in an operation.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <new>
+
+#include "src/comm/ring/half.h"
+#include "src/comm/ring/reduce_kernels.h"
+#include "src/comm/ring/registered_memory.h"
+#include "tests/conformance/exact_data.h"
+#include "tests/conformance/ranks.h"
+
+namespace {
+std::atomic<std::uint64_t> allocations{0};
+}
+// Not inlined: the compiler would see free() for what came from operator new.
+__attribute__((noinline)) void* operator new(std::size_t bytes) {
+  allocations.fetch_add(1);
+  if (void* memory = std::malloc(bytes != 0 ? bytes : 1)) return memory;
+  throw std::bad_alloc();
+}
+__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace lockstep::testing {
+namespace {
+
+// binary16 as its definition says: the oracle of the bit tricks.
+double value_of_half(std::uint16_t bits) {
+  const int exponent = (bits >> 10) & 31, fraction = bits & 1023;
+  const double magnitude = exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
+  return (bits & 0x8000) != 0 ? -magnitude : magnitude;
+}
+
+TEST(Half, EveryFloat16WidensToItsValueAndComesBack) {
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const ring::Float16 half{static_cast<std::uint16_t>(bits)};
+    const float wide = ring::widen(half);
+    if ((bits & 0x7c00) == 0x7c00) {
+      EXPECT_EQ(std::isnan(wide), (bits & 0x3ff) != 0) << bits;
+      EXPECT_EQ(std::isinf(wide), (bits & 0x3ff) == 0) << bits;
+      const ring::Float16 back = ring::narrow_float16(wide);
+      EXPECT_TRUE(std::isnan(wide) ? std::isnan(ring::widen(back)) : back.bits == bits) << bits;
+      continue;
+    }
+    ASSERT_EQ(wide, static_cast<float>(value_of_half(half.bits))) << bits;
+    ASSERT_EQ(ring::narrow_float16(wide).bits, bits);
+  }
+}
+
+TEST(Half, Float16RoundsToNearestAndTiesToEven) {
+  for (std::uint16_t bits = 0; bits < 0x7bff; ++bits) {
+    const auto next = static_cast<std::uint16_t>(bits + 1);
+    const auto middle = static_cast<float>((value_of_half(bits) + value_of_half(next)) / 2);
+    ASSERT_EQ(ring::narrow_float16(middle).bits, bits % 2 == 0 ? bits : next) << bits;
+    ASSERT_EQ(ring::narrow_float16(std::nextafter(middle, 0.0f)).bits, bits);
+    ASSERT_EQ(ring::narrow_float16(std::nextafter(middle, 1e6f)).bits, next);
+    ASSERT_EQ(ring::narrow_float16(-middle).bits, 0x8000 | (bits % 2 == 0 ? bits : next));
+  }
+  EXPECT_EQ(ring::narrow_float16(65519.99f).bits, 0x7bff);
+  EXPECT_EQ(ring::narrow_float16(65520.0f).bits, 0x7c00);
+  EXPECT_EQ(ring::narrow_float16(1e30f).bits, 0x7c00);
+}
+
+TEST(Half, BFloat16RoundsToNearestAndTiesToEven) {
+  for (std::uint32_t upper = 0; upper < 0x7f80; ++upper) {
+    const auto at = [&](std::uint32_t lower) { return ring::narrow_bfloat16(std::bit_cast<float>((upper << 16) | lower)).bits; };
+    ASSERT_EQ(at(0), upper);
+    ASSERT_EQ(at(0x7fff), upper);
+    ASSERT_EQ(at(0x8000), upper + upper % 2);
+    ASSERT_EQ(at(0x8001), upper + 1);
+  }
+  EXPECT_TRUE(std::isnan(ring::widen(ring::narrow_bfloat16(std::bit_cast<float>(0x7f800001u)))));
+}
+
+TEST(Slices, CoverTheBufferOnceInWholeCacheLines) {
+  for (const DType dtype : {DType::kInt8, DType::kFloat16, DType::kFloat32, DType::kInt64})
+    for (const int ranks : {1, 2, 3, 7, 64})
+      for (const std::size_t count : {0, 1, 15, 16, 17, 1000, 65536, 1000003}) {
+        std::size_t at = 0, largest = 0, smallest = count;
+        for (int rank = 0; rank < ranks; ++rank) {
+          const ring::Slice slice = ring::slice_of(count, dtype, rank, ranks);
+          ASSERT_EQ(slice.begin, at);
+          ASSERT_GE(slice.end, slice.begin);
+          ASSERT_TRUE(slice.end == count || slice.end * size_of(dtype) % 64 == 0) << slice.end;
+          at = slice.end;
+          largest = std::max(largest, slice.count());
+          smallest = std::min(smallest, slice.count());
+        }
+        ASSERT_EQ(at, count);
+        EXPECT_LE((largest - smallest) * size_of(dtype), 127u);
+      }
+}
+
+TEST(RegisteredMemory, IsFoundByAddressUntilItsLastHandleGoes) {
+  const auto memory = std::make_shared<ring::RegisteredMemory>(1);
+  const auto make = [&](std::size_t bytes) {
+    return ring::RegisteredMemory::add(memory, ring::map_private_segment(2 * ring::RegisteredMemory::stride_of(bytes)), bytes);
+  };
+  Buffer first = make(5000), second = make(100);
+  EXPECT_EQ(memory->find(first.data(), 5000).location.segment, 1u);
+  EXPECT_EQ(memory->find(second.data() + 40, 60).location.segment, 2u);
+  EXPECT_EQ(memory->find(second.data() + 40, 60).location.offset, 40u);
+  EXPECT_EQ(memory->find(second.data() + 40, 61).location.segment, 0u);  // reaches beyond the end
+  EXPECT_EQ(memory->find(first.data() - 1, 1).location.segment, 0u);     // rank 0's part
+  EXPECT_EQ(memory->find(&first, 1).location.segment, 0u);
+  const auto found = memory->find(first.data() + 8, 4);
+  EXPECT_EQ(found.at(1, found.location.offset), first.data() + 8);
+  EXPECT_EQ(found.at(0, 0), first.data() - 8192);
+  Buffer window = first.window(64, 64);
+  std::byte* const address = first.data();
+  first = Buffer();
+  EXPECT_EQ(memory->find(address, 1).location.segment, 1u);
+  window = Buffer();
+  EXPECT_EQ(memory->find(address, 1).location.segment, 0u);
+}
+
+TEST(Allocations, AnOperationMakesNone) {
+  for (const Wire wire : {Wire::kThreads, Wire::kTcp}) {
+    std::atomic<std::uint64_t> before{0}, after{0};
+    run_threads({.wire = wire, .ranks = 3}, [&](Rank& rank) {
+      const Buffer registered = rank.backend().allocate(120000);
+      std::vector<float> plain(30000), gathered(3000);
+      for (int round = 0; round < 20; ++round) {
+        rank.barrier();
+        if (rank.rank() == 0 && round == 10) before = allocations.load();
+        rank.barrier();
+        rank.all_reduce(registered.data(), 30000);
+        rank.all_reduce(plain.data(), plain.size());
+        rank.all_reduce(plain.data(), 3);
+        rank.broadcast(plain.data(), plain.size(), DType::kFloat32, 1);
+        rank.all_gather(plain.data(), gathered.data(), 1000, DType::kFloat32);
+        rank.backend().start(rank.reduction(registered.data(), 30000, DType::kFloat32, ReduceOp::kSum)).wait();
+        rank.barrier();
+        if (rank.rank() == 0) after = allocations.load();
+        rank.barrier();
+      }
+    });
+    EXPECT_EQ(after.load() - before.load(), 0u) << name_of(wire);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::testing
