@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -19,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kPauses = 50;
+constexpr int kPauses = 50;  // about a microsecond
 constexpr int kYields = 1000;
 constexpr auto kYieldFor = std::chrono::milliseconds(1);
 constexpr auto kLongestSleep = std::chrono::milliseconds(500);  // then look again, should all else fail
@@ -29,6 +30,9 @@ void pause_cpu() {
   _mm_pause();
 #endif
 }
+
+// Ranks that share cores wait for each other's turn: a pause only delays it.
+int pauses_for(int ranks) { return ranks <= sysconf(_SC_NPROCESSORS_ONLN) ? kPauses : 1; }
 
 std::uint64_t hash_of(const Signature& signature) {
   std::uint64_t words[sizeof(Signature) / 8];
@@ -43,7 +47,8 @@ std::uint64_t hash_of(const Signature& signature) {
 
 }  // namespace
 
-Rounds::Rounds(const ControlLayout& layout, int rank, SharedVerdict& verdict) : layout_(layout), rank_(rank), verdict_(verdict) {}
+Rounds::Rounds(const ControlLayout& layout, int rank, SharedVerdict& verdict)
+    : layout_(layout), rank_(rank), pauses_(pauses_for(layout.ranks())), verdict_(verdict) {}
 
 void Rounds::begin(const Operation& operation) {
   operation_ = &operation;
@@ -70,7 +75,7 @@ void Rounds::publish() {
 }
 
 const Line& Rounds::await(int peer) {
-  for (int i = 0; i < kPauses; ++i) {
+  for (int i = 0; i < pauses_; ++i) {
     if (has_arrived(peer)) {
       if (!agrees(peer)) report_mismatch(peer);
       return layout_.line(peer, round_);

@@ -51,6 +51,7 @@ class Rounds {
 
   ControlLayout layout_;
   int rank_;
+  int pauses_;
   SharedVerdict& verdict_;
   const Operation* operation_ = nullptr;
   std::uint64_t round_ = 0;
