@@ -8,6 +8,7 @@
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/core/crypto.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
 #include "src/comm/invitation.h"
 #include "src/comm/memory_store.h"
 #include "src/comm/socket.h"
@@ -41,9 +42,14 @@ Rendezvous meet_at_address(const JobEnvironment& job, std::chrono::milliseconds 
         "MASTER_ADDR={} is not loopback and the job has no token, anyone on the network could join it: set LOCKSTEP_TOKEN or "
         "LOCKSTEP_TOKEN_FILE on every rank, or LOCKSTEP_INSECURE=1 on a network that you trust",
         job.master_host);
-  if (job.place.rank == 0 && !job.store_is_hosted)
+  if (job.place.rank == 0 && !job.store_is_hosted) {
     meeting.server = std::make_shared<StoreServer>(
         StoreServerOptions{.host = job.master_host, .port = job.master_port, .token = job.token, .insecure = job.insecure});
+    // Debian's /etc/hosts gives a machine's own name 127.0.1.1.
+    if (const Endpoint bound = meeting.server->endpoint(); !is_loopback(job.master_host) && is_loopback(bound.host))
+      log::warn("MASTER_ADDR={} is {} here: ranks on other machines cannot reach this store; name rank 0's address in numbers",
+                job.master_host, bound.host);
+  }
   meeting.store = connect_store({job.master_host, job.master_port}, job.token, timeout);
   meeting.advertise_address = address_towards(job.master_host, job.master_port);
   return meeting;

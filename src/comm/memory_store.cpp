@@ -1,5 +1,7 @@
 #include "src/comm/memory_store.h"
 
+#include <algorithm>
+
 #include "lockstep/core/error.h"
 
 namespace lockstep {
@@ -12,7 +14,8 @@ void MemoryStore::set(std::string_view key, std::string_view value) {
 
 std::string MemoryStore::get(std::string_view key, std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
-  if (!changed_.wait_for(lock, timeout, [&] { return values_.find(key) != values_.end(); }))
+  const auto time = std::clamp(timeout, std::chrono::milliseconds(0), std::chrono::milliseconds(std::chrono::hours(24 * 30)));
+  if (!changed_.wait_for(lock, time, [&] { return values_.find(key) != values_.end(); }))
     throw TimeoutError("store of this process: nobody set '{}' within {} ms", key, timeout.count());
   return values_.find(key)->second;
 }

@@ -30,6 +30,7 @@ constexpr auto kHandshakeTime = std::chrono::seconds(10);  // a connection that 
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 constexpr std::size_t kMaxConnections = 4096;
 constexpr std::size_t kMaxHalfOpen = 1024;  // the oldest goes when one more comes
+constexpr int kReportedRefusals = 20;
 constexpr std::size_t kMaxKeys = 100'000;
 constexpr std::size_t kMaxStoredBytes = std::size_t{512} << 20;
 
@@ -209,11 +210,18 @@ class StoreServer::Impl {
     if (connection.proved) {
       reply.proof = protocol::prove(token_, "server", connection.server_nonce, client.client_nonce);
     } else {
-      log::warn("store: a connection from {} does not know the job's token: refused", peer_endpoint(connection.fd.get()).text());
+      report_refusal(connection);
       connection.close_when_sent = true;
     }
     connection.append(reply);
     return true;
+  }
+
+  // A stranger who keeps trying must not fill the log.
+  void report_refusal(const Connection& connection) {
+    if (++refusals_ > kReportedRefusals) return;
+    log::warn("store: a connection from {} does not know the job's token: refused{}", peer_endpoint(connection.fd.get()).text(),
+              refusals_ == kReportedRefusals ? "; further ones are not reported" : "");
   }
 
   bool answer(Connection& connection, const protocol::RequestHeader& header, const std::string& key, std::string value) {
@@ -289,6 +297,7 @@ class StoreServer::Impl {
   std::list<Connection> connections_;  // everything below belongs to the server's thread
   std::unordered_map<std::string, std::string> values_;
   std::size_t stored_bytes_ = 0;
+  int refusals_ = 0;
   std::thread thread_;
 };
 

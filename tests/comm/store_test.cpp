@@ -247,23 +247,47 @@ TEST(TcpStore, SurvivesRubbish) {
   }
 }
 
+// A connection that has proved the token, by hand.
+Fd connect_as_member(const Endpoint& at, Deadline deadline) {
+  std::string why;
+  Fd fd = try_connect_tcp(at.host, at.port, deadline, why);
+  store_protocol::Hello hello;
+  EXPECT_EQ(receive_all(fd.get(), std::as_writable_bytes(std::span(&hello, 1)), deadline), IoResult::kDone);
+  store_protocol::ClientProof client{store_protocol::kMagic, {}, {}};
+  client.proof = store_protocol::prove("t", "client", hello.server_nonce, client.client_nonce);
+  send_all(fd.get(), std::as_bytes(std::span(&client, 1)), deadline);
+  store_protocol::ServerProof proof;
+  EXPECT_EQ(receive_all(fd.get(), std::as_writable_bytes(std::span(&proof, 1)), deadline), IoResult::kDone);
+  EXPECT_EQ(proof.accepted, 1u);
+  return fd;
+}
+
+TEST(TcpStore, ClosesAConnectionThatAnnouncesTooMuch) {
+  using store_protocol::Request;
+  const StoreServer server({.token = "t"});
+  const auto deadline = std::chrono::steady_clock::now() + kTime;
+  const std::uint32_t too_long = store_protocol::kMaxValueBytes + 1;
+  for (const store_protocol::RequestHeader header :
+       {store_protocol::RequestHeader{Request::kSet, 1, too_long, 0}, store_protocol::RequestHeader{Request::kSet, 513, 0, 0},
+        store_protocol::RequestHeader{Request::kSet, UINT32_MAX, UINT32_MAX, 0}, store_protocol::RequestHeader{Request::kGet, 0, 0, 0},
+        store_protocol::RequestHeader{static_cast<Request>(77), 1, 0, 0}}) {
+    const Fd fd = connect_as_member(server.endpoint(), deadline);
+    send_all(fd.get(), std::as_bytes(std::span(&header, 1)), deadline);
+    const std::byte key{'k'};
+    send_all(fd.get(), std::span(&key, 1), deadline);
+    std::byte answer;
+    EXPECT_EQ(receive_all(fd.get(), std::span(&answer, 1), deadline), IoResult::kClosed);
+  }
+}
+
 // The same behind the handshake: requests of a member that were damaged on the way.
 TEST(TcpStore, SurvivesMutatedRequests) {
   const StoreServer server({.token = "t"});
   const auto good = connect_store(server.endpoint(), "t", kTime);
   std::mt19937 random(2);
-  std::string why;
   for (int round = 0; round < 500; ++round) {
     const auto deadline = std::chrono::steady_clock::now() + kTime;
-    const Fd fd = try_connect_tcp(server.endpoint().host, server.endpoint().port, deadline, why);
-    store_protocol::Hello hello;
-    ASSERT_EQ(receive_all(fd.get(), std::as_writable_bytes(std::span(&hello, 1)), deadline), IoResult::kDone);
-    store_protocol::ClientProof client{store_protocol::kMagic, {}, {}};
-    client.proof = store_protocol::prove("t", "client", hello.server_nonce, client.client_nonce);
-    send_all(fd.get(), std::as_bytes(std::span(&client, 1)), deadline);
-    store_protocol::ServerProof proof;
-    ASSERT_EQ(receive_all(fd.get(), std::as_writable_bytes(std::span(&proof, 1)), deadline), IoResult::kDone);
-    ASSERT_EQ(proof.accepted, 1u);
+    const Fd fd = connect_as_member(server.endpoint(), deadline);
     std::vector<std::byte> message(sizeof(store_protocol::RequestHeader) + 3);
     const store_protocol::RequestHeader header{store_protocol::Request::kSet, 1, 2, 0};
     std::memcpy(message.data(), &header, sizeof header);
