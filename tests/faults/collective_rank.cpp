@@ -4,7 +4,8 @@
 //
 // how: exit (code 3), throw, segv, kill, stop (SIGSTOP), stay_away, leave (ends well, early), other_count, other_model
 // (before the first step).
-// The exit code is run_main's. `pause_ms` slows the steps down so that a test can interfere, `linger_ms` delays the end.
+// The exit code is run_main's. `pause_ms` slows the steps down so that a test can interfere, `linger_ms` delays the end. What it
+// says last is also appended to the file `report`.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <string>
 #include <thread>
@@ -107,7 +109,9 @@ int run(int argc, char** argv) {
     std::this_thread::sleep_for(pause);
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(arguments.number("linger_ms", 0)));
-  fmt::print("rank {} of {} did {} steps over {}\n", rank, ranks, steps, group->backend().transport());
+  const std::string done = fmt::format("rank {} of {} did {} steps over {}\n", rank, ranks, steps, group->backend().transport());
+  fmt::print("{}", done);
+  if (const std::string report = arguments.text("report"); !report.empty()) std::ofstream(report, std::ios::app) << done << std::flush;
   return 0;
 }
 

@@ -6,7 +6,9 @@
 #include <pty.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <sstream>
 
 #include "tests/faults/lockrun.h"
@@ -87,14 +89,16 @@ TEST(LockrunOutput, AReaderWhoSleepsKeepsNobodyFromNoticingAFailure) {
   options.output_fd = ends[1];
   Child job(lockrun(2, {"flood", "sleep:500+exit:3"}), options);
   ::close(ends[1]);
-  // Nobody reads: launcher and guard remain, the ranks must not.
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  const auto ranks_left = [&] {
-    std::size_t others = job.alive().size();
-    return others;
+  const auto become = [&](std::size_t processes) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (std::chrono::steady_clock::now() < deadline) {
+      if (job.alive().size() == processes) return true;
+      ::usleep(10'000);
+    }
+    return false;
   };
-  while (ranks_left() != 2 && std::chrono::steady_clock::now() < deadline) ::usleep(20'000);
-  EXPECT_EQ(ranks_left(), 2u);
+  EXPECT_TRUE(become(4)) << "launcher, guard, two ranks";
+  EXPECT_TRUE(become(2)) << "nobody reads: launcher and guard remain, the ranks must not";
   char bytes[65536];
   while (::read(ends[0], bytes, sizeof(bytes)) > 0) {
   }
@@ -132,10 +136,13 @@ TEST(LockrunOutput, OnATerminalRankZeroRedrawsItsLine) {
   Terminal terminal(97);
   ChildOptions options;
   options.output_fd = terminal.theirs;
-  const std::string act = "env:LOCKSTEP_TERMINAL_WIDTH+redraw:step 1+sleep:600+redraw:step 2+out:";
-  Child job(lockrun(2, {act, "sleep:300+out:hello+flush+sleep:600"}), options);
+  const std::string drawn = ::testing::TempDir() + "drawn-" + std::to_string(::getpid()), said = drawn + "-said";
+  const std::string act = "env:LOCKSTEP_TERMINAL_WIDTH+redraw:step 1+touch:" + drawn + "+await:" + said + "+redraw:step 2+out:";
+  Child job(lockrun(2, {act, "await:" + drawn + "+sleep:100+out:hello+flush+sleep:300+touch:" + said}), options);
   const std::string seen = terminal.read_all();
   EXPECT_EQ(job.wait(), 0);
+  std::remove(drawn.c_str());
+  std::remove(said.c_str());
   EXPECT_THAT(seen, StartsWith("[0] LOCKSTEP_TERMINAL_WIDTH=97\r\nstep 1"));
   EXPECT_THAT(seen, HasSubstr("\r\x1b[K[1] hello\r\nstep 1"));
   EXPECT_THAT(seen, HasSubstr("\r\x1b[Kstep 2"));

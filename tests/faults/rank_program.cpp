@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <iostream>
 #include <map>
 #include <stdexcept>
@@ -28,6 +29,11 @@ void hang() {
   std::signal(SIGTERM, SIG_IGN);
   std::signal(SIGINT, SIG_IGN);
   for (int i = 0; i < 60; ++i) std::this_thread::sleep_for(std::chrono::seconds(1));  // bounded, should all else fail
+}
+
+// Until another rank has touched the file.
+void await(const std::string& path) {
+  for (int i = 0; i < 3000 && ::access(path.c_str(), F_OK) != 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
 void print_cores() {
@@ -74,6 +80,8 @@ void play(const std::string& act) {
       {"kill", [](const std::string&) { die_by(SIGKILL); }},
       {"stop", [](const std::string&) { ::raise(SIGSTOP); }},
       {"hang", [](const std::string&) { hang(); }},
+      {"touch", [](const std::string& path) { std::ofstream{path}; }},
+      {"await", [](const std::string& path) { await(path); }},
       {"cores", [](const std::string&) { print_cores(); }},
       {"bytes", [](const std::string&) { print_bytes(); }},
       {"flood",
