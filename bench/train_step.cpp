@@ -1,6 +1,6 @@
 // Times whole training steps (forward, backward with its all-reduces, update) of three models on generated data:
 //   build/bench/train_step --model cifar10|cifar10-nolrn|mlp --ranks 2 [--steps 15] [--transport shm|tcp] [--json]
-//   build/bench/train_step --ranks 2 --scaling             beside 2 unrelated runs of one rank, block by block in turn
+//   build/bench/train_step --ranks 2 --scaling             beside 2 unrelated runs of one rank, in turn
 //   build/bench/train_step --backend delay --timeline      against the bound that overlap allows, on a wire without work
 // cifar10 is TensorFlow's tutorial network on 128 images of 24x24 a rank, cifar10-nolrn the same without normalisation,
 // mlp four layers of 2048 (16.8 M parameters) on 64 rows a rank. One thread a rank; the first steps are left out.
@@ -9,10 +9,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <cxxopts.hpp>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -86,7 +86,8 @@ class Trainer {
     double bound;                             // forward + max(backward, what the wire allows) + update
   };
 
-  Trainer(const std::string& name, std::shared_ptr<ls::ProcessGroup> group) : model_(make_model(name)), batch_(name == "mlp" ? 64 : 128) {
+  Trainer(const std::string& name, std::shared_ptr<ls::ProcessGroup> group, const ls::CommHook& hook = {})
+      : model_(make_model(name)), batch_(name == "mlp" ? 64 : 128) {
     x_ = name == "mlp" ? ls::Tensor::empty({batch_, 2048}) : ls::Tensor::empty({batch_, 24, 24, 3});
     ls::fill_normal(x_, 0, 1);
     labels_ = ls::Tensor::empty({batch_}, ls::DType::kInt64);
@@ -96,7 +97,7 @@ class Trainer {
       hooks_.push_back(ls::on_grad_ready(parameter.tensor, [this](const ls::Tensor&) {
         if (first_ready_ == Clock::time_point{}) first_ready_ = Clock::now();
       }));
-    ddp_ = std::make_unique<ls::DistributedDataParallel>(*model_, std::move(group));
+    ddp_ = std::make_unique<ls::DistributedDataParallel>(*model_, std::move(group), ls::DistributedDataParallelOptions{.comm_hook = hook});
     sgd_ = std::make_unique<ls::optim::SGD>(ddp_->parameters(), ls::optim::SGDOptions{.lr = 0.01F});
     const ls::DelayCost cost = ls::delay_cost_from_environment();
     for (const ls::BucketLayout& bucket : ddp_->reducer().buckets())
@@ -230,30 +231,39 @@ void measure(const Options& options, ls::ProcessGroup& job, const std::shared_pt
   ls::bench::Report(options.json).row(row);
 }
 
-// Alternates blocks of steps of one run of n ranks with blocks of n unrelated runs, all in the same processes: what
-// disturbs the machine disturbs both.
+// Averages in the backward thread, which waits: what the communication thread is compared with.
+ls::Work average_inline(ls::ProcessGroup& group, const ls::BucketView& bucket) {
+  group.all_reduce(bucket.data, bucket.count, bucket.dtype, ls::ReduceOp::kAvg, {.purpose = {"bucket", bucket.index}});
+  return {};
+}
+
+// Alternates blocks of steps of one run of n ranks, overlapped and not, with blocks of n unrelated runs, all in the same
+// processes: what disturbs the machine disturbs each.
 void measure_scaling(const Options& options, const std::shared_ptr<ls::ProcessGroup>& job) {
-  Trainer together(options.model, job), alone(options.model, group_of_one());
-  std::vector<double> together_ms, alone_ms, ratios;
-  for (int round = 0; round < options.rounds; ++round) {
-    for (Trainer* trainer : {&alone, &together}) {
+  struct Variant {
+    const char* name;
+    Trainer trainer;
+    std::vector<double> block_ms = {}, speed = {};  // of each round; speed relative to the first variant's
+  };
+  std::array<Variant, 3> variants = {Variant{"unrelated", Trainer(options.model, group_of_one())},
+                                     Variant{"lockstep", Trainer(options.model, job)},
+                                     Variant{"lockstep, inline", Trainer(options.model, job, average_inline)}};
+  for (int round = 0; round < options.rounds; ++round)
+    for (Variant& variant : variants) {
       job->barrier();
-      const std::vector<Trainer::Step> steps = run_steps(*trainer, round == 0 ? kWarmUp : 1, options.steps);
-      double ms = std::accumulate(steps.begin(), steps.end(), 0.0, [](double sum, const auto& step) { return sum + step.total; });
-      ms /= options.steps;
+      double ms = median_of(run_steps(variant.trainer, round == 0 ? kWarmUp : 1, options.steps), &Trainer::Step::total);
       job->all_reduce(std::span(&ms, 1), ls::ReduceOp::kAvg);
-      (trainer == &together ? together_ms : alone_ms).push_back(ms);
+      variant.block_ms.push_back(ms);
+      variant.speed.push_back(variants.front().block_ms.back() / ms);
     }
-    ratios.push_back(alone_ms.back() / together_ms.back());
-  }
   if (job->rank() != 0) return;
-  ls::bench::Report(options.json)
-      .row({{"peer", "lockstep"},
-            {"model", options.model},
-            {"ranks", job->world_size()},
-            {"step_ms", rounded(median(together_ms), 2)},
-            {"unrelated_step_ms", rounded(median(alone_ms), 2)},
-            {"speed_kept", rounded(median(ratios), 3)}});
+  ls::bench::Report report(options.json);
+  for (const Variant& variant : variants)
+    report.row({{"peer", variant.name},
+                {"model", options.model},
+                {"ranks", job->world_size()},
+                {"step_ms", rounded(median(variant.block_ms), 2)},
+                {"speed_kept", rounded(median(variant.speed), 3)}});
 }
 
 int run(int argc, char** argv) {
