@@ -1,4 +1,5 @@
-// Runs a function as every rank of a process group over the real ring backend; the ranks are threads.
+// Runs a function as every rank of a process group over the real ring backend; the ranks are threads. Transport "threads" is
+// shared memory over one mapping, in which a thread sanitizer sees what ranks do to each other; in "shm" each rank has its own.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,20 +12,36 @@
 
 #include "lockstep/comm/process_group.h"
 #include "src/comm/memory_store.h"
+#include "src/comm/ring/control_block.h"
+#include "src/comm/ring/ring_backend.h"
+#include "src/comm/ring/shm_transport.h"
+#include "src/comm/ring/thread_fabric.h"
 
 namespace lockstep::testing {
+
+inline std::shared_ptr<ProcessGroup> join_threads(int rank, int ranks, const std::shared_ptr<ring::ThreadMeeting>& meeting) {
+  constexpr std::chrono::seconds kTimeout{60};
+  const Place place{rank, ranks, rank, ranks};
+  auto fabric = std::make_unique<ring::ThreadFabric>(meeting);
+  auto control = fabric->share(ring::ControlLayout::bytes(ranks), kTimeout);
+  auto transport = std::make_unique<ring::ShmTransport>(place, std::move(fabric), std::move(control));
+  return ProcessGroup::wrap(place, make_ring_backend(std::move(transport), kTimeout), kTimeout);
+}
 
 // Returns what each rank threw, "" for those that ended well.
 inline std::vector<std::string> run_ranks(int ranks, const std::string& transport,
                                           const std::function<void(std::shared_ptr<ProcessGroup>)>& body) {
   const auto store = std::make_shared<MemoryStore>();
+  const auto meeting = std::make_shared<ring::ThreadMeeting>();
   std::vector<std::string> failures(static_cast<std::size_t>(ranks));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank)
     threads.emplace_back([&, rank] {
       try {
-        body(ProcessGroup::create({rank, ranks, rank, ranks}, store, "token",
-                                  {.transport = transport, .timeout = std::chrono::seconds(60)}));
+        body(transport == "threads"
+                 ? join_threads(rank, ranks, meeting)
+                 : ProcessGroup::create({rank, ranks, rank, ranks}, store, "token",
+                                        {.backend = "ring", .transport = transport, .timeout = std::chrono::seconds(60)}));
       } catch (const std::exception& error) {
         failures[static_cast<std::size_t>(rank)] = error.what();
       }

@@ -116,7 +116,9 @@ int train_as_process(int rank, int ranks, const std::string& transport, std::sha
     optim::SGD sgd(ddp.parameters(), {.lr = 0.05F, .momentum = 0.9F});
     Philox random(11, static_cast<std::uint64_t>(rank));
     const Tensor x = Tensor::empty({8, 16}), labels = Tensor::empty({8}, DType::kInt64);
+    std::uint64_t blocks_after_two = 0;
     for (int step = 0; step < 200; ++step) {
+      if (step == 2) blocks_after_two = cpu_device().allocator_stats().system_allocations;
       for (float& value : x.span<float>()) value = random.normal();
       for (std::int64_t& label : labels.span<std::int64_t>()) label = random.below(10);
       sgd.zero_grad();
@@ -124,6 +126,8 @@ int train_as_process(int rank, int ranks, const std::string& transport, std::sha
       sgd.step();
     }
     check_replicas_equal(*group, model.named_parameters(), "weights");
+    if (cpu_device().allocator_stats().system_allocations != blocks_after_two)
+      throw Error("{} blocks after 2 steps, {} after 200", blocks_after_two, cpu_device().allocator_stats().system_allocations);
     const TransportCounters counters = group->backend().counters();
     return (transport == "tcp" ? counters.tcp_bytes : counters.shared_memory_bytes) > 0 ? 0 : 3;
   } catch (const std::exception& error) {

@@ -1,0 +1,185 @@
+// What counts as a pass: with and without no_sync(), over tied, frozen and unused parameters, with a hook in the middle.
+#include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+
+#include <sstream>
+
+#include "lockstep/autograd/engine.h"
+#include "lockstep/core/log.h"
+#include "lockstep/ddp/ddp.h"
+#include "lockstep/nn/layers.h"
+#include "tests/ddp/ranks.h"
+
+namespace lockstep {
+namespace {
+
+using testing::expect_all_well;
+using testing::run_ranks;
+
+// Two weights; the result is x * a, x * b, or x * a + x * b: a gradient is x itself.
+struct Pair : nn::Module {
+  Tensor a = Tensor::full({1, 1}, 1), b = Tensor::full({1, 1}, 1);
+  bool use_a = true, use_b = true;
+  Pair() {
+    add_parameter("a", a);
+    add_parameter("b", b);
+  }
+  Tensor forward(const Tensor& x) override {
+    if (use_a && use_b) return linear(x, a, Tensor()) + linear(x, b, Tensor());
+    return linear(x, use_a ? a : b, Tensor());
+  }
+};
+
+Tensor loss_of(DistributedDataParallel& ddp, float x) { return reshape(ddp(Tensor::full({1, 1}, x)), {}); }
+float gradient(const Tensor& leaf) { return grad(leaf).item(); }
+
+// Rank 0 has 1, rank 1 has 3: sums and averages are exact and differ.
+float own_value(const ProcessGroup& group) { return group.rank() == 0 ? 1.F : 3.F; }
+
+TEST(Passes, WhatOnlyAPassUnderNoSyncReachedIsAveragedWithTheNextOne) {
+  expect_all_well(run_ranks(2, "shm", [](auto group) {
+    Pair model;
+    DistributedDataParallel ddp(model, group);
+    {
+      const auto local = ddp.no_sync();
+      loss_of(ddp, own_value(*group)).backward();
+    }
+    model.use_b = false;
+    loss_of(ddp, 8 * own_value(*group)).backward();
+    EXPECT_EQ(gradient(model.a), (9 * 1 + 9 * 3) / 2);
+    EXPECT_EQ(gradient(model.b), (1 + 3) / 2) << "kept, not zeroed";
+  }));
+}
+
+TEST(Passes, NoSyncCountsWhereBackwardRunsNotWhereForwardRan) {
+  expect_all_well(run_ranks(2, "shm", [](auto group) {
+    Pair model;
+    DistributedDataParallel ddp(model, group);
+    const Tensor outside = loss_of(ddp, own_value(*group));
+    const TransportCounters before = group->backend().counters();
+    Tensor inside;
+    {
+      const auto local = ddp.no_sync();
+      outside.backward();
+      EXPECT_EQ(gradient(model.a), own_value(*group));
+      inside = loss_of(ddp, own_value(*group));
+    }
+    EXPECT_EQ(group->backend().counters().shared_memory_bytes, before.shared_memory_bytes);
+    inside.backward();
+    EXPECT_EQ(gradient(model.a), 2 * (1 + 3) / 2);
+    EXPECT_EQ(gradient(model.b), 2 * (1 + 3) / 2);
+  }));
+}
+
+TEST(Passes, NoSyncNests) {
+  expect_all_well(run_ranks(2, "shm", [](auto group) {
+    Pair model;
+    DistributedDataParallel ddp(model, group);
+    const auto outer = ddp.no_sync();
+    { const auto inner = ddp.no_sync(); }
+    loss_of(ddp, own_value(*group)).backward();
+    EXPECT_EQ(gradient(model.a), own_value(*group));
+  }));
+}
+
+TEST(Passes, TwoLossesInARowAreTwoPassesWhoseAveragesAdd) {
+  expect_all_well(run_ranks(2, "shm", [](auto group) {
+    Pair model;
+    DistributedDataParallel ddp(model, group);
+    const Tensor first = loss_of(ddp, own_value(*group)), second = loss_of(ddp, 4 * own_value(*group));
+    first.backward();
+    EXPECT_EQ(gradient(model.a), 2);
+    second.backward();
+    EXPECT_EQ(gradient(model.a), 10);
+    clear_grad(model.a);
+    clear_grad(model.b);
+    loss_of(ddp, own_value(*group)).backward();
+    EXPECT_EQ(gradient(model.a), 2) << "cleared: overwritten, not added to";
+  }));
+}
+
+TEST(Passes, AStaleGradientIsNotSentAgain) {
+  expect_all_well(run_ranks(2, "shm", [](auto group) {
+    Pair model;
+    DistributedDataParallel ddp(model, group);
+    loss_of(ddp, own_value(*group)).backward();
+    EXPECT_EQ(gradient(model.b), 2);
+    clear_grad(model.a);
+    clear_grad(model.b);
+    model.use_b = group->rank() == 0;  // rank 1's slot still holds 2
+    loss_of(ddp, own_value(*group)).backward();
+    EXPECT_EQ(gradient(model.b), 0.5F);
+    EXPECT_TRUE(has_grad(model.b));
+  }));
+}
+
+TEST(Passes, UnusedParametersAreNamedOnce) {
+  std::ostringstream said;
+  const auto sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(said);
+  log::logger().sinks().push_back(sink);
+  Pair model;
+  model.use_a = false;
+  DistributedDataParallel ddp(model, ProcessGroup::wrap({}, make_backend("local", {})));
+  for (int pass = 0; pass < 3; ++pass) loss_of(ddp, 1).backward();
+  log::logger().sinks().pop_back();
+  const std::string text = said.str();
+  EXPECT_NE(text.find("did not reach 1 of 2 parameters"), std::string::npos) << text;
+  EXPECT_EQ(text.find("'a'"), text.rfind("'a'")) << "said more than once: " << text;
+  EXPECT_EQ(text.find("'b'"), std::string::npos);
+}
+
+TEST(Passes, ACommHookDecidesWhatTheReductionIs) {
+  expect_all_well(run_ranks(2, "shm", [](auto group) {
+    Pair model;
+    const CommHook doubled_sum = [](ProcessGroup& all, const BucketView& bucket) {
+      auto* values = static_cast<float*>(bucket.data);
+      for (std::size_t i = 0; i < bucket.count; ++i) values[i] *= 2;
+      return all.all_reduce_async(values, bucket.count, bucket.dtype, ReduceOp::kSum);
+    };
+    DistributedDataParallel ddp(model, group, {.comm_hook = doubled_sum});
+    loss_of(ddp, own_value(*group)).backward();
+    EXPECT_EQ(gradient(model.a), 2 * 1 + 2 * 3);
+  }));
+}
+
+TEST(Passes, TiedWeightsHaveOneGradient) {
+  struct Tied : Pair {
+    Tied() { add_parameter("same", a); }
+  };
+  expect_all_well(run_ranks(2, "shm", [](auto group) {
+    Tied model;
+    DistributedDataParallel ddp(model, group);
+    EXPECT_EQ(ddp.parameters().size(), 2U);
+    loss_of(ddp, own_value(*group)).backward();
+    EXPECT_EQ(gradient(model.a), 2);
+  }));
+}
+
+TEST(Passes, AParameterThatIsFrozenLaterCountsAsUnused) {
+  expect_all_well(run_ranks(2, "shm", [](auto group) {
+    Pair model;
+    DistributedDataParallel ddp(model, group);
+    require_grad(model.b, false);
+    loss_of(ddp, own_value(*group)).backward();
+    EXPECT_EQ(gradient(model.a), 2);
+  }));
+}
+
+TEST(Passes, ATapeMayOutliveItsWrapper) {
+  expect_all_well(run_ranks(2, "shm", [](auto group) {
+    Pair model;
+    Tensor loss;
+    {
+      DistributedDataParallel ddp(model, group);
+      loss = loss_of(ddp, own_value(*group));
+    }
+    const float own = own_value(*group);
+    group->barrier();  // a rank that leaves while others reduce would be lost to them
+    group.reset();     // gradients live on in their buckets
+    loss.backward();
+    EXPECT_EQ(gradient(model.a), own);
+  }));
+}
+
+}  // namespace
+}  // namespace lockstep
