@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "lockstep/comm/bootstrap.h"
+#include "lockstep/core/crypto.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
@@ -43,6 +44,11 @@ thread_local std::weak_ptr<ProcessGroup> this_threads_group;
 // with the first group, a rank that is already making the second would lose it again.
 class JobMeeting {
  public:
+  // OpenSSL cleans up at exit, in the reverse order of first uses: used before, it is there until the server has ended.
+  JobMeeting() {
+    std::array<std::byte, 16> unused;
+    crypto::fill_random(unused);
+  }
   ~JobMeeting() { leave_parents_server_alone(); }
 
   Rendezvous of(const JobEnvironment& job, std::chrono::milliseconds timeout) {
@@ -141,7 +147,6 @@ class ProcessGroup::Impl {
   Place place;
   std::chrono::milliseconds timeout;
   std::array<std::unique_ptr<Backend>, 2> backends;  // by DeviceKind
-  std::shared_ptr<StoreServer> server;               // when this rank hosts the store
   std::shared_ptr<Store> store;
   std::uint64_t sequence = 0;
 };
@@ -261,7 +266,6 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
   const Rendezvous meeting = job_meeting.of(job, timeout);
   const auto store = scoped(meeting.store, fmt::format("group{}/", groups_of_this_process.fetch_add(1)));
   auto group = ProcessGroup::create(job.place, store, meeting.token, options, meeting.advertise_address);
-  group->impl_->server = meeting.server;
   this_threads_group = group;
   return group;
 }
