@@ -53,10 +53,10 @@ static bool read_flags(int argc, char** argv, Flags& flags) {
   add("data", "folder with data_batch_*.bin and test_batch.bin; else LOCKSTEP_DATA", cxxopts::value(flags.data)->default_value(""));
   add("generated", "train on the generated set even if there is data", cxxopts::value(flags.generated));
   add("recipe", "the only one is 'quick': one-cycle rate, momentum 0.9", cxxopts::value(flags.recipe)->default_value("quick"));
-  add("epochs", "passes over the training set", cxxopts::value(flags.epochs)->default_value("8"));
+  add("epochs", "passes over the training set", cxxopts::value(flags.epochs)->default_value("6"));
   add("steps", "stop after so many steps (0: all), as if the rest were to follow", cxxopts::value(flags.steps)->default_value("0"));
   add("batch", "global batch, divided by the ranks", cxxopts::value(flags.batch)->default_value("128"));
-  add("lr", "peak learning rate", cxxopts::value(flags.lr)->default_value("0.05"));
+  add("lr", "peak learning rate (0: 0.05, and 0.02 on the generated set)", cxxopts::value(flags.lr)->default_value("0"));
   add("seed", "of weights, order and distortion", cxxopts::value(flags.seed)->default_value("1"));
   add("distort", "random crop, flip, brightness, contrast", cxxopts::value(flags.distort)->default_value("true"));
   add("checkpoint", "folder for checkpoints, one an epoch", cxxopts::value(flags.checkpoint)->default_value(""));
@@ -77,8 +77,8 @@ static bool read_flags(int argc, char** argv, Flags& flags) {
     throw ls::InvalidArgument("{}, see --help", error.what());
   }
   if (flags.recipe != "quick") throw ls::InvalidArgument("--recipe {}: the only recipe is 'quick'", flags.recipe);
-  if (flags.epochs < 1 || flags.batch < 1 || flags.steps < 0 || flags.save_every < 0 || flags.log_every < 1 || !(flags.lr > 0))
-    throw ls::InvalidArgument("--epochs, --batch, --log-every and --lr must be positive, --steps and --save-every not negative");
+  if (flags.epochs < 1 || flags.batch < 1 || flags.steps < 0 || flags.save_every < 0 || flags.log_every < 1 || !(flags.lr >= 0))
+    throw ls::InvalidArgument("--epochs, --batch and --log-every must be positive, --lr, --steps and --save-every not negative");
   if ((flags.resume || flags.save_every > 0) && flags.checkpoint.empty())
     throw ls::InvalidArgument("--resume and --save-every need --checkpoint DIR");
   return true;
@@ -150,14 +150,15 @@ static int train(const Flags& flags) {
   if (flags.batch > data.train->size())
     throw ls::InvalidArgument("--batch {} is larger than the set of {} images", flags.batch, data.train->size());
 
+  const float peak_rate = flags.lr > 0 ? flags.lr : folder.empty() ? 0.02f : 0.05f;
   ls::manual_seed(flags.seed);
   Net net;
   net.to(group->local_device());
   ls::DistributedDataParallel ddp(net, group);
-  ls::optim::SGD sgd(ddp.parameters(), {.lr = flags.lr, .momentum = 0.9f});
+  ls::optim::SGD sgd(ddp.parameters(), {.lr = peak_rate, .momentum = 0.9f});
   ls::data::DistributedSampler sampler(data.train->size(), group->place(), {.seed = flags.seed, .remainder = ls::data::Remainder::kDrop});
   const std::int64_t steps_per_epoch = data.train->size() / flags.batch, total_steps = flags.epochs * steps_per_epoch;
-  const ls::optim::OneCycleRate rate{flags.lr, total_steps};
+  const ls::optim::OneCycleRate rate{peak_rate, total_steps};
 
   std::int64_t step = 0, epoch = 0;
   const auto save = [&] {
