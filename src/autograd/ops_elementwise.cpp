@@ -112,9 +112,7 @@ Tensor reshape(const Tensor& x, const Shape& shape) {
 Tensor flatten(const Tensor& x) {
   check_input("flatten", "x", x, -1);
   if (x.shape().dims() == 0) throw InvalidArgument("flatten: a scalar has no batch dimension");
-  std::int64_t rest = 1;
-  for (const std::int64_t extent : x.shape().extents().subspan(1)) rest *= extent;
-  return reshape(x, {x.shape()[0], rest});
+  return reshape(x, {x.shape()[0], Shape(x.shape().extents().subspan(1)).count()});
 }
 
 }  // namespace lockstep

@@ -4,6 +4,18 @@
 
 namespace lockstep {
 
+namespace {
+
+// What a tensor takes; a count that fits 64 bits may have bytes that do not.
+std::size_t bytes_of(const Shape& shape, DType dtype) {
+  std::size_t bytes = 0;
+  if (__builtin_mul_overflow(static_cast<std::size_t>(shape.count()), size_of(dtype), &bytes))
+    throw InvalidArgument("Tensor: shape {} of {} takes more bytes than 64 bits count", shape.text(), name_of(dtype));
+  return bytes;
+}
+
+}  // namespace
+
 Tensor::Impl& Tensor::impl() const {
   if (!impl_) throw InvalidArgument("Tensor: an undefined tensor was used");
   return *impl_;
@@ -16,7 +28,7 @@ void Tensor::check_dtype(DType wanted) const {
 
 Tensor Tensor::wrap(Buffer buffer, const Shape& shape, DType dtype) {
   const std::int64_t count = shape.count();
-  const std::size_t bytes = static_cast<std::size_t>(count) * size_of(dtype);
+  const std::size_t bytes = bytes_of(shape, dtype);
   if (buffer.device() == nullptr || buffer.bytes() < bytes)
     throw InvalidArgument("Tensor::wrap: shape {} of {} takes {} bytes, the buffer has {}", shape.text(), name_of(dtype), bytes,
                           buffer.bytes());
@@ -30,7 +42,7 @@ Tensor Tensor::wrap(Buffer buffer, const Shape& shape, DType dtype) {
 }
 
 Tensor Tensor::empty(const Shape& shape, DType dtype, Device& device) {
-  return wrap(device.allocate(static_cast<std::size_t>(shape.count()) * size_of(dtype)), shape, dtype);
+  return wrap(device.allocate(bytes_of(shape, dtype)), shape, dtype);
 }
 
 Tensor Tensor::zeros(const Shape& shape, DType dtype, Device& device) {

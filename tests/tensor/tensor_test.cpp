@@ -37,6 +37,12 @@ TEST(Tensor, CopiesOfAHandleShareTheMemory) {
   EXPECT_EQ(a.span<float>()[0], 3);
 }
 
+TEST(Tensor, RefusesShapesWhoseBytesOverflow) {
+  const std::int64_t huge = std::int64_t{1} << 62;  // four times that is 0 in 64 bits
+  EXPECT_THROW(Tensor::empty({huge}), InvalidArgument);
+  EXPECT_THROW(Tensor::wrap(Tensor::empty({1}).buffer(), {huge}), InvalidArgument);
+}
+
 TEST(Tensor, RebindMovesEveryHandle) {
   const Tensor a = Tensor::full({4}, 1);
   const Tensor b = a;
