@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <type_traits>
 
 #include "lockstep/core/error.h"
 
@@ -49,6 +50,11 @@ TEST(DataLoader, GivesTheSamplersIndicesInOrder) {
   sampler.set_epoch(1);
   EXPECT_EQ(targets_of(loader), sampler.indices());
 }
+
+// In a range-for a temporary set or sampler would be gone before the first batch.
+static_assert(std::is_constructible_v<DataLoader, Counting&, DistributedSampler&, DataLoaderOptions>);
+static_assert(!std::is_constructible_v<DataLoader, Counting&, DistributedSampler, DataLoaderOptions>);
+static_assert(!std::is_constructible_v<DataLoader, Counting, DistributedSampler&, DataLoaderOptions>);
 
 TEST(DataLoader, TheLastBatchIsSmallerOrDropped) {
   const Counting set(10);

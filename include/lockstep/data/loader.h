@@ -24,6 +24,10 @@ class DataLoader {
  public:
   // Throws InvalidArgument when the batch is larger than what the sampler holds and drop_last leaves nothing.
   DataLoader(const Dataset& dataset, const DistributedSampler& sampler, const DataLoaderOptions& options);
+  // Both must outlive the loader; a temporary would be gone before the first batch.
+  DataLoader(const Dataset& dataset, const DistributedSampler&& sampler, const DataLoaderOptions& options) = delete;
+  DataLoader(const Dataset&& dataset, const DistributedSampler& sampler, const DataLoaderOptions& options) = delete;
+  DataLoader(const Dataset&& dataset, const DistributedSampler&& sampler, const DataLoaderOptions& options) = delete;
   ~DataLoader();
 
   std::int64_t batches() const;  // in a whole pass from the present position
