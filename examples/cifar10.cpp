@@ -9,9 +9,13 @@
 // Without data it trains on a generated set of the same format, and says so. --help lists the flags.
 #include <lockstep/lockstep.h>
 #include <stdlib.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <cxxopts.hpp>
 #include <filesystem>
 #include <fstream>
@@ -79,6 +83,7 @@ static bool read_flags(int argc, char** argv, Flags& flags) {
   if (flags.recipe != "quick") throw ls::InvalidArgument("--recipe {}: the only recipe is 'quick'", flags.recipe);
   if (flags.epochs < 1 || flags.batch < 1 || flags.steps < 0 || flags.save_every < 0 || flags.log_every < 1 || !(flags.lr >= 0))
     throw ls::InvalidArgument("--epochs, --batch and --log-every must be positive, --lr, --steps and --save-every not negative");
+  if (flags.epochs > 1'000'000) throw ls::InvalidArgument("--epochs {}: at most 1000000", flags.epochs);
   if ((flags.resume || flags.save_every > 0) && flags.checkpoint.empty())
     throw ls::InvalidArgument("--resume and --save-every need --checkpoint DIR");
   return true;
@@ -111,9 +116,12 @@ static Data generate_data(ls::ProcessGroup& group, const Flags& flags) {
     if (mkdtemp(folder.path.data()) == nullptr) throw ls::FileError("{}: cannot make a temporary folder", folder.path);
     ls::data::write_generated_cifar10(folder.path);
   }
+  // Ranks may be numbered across machines in any order: ours is the folder that is there.
   const auto paths = group.all_gather_text(folder.path);
-  Data data =
-      open_data(paths.at(static_cast<std::size_t>(group.rank() - group.place().local_rank)), flags, "generated pictures of 10 textures");
+  const auto ours =
+      std::find_if(paths.begin(), paths.end(), [](const std::string& path) { return !path.empty() && std::filesystem::exists(path); });
+  if (ours == paths.end()) throw ls::FileError("rank {}: no rank generated a data set on this machine", group.rank());
+  Data data = open_data(*ours, flags, "generated pictures of 10 textures");
   group.barrier();
   return data;
 }
@@ -141,10 +149,28 @@ static Score evaluate(ls::ProcessGroup& group, Net& net, const ls::data::Cifar10
   return {sums[0] / sums[2], sums[1] / sums[2], static_cast<std::int64_t>(sums[2])};
 }
 
+// Better now than after the training.
+static void check_writable(const std::string& path) {
+  const std::string above = std::filesystem::path(path).parent_path().string();
+  if (std::filesystem::is_directory(path)) throw ls::FileError("--json-file {}: is a folder", path);
+  if (access(path.c_str(), W_OK) != 0 && (errno != ENOENT || access(above.empty() ? "." : above.c_str(), W_OK) != 0))
+    throw ls::FileError("--json-file {}: cannot be written: {}", path, std::strerror(errno));
+}
+
+// A checkpoint of another seed or batch would go on at a place where that run never was.
+static void check_resumed(const ls::CheckpointState& saved, const ls::data::SamplerState& place, const Flags& flags,
+                          std::int64_t steps_per_epoch) {
+  if (place.seed != flags.seed) throw ls::InvalidArgument("--seed {}: {} was written with --seed {}", flags.seed, saved.folder, place.seed);
+  if (place.consumed % flags.batch != 0 || saved.epoch * steps_per_epoch + place.consumed / flags.batch != saved.step)
+    throw ls::InvalidArgument("--batch {}: {} was written with another batch or data set: it is at step {}, in epoch {} behind {} images",
+                              flags.batch, saved.folder, saved.step, saved.epoch + 1, place.consumed);
+}
+
 static int train(const Flags& flags) {
   const auto group = ls::init_process_group();
   const int ranks = group->world_size();
   if (flags.batch % ranks != 0) throw ls::InvalidArgument("--batch {} cannot be divided among {} ranks", flags.batch, ranks);
+  if (group->rank() == 0 && !flags.json_file.empty()) check_writable(flags.json_file);
   const std::string folder = flags.generated ? "" : ls::data::find_cifar10(flags.data);
   const Data data = folder.empty() ? generate_data(*group, flags) : open_data(folder, flags, ("CIFAR-10 in " + folder).c_str());
   if (flags.batch > data.train->size())
@@ -161,6 +187,7 @@ static int train(const Flags& flags) {
   const ls::optim::OneCycleRate rate{peak_rate, total_steps};
 
   std::int64_t step = 0, epoch = 0;
+  std::string saved_in;
   const auto save = [&] {
     return ls::save_checkpoint(flags.checkpoint,
                                {.model = net, .optimizer = sgd, .sampler = sampler, .ddp = ddp, .step = step, .epoch = epoch});
@@ -177,8 +204,10 @@ static int train(const Flags& flags) {
                                group->backend().transport()));
   if (flags.resume) {
     if (const auto saved = ls::load_checkpoint(flags.checkpoint, {.model = net, .optimizer = sgd, .sampler = sampler})) {
+      check_resumed(*saved, sampler.state(), flags, steps_per_epoch);
       step = saved->step;
       epoch = saved->epoch;
+      saved_in = saved->folder;
       progress.message(fmt::format("resumed at step {} from {}", step, saved->folder));
     } else {
       progress.message(fmt::format("no checkpoint in {}: starting anew", flags.checkpoint));
@@ -188,7 +217,6 @@ static int train(const Flags& flags) {
   nlohmann::json figures = {
       {"ranks", ranks}, {"data", data.what}, {"losses", nlohmann::json::array()}, {"epochs", nlohmann::json::array()}};
   const std::int64_t last_step = flags.steps > 0 ? std::min(flags.steps, total_steps) : total_steps;
-  std::string saved_in;
   const auto begin = std::chrono::steady_clock::now();
   while (step < last_step) {
     if (step == epoch * steps_per_epoch) sampler.set_epoch(epoch);  // else a checkpoint put it into the middle
@@ -197,7 +225,7 @@ static int train(const Flags& flags) {
       sgd.set_lr(rate.at(step));
       sgd.zero_grad();
       const ls::Tensor loss = nn::cross_entropy(ddp(images), labels);
-      ls::check_finite_loss(loss.item(), step, group->rank());
+      ls::check_finite_loss(loss.item(), step + 1, group->rank());
       loss.backward();  // buckets all-reduce while this runs
       sgd.step();
       sampler.advance(flags.batch);
@@ -224,7 +252,9 @@ static int train(const Flags& flags) {
   progress.message(fmt::format("accuracy {:.4f} on {} held-out images, loss {:.3f}", score.accuracy, score.images, score.loss));
   progress.message(fmt::format("{} steps in {:.1f} s; weights {} on all {} ranks", step, seconds,
                                ls::hash_of(net.named_parameters()).substr(0, 16), ranks));
-  progress.message(flags.checkpoint.empty() ? "no checkpoint was asked for (--checkpoint DIR)" : "checkpoint in " + saved_in);
+  progress.message(flags.checkpoint.empty() ? "no checkpoint was asked for (--checkpoint DIR)"
+                   : saved_in.empty()       ? "no checkpoint: stopped before the first was due (--save-every STEPS)"
+                                            : "checkpoint in " + saved_in);
   if (is_first && !flags.json_file.empty()) {
     figures.update({{"accuracy", score.accuracy},
                     {"loss", score.loss},

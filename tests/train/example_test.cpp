@@ -102,8 +102,21 @@ TEST_F(Example, MistakesAreNamed) {
   expect_refusal("--recipe slow", 2, "the only recipe is 'quick'");
   expect_refusal("--resume", 2, "need --checkpoint");
   expect_refusal("--data " + in_folder("nowhere"), 1, "nowhere: holds no CIFAR-10");
+  expect_refusal("--json-file " + in_folder("nowhere/run.json"), 1, "nowhere/run.json: cannot be written");
   fs::resize_file(in_folder("data/test_batch.bin"), 100);
   expect_refusal("", 1, "test_batch.bin: 100 bytes are no whole number");
+}
+
+TEST_F(Example, ARunGoesOnOnlyAsItBegan) {
+  const std::string checkpoint = " --resume --checkpoint " + in_folder("checkpoint");
+  ASSERT_EQ(train("--epochs 1" + checkpoint, 1).exit_code, 0);
+  const Outcome seed = train("--seed 7" + checkpoint, 1), batch = train("--batch 4" + checkpoint, 1);
+  EXPECT_EQ(seed.exit_code, 2) << seed.output;
+  EXPECT_NE(seed.output.find("was written with --seed 1"), std::string::npos) << seed.output;
+  EXPECT_EQ(batch.exit_code, 2) << batch.output;
+  EXPECT_NE(batch.output.find("was written with another batch"), std::string::npos) << batch.output;
+  const Outcome done = train("--epochs 1" + checkpoint, 1);
+  EXPECT_NE(done.output.find("checkpoint in " + in_folder("checkpoint/step-00000010")), std::string::npos) << done.output;
 }
 
 TEST_F(Example, ALossThatIsNotFiniteStopsAndKeepsTheLastCheckpoint) {
