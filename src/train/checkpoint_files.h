@@ -1,7 +1,12 @@
 // The names within a checkpoint, and what a checkpoint says about itself.
 #pragma once
 
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdint>
 #include <memory>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -15,8 +20,25 @@ inline constexpr const char* kOptimizer = "optimizer.safetensors";
 inline constexpr const char* kState = "state.json";
 inline constexpr const char* kManifest = "manifest.json";
 inline constexpr const char* kLatest = "latest";
-inline constexpr const char* kTemporaryPrefix = "writing-";  // a folder that is not whole
-inline constexpr const char* kFolderPrefix = "step-";
+inline constexpr const char* kNextLatest = "writing-latest";  // becomes kLatest
+
+// A checkpoint's folder: "step-00000120"; "step-00000120.1" when a run went over that step again.
+inline std::string folder_name(std::int64_t step, int again = 0) {
+  return again == 0 ? fmt::format("step-{:08}", step) : fmt::format("step-{:08}.{}", step, again);
+}
+inline constexpr const char* kFolderForm = "step-[0-9]{8,}(?:\\.[0-9]+)?";
+
+// The folder that becomes the checkpoint `name` once it is whole.
+inline std::string temporary_name(const std::string& name) { return fmt::format("writing-{}-{}", name, getpid()); }
+inline bool is_folder_name(const std::string& name) {
+  static const std::regex kForm(kFolderForm);
+  return std::regex_match(name, kForm);
+}
+inline bool is_temporary_name(const std::string& name) {
+  static const std::regex kForm(std::string("writing-") + kFolderForm + "-[0-9]+");
+  return name == kNextLatest || std::regex_match(name, kForm);
+}
+
 inline constexpr int kFormat = 1;
 
 // Parameters and buffers under the bare model's names.

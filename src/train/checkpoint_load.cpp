@@ -50,7 +50,7 @@ std::vector<std::byte> read_verified(const std::string& path, const std::string&
 std::optional<std::pair<std::string, std::string>> read_latest(const fs::path& folder) {
   const fs::path path = folder / kLatest;
   if (!fs::exists(path)) return std::nullopt;
-  static const std::regex kForm("(step-[0-9]{8,}(?:\\.[0-9]+)?) ([0-9a-f]{64})\n");
+  static const std::regex kForm(fmt::format("({}) ([0-9a-f]{{64}})\n", kFolderForm));
   const std::string text = text_of(read_file(path.string()));
   std::smatch parts;
   if (!std::regex_match(text, parts, kForm)) throw FileError("{}: is damaged: expected a folder's name and a checksum", path.string());
@@ -64,8 +64,11 @@ LoadedCheckpoint read_checkpoint(const fs::path& folder, const std::string& mani
   const json manifest = parse_json(read_verified(manifest_path, manifest_sha256), manifest_path);
   if (manifest.at("format") != kFormat)
     throw FileError("{}: has format {}, this version of Lockstep reads {}", manifest_path, manifest.at("format").dump(), kFormat);
-  for (const auto& [name, entry] : manifest.at("files").items())
+  for (const auto& [name, entry] : manifest.at("files").items()) {
+    if (name != kModel && name != kOptimizer && name != kState)
+      throw FileError("{}: lists '{}', which is no file of a checkpoint", manifest_path, name);
     loaded.files[name] = read_verified((folder / name).string(), entry.at("sha256").get<std::string>());
+  }
   for (const char* needed : {kModel, kState})
     if (loaded.files.count(needed) == 0) throw FileError("{}: does not list {}", manifest_path, needed);
   loaded.state = parse_json(loaded.files.at(kState), (folder / kState).string());
@@ -92,6 +95,10 @@ void check_names(const std::vector<SavedTensor>& saved, const std::vector<NamedT
       throw FileError("{}: is of another model: '{}' {} does not exist here", path, tensor.name, tensor.shape.text());
 }
 
+CheckpointState describe(const json& state) { return {state.at("step"), state.at("epoch"), state.at("world_size"), state.at("folder")}; }
+
+RandomState random_of(const json& state) { return {state.at("random").at("seed"), state.at("random").at("next_stream")}; }
+
 void check_against(const LoadedCheckpoint& loaded, const CheckpointParts& parts) {
   const fs::path folder(loaded.folder);
   check_names(loaded.model, model_tensors(parts.model), (folder / kModel).string());
@@ -100,6 +107,7 @@ void check_against(const LoadedCheckpoint& loaded, const CheckpointParts& parts)
     const std::string kind = loaded.state.contains("optimizer") ? loaded.state.at("optimizer").at("kind").get<std::string>() : "none";
     if (kind != parts.optimizer->kind())
       throw FileError("{}: was saved with optimizer {}, this one is {}", state_path, kind, parts.optimizer->kind());
+    loaded.state.at("optimizer").at("lr").get<float>();
     check_names(loaded.optimizer, parts.optimizer->state(), (folder / kOptimizer).string());
   }
   if (parts.sampler) {
@@ -129,6 +137,8 @@ std::string read_on_rank_zero(const std::string& folder, const CheckpointParts& 
     check_against(*loaded, parts);
     json message = loaded->state;
     message["folder"] = loaded->folder;
+    describe(message);  // what is missing must be missed before anything is changed
+    random_of(message);
     return "S" + message.dump();
   } catch (const Error& error) {
     return fmt::format("E{}", error.what());
@@ -150,6 +160,7 @@ std::optional<CheckpointState> load_checkpoint(const std::string& folder, const 
   if (outcome[0] == 'E') throw FileError("{}", outcome.substr(1));
 
   const json state = json::parse(outcome.substr(1));
+  const CheckpointState result = describe(state);
   const std::vector<NamedTensor> weights = model_tensors(parts.model);
   const std::vector<NamedTensor> moments = parts.optimizer ? parts.optimizer->state() : std::vector<NamedTensor>{};
   if (loaded) {
@@ -161,14 +172,14 @@ std::optional<CheckpointState> load_checkpoint(const std::string& folder, const 
     parts.sampler->restore({sampler.at("seed"), sampler.at("epoch"), sampler.at("consumed")});
   }
   if (parts.optimizer) parts.optimizer->set_lr(state.at("optimizer").at("lr"));
-  set_random_state({state.at("random").at("seed"), state.at("random").at("next_stream")});
+  set_random_state(random_of(state));
   if (group) {
     broadcast_tensors(*group, weights, "checkpoint weights");
     broadcast_tensors(*group, moments, "checkpoint optimizer state");
     check_replicas_equal(*group, weights, "weights from the checkpoint");
     check_replicas_equal(*group, moments, "optimizer state from the checkpoint");
   }
-  return CheckpointState{state.at("step"), state.at("epoch"), state.at("world_size"), state.at("folder")};
+  return result;
 }
 
 }  // namespace lockstep

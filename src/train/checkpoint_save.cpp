@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -54,20 +52,28 @@ void remove_quietly(const fs::path& path) {
   if (failure) log::warn("checkpoint: {} cannot be removed: {}", path.string(), failure.message());
 }
 
+// Makes the folder and those above it that are missing, so that they last.
+void make_folder(const fs::path& folder) {
+  if (folder.empty() || fs::is_directory(folder)) return;
+  const fs::path above = folder.parent_path();
+  make_folder(above);
+  fs::create_directory(folder);
+  sync_folder(above.empty() ? "." : above.string());
+}
+
 // What a crash left behind: nothing of it counts.
 void remove_unfinished(const fs::path& folder) {
   std::vector<fs::path> unfinished;
   for (const auto& entry : fs::directory_iterator(folder))
-    if (entry.path().filename().string().rfind(kTemporaryPrefix, 0) == 0) unfinished.push_back(entry.path());
+    if (is_temporary_name(entry.path().filename().string())) unfinished.push_back(entry.path());
   for (const fs::path& path : unfinished) remove_quietly(path);
 }
 
 // A run that goes over the same step again must not touch the folder that `latest` may name.
 std::string free_name(const fs::path& folder, std::int64_t step) {
-  const std::string name = fmt::format("{}{:08}", kFolderPrefix, step);
-  std::string candidate = name;
-  for (int again = 1; fs::exists(folder / candidate); ++again) candidate = fmt::format("{}.{}", name, again);
-  return candidate;
+  int again = 0;
+  while (fs::exists(folder / folder_name(step, again))) ++again;
+  return folder_name(step, again);
 }
 
 // All files of one checkpoint; returns the manifest's checksum.
@@ -91,7 +97,7 @@ std::string write_files(const fs::path& folder, const CheckpointParts& parts, in
 }
 
 void move_latest(const fs::path& folder, const std::string& name, const std::string& manifest_sha256) {
-  const fs::path next = folder / (std::string(kTemporaryPrefix) + kLatest);
+  const fs::path next = folder / kNextLatest;
   write_durably(next.string(), name + " " + manifest_sha256 + "\n");
   rename_file(next.string(), (folder / kLatest).string());
   sync_folder(folder.string());
@@ -102,7 +108,7 @@ void remove_old(const fs::path& folder, const std::string& newest, int keep) {
   std::vector<fs::path> others;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
-    if (name.rfind(kFolderPrefix, 0) == 0 && name != newest) others.push_back(entry.path());
+    if (is_folder_name(name) && name != newest) others.push_back(entry.path());
   }
   std::sort(others.begin(), others.end(),
             [](const fs::path& a, const fs::path& b) { return fs::last_write_time(a) > fs::last_write_time(b); });
@@ -110,7 +116,7 @@ void remove_old(const fs::path& folder, const std::string& newest, int keep) {
 }
 
 void write_checkpoint(const fs::path& folder, const std::string& name, const CheckpointParts& parts, int world_size) {
-  const fs::path temporary = folder / fmt::format("{}{}-{}", kTemporaryPrefix, name, getpid());
+  const fs::path temporary = folder / temporary_name(name);
   try {
     fs::create_directory(temporary);
     const std::string manifest_sha256 = write_files(temporary, parts, world_size);
@@ -119,7 +125,7 @@ void write_checkpoint(const fs::path& folder, const std::string& name, const Che
     move_latest(folder, name, manifest_sha256);
   } catch (...) {
     remove_quietly(temporary);
-    remove_quietly(folder / (std::string(kTemporaryPrefix) + kLatest));
+    remove_quietly(folder / kNextLatest);
     throw;
   }
   remove_old(folder, name, parts.keep);
@@ -130,18 +136,18 @@ void write_checkpoint(const fs::path& folder, const std::string& name, const Che
 std::string save_checkpoint(const std::string& folder, const CheckpointParts& parts) {
   if (folder.empty()) throw InvalidArgument("save_checkpoint: the folder's name is empty");
   const auto group = group_of(parts);
+  if (group && group->rank() != 0) return "";
   const fs::path path(folder);
-  std::string name = fmt::format("{}{:08}", kFolderPrefix, parts.step);
-  if (group && group->rank() != 0) return (path / name).string();
   try {
-    fs::create_directories(path);
+    make_folder(path);
+    const FolderLock lock(folder);  // else one job would remove what another one is writing
     remove_unfinished(path);
-    name = free_name(path, parts.step);
+    const std::string name = free_name(path, parts.step);
     write_checkpoint(path, name, parts, group ? group->world_size() : 1);
+    return (path / name).string();
   } catch (const fs::filesystem_error& error) {
     throw FileError("{}: the checkpoint cannot be written: {}", folder, error.what());
   }
-  return (path / name).string();
 }
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 #include "src/train/durable_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -53,6 +54,15 @@ void sync_folder(const std::string& path) {
   if (fd >= 0) close(fd);
   if (!synced) throw FileError("{}: the folder cannot be synced: {}", path, std::strerror(failure));
 }
+
+FolderLock::FolderLock(const std::string& path) : fd_(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  if (fd_ < 0) throw FileError("{}: the folder cannot be opened: {}", path, std::strerror(errno));
+  if (flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  close(fd_);
+  throw FileError("{}: another job is writing a checkpoint there: give each job a folder of its own", path);
+}
+
+FolderLock::~FolderLock() { close(fd_); }
 
 void rename_file(const std::string& from, const std::string& to) {
   if (std::rename(from.c_str(), to.c_str()) != 0) throw FileError("{}: cannot be renamed to {}: {}", from, to, std::strerror(errno));

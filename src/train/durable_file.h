@@ -40,6 +40,20 @@ class DurableFile {
 
 WrittenFile write_durably(const std::string& path, std::string_view text);
 void sync_folder(const std::string& path);  // so that a rename within it lasts
+
+// While it lives, no other process holds the lock of this folder. Throws FileError when one does. A file system that knows no
+// locks gives none.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::string& path);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int fd_;
+};
+
 void rename_file(const std::string& from, const std::string& to);
 std::vector<std::byte> read_file(const std::string& path);
 

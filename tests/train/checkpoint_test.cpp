@@ -11,11 +11,13 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <nlohmann/json.hpp>
 
 #include "lockstep/core/error.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/tensor/random.h"
+#include "src/train/durable_file.h"
 #include "tests/ddp/ranks.h"
 
 namespace lockstep {
@@ -125,6 +127,66 @@ TEST(Checkpoint, WhatACrashLeftIsIgnoredAndRemoved) {
   EXPECT_EQ(folder.names(), (std::vector<std::string>{"latest", "step-00000001", "step-00000002"}));
 }
 
+TEST(Checkpoint, RemovesNothingThatIsNotItsOwn) {
+  const Folder folder;
+  Trainee run(1);
+  for (const char* name : {"writing-thesis", "step-notes", "step-00000001-copy"}) {
+    fs::create_directory(folder.path() + "/" + name);
+    std::ofstream(folder.path() + "/" + name + "/text") << "mine";
+  }
+  for (const int step : {1, 2, 3}) save_checkpoint(folder.path(), run.parts(step));
+  EXPECT_EQ(folder.names(),
+            (std::vector<std::string>{"latest", "step-00000001-copy", "step-00000002", "step-00000003", "step-notes", "writing-thesis"}));
+}
+
+TEST(Checkpoint, OfAnotherJobInTheSameFolderIsNotDisturbed) {
+  const Folder folder;
+  Trainee run(1);
+  save_checkpoint(folder.path(), run.parts(1));
+  {
+    const FolderLock other(folder.path());  // a lock is its descriptor's: a second one in this process is kept out as well
+    EXPECT_NE(message_of([&] { save_checkpoint(folder.path(), run.parts(2)); }).find("another job is writing"), std::string::npos);
+  }
+  EXPECT_EQ(load_checkpoint(folder.path(), run.parts())->step, 1);
+  save_checkpoint(folder.path(), run.parts(2));
+  EXPECT_EQ(load_checkpoint(folder.path(), run.parts())->step, 2);
+}
+
+// Rewrites one file of a checkpoint, and every checksum above it.
+void forge(const Folder& folder, const std::string& written,
+           const std::function<void(nlohmann::json& state, nlohmann::json& files)>& change) {
+  const auto read = [](const std::string& path) { return nlohmann::json::parse(std::ifstream(path)); };
+  const auto write = [](const std::string& path, const std::string& text) {
+    fs::remove(path);
+    return write_durably(path, text).sha256;
+  };
+  nlohmann::json state = read(written + "/state.json"), manifest = read(written + "/manifest.json");
+  change(state, manifest["files"]);
+  manifest["files"]["state.json"]["sha256"] = write(written + "/state.json", state.dump());
+  const std::string sha256 = write(written + "/manifest.json", manifest.dump());
+  write(folder.path() + "/latest", fs::path(written).filename().string() + " " + sha256 + "\n");
+}
+
+TEST(Checkpoint, WithAnIncompleteStateChangesNothing) {
+  Trainee run(1), victim(2);
+  const std::string before = victim.hash();
+  for (const char* key : {"step", "epoch", "world_size", "random", "sampler", "optimizer"}) {
+    const Folder folder;
+    forge(folder, save_checkpoint(folder.path(), run.parts()), [&](nlohmann::json& state, nlohmann::json&) { state.erase(key); });
+    EXPECT_NE(message_of([&] { load_checkpoint(folder.path(), victim.parts()); }).find(folder.path()), std::string::npos) << key;
+    EXPECT_EQ(victim.hash(), before) << key;
+  }
+}
+
+TEST(Checkpoint, AManifestLeadsNowhereElse) {
+  const Folder folder;
+  Trainee run(1);
+  std::ofstream(folder.path() + "/elsewhere") << "text";
+  forge(folder, save_checkpoint(folder.path(), run.parts()),
+        [&](nlohmann::json&, nlohmann::json& files) { files["../elsewhere"] = files["state.json"]; });
+  EXPECT_NE(message_of([&] { load_checkpoint(folder.path(), run.parts()); }).find("lists '../elsewhere'"), std::string::npos);
+}
+
 TEST(Checkpoint, AFlipOfAnyByteIsNoticedAndChangesNothing) {
   const Folder folder;
   Trainee run(1);
@@ -221,6 +283,27 @@ TEST(Checkpoint, OnlyRankZeroReadsAndAllRanksGetIt) {
     EXPECT_EQ(hash_of(run.net.named_parameters()), wanted);
     EXPECT_EQ(run.sampler.epoch(), 1);
   }));
+}
+
+TEST(Checkpoint, OfADataParallelRunLoadsOnOneProcessWithoutTheWrapper) {
+  const Folder folder;
+  std::string wanted;
+  testing::expect_all_well(testing::run_ranks(2, "shm", [&](auto group) {
+    Trainee run(1);
+    const DistributedDataParallel ddp(run.net, group);
+    CheckpointParts parts = run.parts(3);
+    parts.group = group;
+    parts.ddp = ddp;
+    const std::string written = save_checkpoint(folder.path(), parts);
+    ASSERT_EQ(written.empty(), group->rank() != 0);
+    if (group->rank() != 0) return;
+    wanted = hash_of(run.net.named_parameters());
+    const auto state = nlohmann::json::parse(std::ifstream(written + "/state.json"));
+    EXPECT_EQ(state["buckets"].dump(), R"([["b.bias","b.weight","a.bias","a.weight"]])");
+  }));
+  Trainee alone(2);
+  EXPECT_EQ(load_checkpoint(folder.path(), alone.parts())->world_size, 2);
+  EXPECT_EQ(hash_of(alone.net.named_parameters()), wanted);
 }
 
 TEST(Checkpoint, AnErrorOfRankZeroReachesEveryRankAndOnlyRankZeroWrites) {

@@ -50,8 +50,9 @@ struct CheckpointParts {
   int keep = 2;                                   // checkpoints that stay, the new one counted
 };
 
-// Rank 0 writes; other ranks return at once. Returns the checkpoint's folder (on every rank). Throws FileError naming
-// file and reason; the previous checkpoint then still stands and nothing half-written is left.
+// Rank 0 writes and returns the checkpoint's folder; other ranks return "" at once. Throws FileError naming file and
+// reason; the previous checkpoint then still stands and nothing half-written is left. Removes nothing but checkpoints and
+// what a crash left of one. Two jobs must not share a folder: a save that meets another job's is such an error.
 std::string save_checkpoint(const std::string& folder, const CheckpointParts& parts);
 
 struct CheckpointState {
