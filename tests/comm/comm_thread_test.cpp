@@ -3,26 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <future>
 #include <new>
 #include <vector>
 
 #include "lockstep/core/error.h"
-
-namespace {
-std::atomic<bool> counting{false};
-std::atomic<int> allocations{0};
-}  // namespace
-
-// Out of line: inlined, GCC takes malloc() and free() for a mismatch with new and delete.
-__attribute__((noinline)) void* operator new(std::size_t bytes) {
-  if (counting.load(std::memory_order_relaxed)) allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
-  throw std::bad_alloc();
-}
-__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
-__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#include "tests/support/heap_count.h"
 
 namespace lockstep {
 namespace {
@@ -87,19 +73,15 @@ TEST(CommThread, IssuingAllocatesNothing) {
   std::atomic<std::uint64_t> executed{0};
   const auto queue = std::make_shared<CommThread>([&](const Operation&) { ++executed; });
   CommThread::start(queue, numbered(1)).wait();  // makes the thread
-  allocations = 0;
-  counting = true;
+  const std::size_t before = test_support::heap_allocations();
   Work last;
   for (std::uint64_t i = 2; i <= 600; ++i) last = CommThread::start(queue, numbered(i));
   last.wait();
   queue->run(numbered(601));
-  counting = false;
-  EXPECT_EQ(allocations, 0);
+  EXPECT_EQ(test_support::heap_allocations(), before);
   EXPECT_EQ(executed, 601u);
-  counting = true;
   ::operator delete(::operator new(1));
-  counting = false;
-  EXPECT_EQ(allocations, 1) << "the counter counts";
+  EXPECT_EQ(test_support::heap_allocations(), before + 1) << "the counter counts";
 }
 
 TEST(CommThread, StoppingEndsWaitersAndDropsWhatHasNotBegun) {

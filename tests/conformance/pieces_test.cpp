@@ -4,26 +4,13 @@
 #include <atomic>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
-#include <new>
 
 #include "src/comm/ring/half.h"
 #include "src/comm/ring/reduce_kernels.h"
 #include "src/comm/ring/registered_memory.h"
 #include "tests/conformance/exact_data.h"
 #include "tests/conformance/ranks.h"
-
-namespace {
-std::atomic<std::uint64_t> allocations{0};
-}
-// Not inlined: the compiler would see free() for what came from operator new.
-__attribute__((noinline)) void* operator new(std::size_t bytes) {
-  allocations.fetch_add(1);
-  if (void* memory = std::malloc(bytes != 0 ? bytes : 1)) return memory;
-  throw std::bad_alloc();
-}
-__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
-__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#include "tests/support/heap_count.h"
 
 namespace lockstep::testing {
 namespace {
@@ -126,7 +113,7 @@ TEST(Allocations, AnOperationMakesNone) {
       std::vector<float> plain(30000), gathered(3000);
       for (int round = 0; round < 20; ++round) {
         rank.barrier();
-        if (rank.rank() == 0 && round == 10) before = allocations.load();
+        if (rank.rank() == 0 && round == 10) before = test_support::heap_allocations();
         rank.barrier();
         rank.all_reduce(registered.data(), 30000);
         rank.all_reduce(plain.data(), plain.size());
@@ -135,7 +122,7 @@ TEST(Allocations, AnOperationMakesNone) {
         rank.all_gather(plain.data(), gathered.data(), 1000, DType::kFloat32);
         rank.backend().start(rank.reduction(registered.data(), 30000, DType::kFloat32, ReduceOp::kSum)).wait();
         rank.barrier();
-        if (rank.rank() == 0) after = allocations.load();
+        if (rank.rank() == 0) after = test_support::heap_allocations();
         rank.barrier();
       }
     });

@@ -4,28 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <cstdlib>
-#include <new>
 #include <vector>
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/variable.h"
-
-namespace {
-thread_local std::size_t heap_allocations = 0;
-}  // namespace
-
-// Every allocation of this program is counted. Not inlined: GCC would see a free() of what new gave and warn.
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
-  ++heap_allocations;
-  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#include "tests/support/heap_count.h"
 
 namespace lockstep::optim {
 namespace {
+
+using test_support::heap_allocations_by_thread;
 
 Tensor parameter_of(const std::vector<float>& values) {
   const Tensor parameter = Tensor::from<float>(values, {static_cast<std::int64_t>(values.size())});
@@ -117,16 +105,16 @@ TEST(SGD, FollowsParametersThatMoveToOtherMemory) {
 
 TEST(SGD, AStepAllocatesNothingAfterTheFirst) {
   const Tensor weight = parameter_of(std::vector<float>(1000, 1)), bias = parameter_of({1, 2});
-  const std::size_t before_making = heap_allocations;
+  const std::size_t before_making = heap_allocations_by_thread();
   SGD sgd({{"w", weight}, {"b", bias}}, {.lr = 0.1f, .momentum = 0.9f});
-  ASSERT_GT(heap_allocations, before_making) << "the counter does not count";
+  ASSERT_GT(heap_allocations_by_thread(), before_making) << "the counter does not count";
   give_gradient(weight, std::vector<float>(1000, 1));
   give_gradient(bias, {1, 1});
   sgd.step();
   const AllocatorStats device_before = cpu_device().allocator_stats();
-  const std::size_t heap_before = heap_allocations;
+  const std::size_t heap_before = heap_allocations_by_thread();
   sgd.step();
-  EXPECT_EQ(heap_allocations, heap_before);
+  EXPECT_EQ(heap_allocations_by_thread(), heap_before);
   const AllocatorStats device_after = cpu_device().allocator_stats();
   EXPECT_EQ(device_after.system_allocations, device_before.system_allocations);
   EXPECT_EQ(device_after.cache_hits, device_before.cache_hits);

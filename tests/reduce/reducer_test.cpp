@@ -5,33 +5,19 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <numeric>
 #include <set>
 #include <vector>
 
 #include "lockstep/core/error.h"
-
-namespace {
-std::atomic<std::size_t> heap_allocations{0};
-}  // namespace
-
-// Every allocation of this program is counted. Not inlined: GCC would see a free() of what new gave and warn.
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
-  ++heap_allocations;
-  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#include "tests/support/heap_count.h"
 
 namespace lockstep {
 namespace {
 
 using testing::ElementsAre;
+using test_support::heap_allocations;
 using testing::HasSubstr;
 
 // What a recording backend saw; outlives it. Operations complete when they are waited for, so that a test can see which
@@ -290,10 +276,10 @@ TEST_F(ReducerTest, APassAllocatesNothing) {
   };
   pass();
   pass();
-  const std::size_t before = heap_allocations;
+  const std::size_t before = heap_allocations();
   const std::uint64_t blocks = cpu_device().allocator_stats().system_allocations;
   for (int i = 0; i < 100; ++i) pass();
-  EXPECT_EQ(heap_allocations, before);
+  EXPECT_EQ(heap_allocations(), before);
   EXPECT_EQ(cpu_device().allocator_stats().system_allocations, blocks);
   EXPECT_EQ(record->operations.size(), 306U);
 }
