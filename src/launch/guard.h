@@ -24,11 +24,8 @@ class Guard {
   // In the launcher, before it reaps the leader.
   void forget(pid_t group) const;
 
-  // Only the launcher may hold it: a copy in a rank would keep the pipe from ending.
-  int fd() const { return to_guard_.get(); }
-
  private:
-  Fd to_guard_;
+  Fd to_guard_;  // closes on exec: a copy in a rank would keep the pipe from ending
 };
 
 }  // namespace lockstep::launch

@@ -13,7 +13,10 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <optional>
+#include <system_error>
 
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/comm/store.h"
@@ -114,7 +117,7 @@ int report(const StartFailure& failure, const std::string& program) {
 // running before the first rank, the store's thread only after the last fork.
 class Job {
  public:
-  Job(const LaunchSpec& spec, const RankBody& body) : spec_(spec), body_(body), failures_(make_pipe()) {
+  Job(const LaunchSpec& spec, const RankProgram& program) : spec_(spec), program_(program), failures_(make_pipe()) {
     const std::vector<int> cores = inherited_cores();
     shares_ = spec.bind_cores ? assign_cores(cores, spec.ranks) : std::vector<std::vector<int>>(static_cast<std::size_t>(spec.ranks));
     token_ = users_token();
@@ -128,7 +131,7 @@ class Job {
 
   int run() {
     Supervisor supervisor(supervisor_options(), start_ranks(), guard_, signals_);
-    if (const auto failure = await_start(failures_.read_end)) return report(*failure, body_.command.empty() ? "" : body_.command[0]);
+    if (const auto failure = await_start(failures_.read_end)) return report(*failure, program_.file);
     StoreServerOptions store;
     store.listen_fd = listener_.fd.release();
     store.token = token_;
@@ -151,14 +154,11 @@ class Job {
   }
 
   void start_ranks(std::vector<RankProcess>& started) {
-    std::vector<int> launchers_fds = {signals_.fd(), listener_.fd.get(), failures_.read_end.get()};
     const bool terminal = ::isatty(STDIN_FILENO) != 0;
     for (int rank = 0; rank < spec_.ranks; ++rank) {
       const RankSetup setup{rank, rank_environment(facts_, rank, env::text), shares_[static_cast<std::size_t>(rank)],
-                            rank == 0 && !terminal, launchers_fds};
-      started.push_back(start_rank(setup, body_, guard_, signals_, failures_.write_end.get()));
-      launchers_fds.push_back(started.back().output.get());
-      launchers_fds.push_back(started.back().errors.get());
+                            rank == 0 && !terminal};
+      started.push_back(start_rank(setup, program_, guard_, signals_, failures_.write_end.get()));
     }
   }
 
@@ -173,7 +173,7 @@ class Job {
   }
 
   const LaunchSpec& spec_;
-  const RankBody& body_;
+  const RankProgram& program_;
   SignalGate signals_;
   Guard guard_;  // forked before there is anything else that it could inherit
   Listener listener_ = listen_on_loopback();
@@ -183,10 +183,22 @@ class Job {
   JobFacts facts_;
 };
 
-int run_job(const LaunchSpec& spec, const RankBody& body) {
+int run_job(const LaunchSpec& spec, const RankProgram& program) {
   if (spec.ranks < 1) throw InvalidArgument("launch: {} ranks; at least 1 is needed", spec.ranks);
   open_missing_standard_descriptors();
-  return Job(spec, body).run();
+  return Job(spec, program).run();
+}
+
+// The program that this process runs, as it was called. What a program does to argv does not show in it.
+RankProgram this_program() {
+  RankProgram program;
+  std::error_code failure;
+  program.file = std::filesystem::read_symlink("/proc/self/exe", failure);
+  std::ifstream words("/proc/self/cmdline", std::ios::binary);
+  for (std::string word; std::getline(words, word, '\0');) program.arguments.push_back(word);
+  if (program.file.empty() || program.arguments.empty())
+    throw Error("spawn: cannot find this program to start it again: /proc/self: {}", failure ? failure.message() : "it has no cmdline");
+  return program;
 }
 
 // run_main takes a plain function; a process has one main.
@@ -202,7 +214,7 @@ int run_as_rank(int argc, char** argv, const std::function<int(int, char**)>& fn
 
 int launch(const LaunchSpec& spec) {
   if (spec.command.empty()) throw InvalidArgument("launch: no program is named");
-  return run_job(spec, {spec.command, nullptr});
+  return run_job(spec, {spec.command[0], spec.command});
 }
 
 int spawn(int n, int argc, char** argv, const std::function<int(int argc, char** argv)>& fn) {
@@ -210,7 +222,8 @@ int spawn(int n, int argc, char** argv, const std::function<int(int argc, char**
   LaunchSpec spec;
   spec.ranks = n;
   spec.prefix = false;
-  return run_job(spec, {{}, [&] { return run_as_rank(argc, argv, fn); }});
+  // A fork alone would not do: OpenMP has read its OMP_NUM_THREADS when it was loaded.
+  return run_job(spec, this_program());
 }
 
 }  // namespace lockstep::launch

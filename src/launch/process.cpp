@@ -36,18 +36,18 @@ void apply(const std::vector<EnvironmentChange>& changes) {
   }
 }
 
-[[noreturn]] void execute(const std::vector<std::string>& command, int failures, int rank) {
+[[noreturn]] void execute(const RankProgram& program, int failures, int rank) {
   std::vector<char*> arguments;
-  for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
+  for (const std::string& argument : program.arguments) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
-  ::execvp(arguments[0], arguments.data());
+  ::execvp(program.file.c_str(), arguments.data());
   give_up(failures, rank, "exec");
 }
 
 // The child's life from fork to the program. The order matters: first it can no longer outlive the launcher, alone or with what it
-// starts; only then it runs anything of the user's.
-[[noreturn]] void become_rank(const RankSetup& setup, const RankBody& body, const Guard& guard, const SignalGate& signals, pid_t launcher,
-                              int output, int errors, int failures) {
+// starts; only then it runs anything of the user's. What is the launcher's own closes on exec.
+[[noreturn]] void become_rank(const RankSetup& setup, const RankProgram& program, const Guard& guard, const SignalGate& signals,
+                              pid_t launcher, int output, int errors, int failures) {
   const int rank = setup.rank;
   if (::setpgid(0, 0) != 0) give_up(failures, rank, "setpgid");
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) give_up(failures, rank, "prctl");
@@ -62,18 +62,12 @@ void apply(const std::vector<EnvironmentChange>& changes) {
   if (!setup.cores.empty() && !bind_to_cores(setup.cores)) give_up(failures, rank, "sched_setaffinity");
   apply(setup.environment);
   signals.put_back();
-  if (!body.function) execute(body.command, failures, rank);
-  for (const int fd : setup.launchers_fds) ::close(fd);
-  ::close(output);
-  ::close(errors);
-  ::close(guard.fd());
-  ::close(failures);
-  std::exit(body.function());
+  execute(program, failures, rank);
 }
 
 }  // namespace
 
-RankProcess start_rank(const RankSetup& setup, const RankBody& body, const Guard& guard, const SignalGate& signals, int failures) {
+RankProcess start_rank(const RankSetup& setup, const RankProgram& program, const Guard& guard, const SignalGate& signals, int failures) {
   Pipe output = make_pipe(), errors = make_pipe();
   std::fflush(nullptr);  // or the child would print what is buffered a second time
   const pid_t launcher = ::getpid();
@@ -82,7 +76,7 @@ RankProcess start_rank(const RankSetup& setup, const RankBody& body, const Guard
   if (pid == 0) {
     output.read_end.reset();
     errors.read_end.reset();
-    become_rank(setup, body, guard, signals, launcher, output.write_end.get(), errors.write_end.get(), failures);
+    become_rank(setup, program, guard, signals, launcher, output.write_end.get(), errors.write_end.get(), failures);
   }
   ::setpgid(pid, pid);  // the child does it too: whoever comes first
   return {setup.rank, pid, std::move(output.read_end), std::move(errors.read_end)};

@@ -1,9 +1,8 @@
-// A rank's process: forked, set up, and either the program or, for spawn(), a function.
+// A rank's process: forked, set up, and then the program.
 #pragma once
 
 #include <sys/types.h>
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,18 +14,16 @@
 
 namespace lockstep::launch {
 
-// What a rank does once it is set up: a program to execute, or a function whose result is its exit code.
-struct RankBody {
-  std::vector<std::string> command;
-  std::function<int()> function;  // when set, the command is not used
+struct RankProgram {
+  std::string file;                    // looked up in PATH when it has no slash
+  std::vector<std::string> arguments;  // the first is the name that it is given
 };
 
 struct RankSetup {
   int rank = 0;
   std::vector<EnvironmentChange> environment;
-  std::vector<int> cores;          // empty: not bound
-  bool inherits_input = false;     // else stdin is /dev/null
-  std::vector<int> launchers_fds;  // to be closed: a function does not exec, which would close them
+  std::vector<int> cores;       // empty: not bound
+  bool inherits_input = false;  // else stdin is /dev/null
 };
 
 struct RankProcess {
@@ -44,7 +41,7 @@ struct StartFailure {
 
 // Forks one rank. Call from the main thread: the rank dies with the thread that forked it. What goes wrong in
 // the child is written to `failures` as a StartFailure. Throws Error when the fork itself fails.
-RankProcess start_rank(const RankSetup& setup, const RankBody& body, const Guard& guard, const SignalGate& signals, int failures);
+RankProcess start_rank(const RankSetup& setup, const RankProgram& program, const Guard& guard, const SignalGate& signals, int failures);
 
 // Waits until every rank runs its program: the first failure, if there is one. Takes the pipe's read end; the
 // caller has closed its own write end.

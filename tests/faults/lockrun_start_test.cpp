@@ -130,6 +130,14 @@ TEST(SpawnStart, RunsInPlaceWhenItIsARankAlready) {
   EXPECT_EQ(job.output(), "WORLD_SIZE=3\none\n");
 }
 
+TEST(SpawnStart, RanksHaveTheirShareOfThreadsFromTheBeginning) {
+  const std::size_t cores = launch::inherited_cores().size();
+  Child job(spawning(2, {"begin:OMP_NUM_THREADS"}), {.unset = {"OMP_NUM_THREADS"}});
+  EXPECT_EQ(job.wait(), 0) << job.errors();
+  const std::string line = "at first OMP_NUM_THREADS=" + std::to_string(std::max<std::size_t>(1, cores / 2)) + "\n";
+  EXPECT_EQ(job.output(), line + line);
+}
+
 TEST(SpawnStart, RanksAreTheProgramItself) {
   Child job(spawning(2, {"part:zero", "sleep:500+env:RANK"}));
   EXPECT_EQ(job.wait(), 0);

@@ -43,6 +43,13 @@ void print_cores() {
     if (CPU_ISSET(core, &set)) std::printf("core %d\n", core);
 }
 
+// What the environment said when the program was loaded: what OpenMP goes by, whatever setenv() has done since.
+void print_first_value(const std::string& name) {
+  std::ifstream environment("/proc/self/environ", std::ios::binary);
+  for (std::string entry; std::getline(environment, entry, '\0');)
+    if (entry.rfind(name + "=", 0) == 0) std::printf("at first %s\n", entry.c_str());
+}
+
 // One that nobody waits for and that does not want to end.
 void leave_grandchild(bool quiet) {
   if (::fork() != 0) return;
@@ -70,6 +77,7 @@ void play(const std::string& act) {
        [](const std::string& name) {
          std::printf("%s=%s\n", name.c_str(), std::getenv(name.c_str()) ? std::getenv(name.c_str()) : "(unset)");
        }},
+      {"begin", [](const std::string& name) { print_first_value(name); }},
       {"out", [](const std::string& text) { std::printf("%s\n", text.c_str()); }},
       {"part", [](const std::string& text) { std::printf("%s", text.c_str()), std::fflush(stdout); }},
       {"err", [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); }},

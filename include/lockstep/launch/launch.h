@@ -23,9 +23,11 @@ struct LaunchSpec {
 // with the thread that forked them. Throws InvalidArgument for a spec that cannot be run, Error when the system refuses.
 int launch(const LaunchSpec& spec);
 
-// Runs `fn` as `n` ranks, processes made by fork, under the same rules: in the parent returns launch()'s exit code to
-// leave with; `fn` runs in the children and its result is the rank's exit code. When the environment says that this
-// process is a rank already (lockrun, mpirun), runs `fn` in place.
+// Runs `fn` as `n` ranks under the same rules. Each rank is this program started again with the same arguments: it
+// comes from main to this call a second time, so what stands before it runs in the ranks too, and has set up nothing that
+// they inherit but the environment and the working directory. In the parent returns launch()'s exit code; in a rank, and
+// when a launcher (lockrun, mpirun) has made this process a rank already, runs `fn` in place and returns its exit code.
+// Both are for main to leave with. Throws what launch() throws.
 int spawn(int n, int argc, char** argv, const std::function<int(int argc, char** argv)>& fn);
 
 // Which cores each rank gets: disjoint, contiguous shares of `cores`; empty lists when there are fewer cores than
