@@ -6,32 +6,13 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <utility>
 
 #include "lockstep/comm/store.h"
+#include "src/core/fd.h"
 
 namespace lockstep {
 
 using Deadline = std::chrono::steady_clock::time_point;
-
-// Owns a file descriptor.
-class Fd {
- public:
-  Fd() = default;
-  explicit Fd(int fd) : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Fd& operator=(Fd&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Fd();
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_ = -1;
-};
 
 // Milliseconds until the deadline for poll(): never negative, rounded up.
 int remaining_ms(Deadline deadline);

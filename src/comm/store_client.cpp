@@ -104,14 +104,13 @@ enum class Handshake { kDone, kBroken, kTokenRefused };
 Handshake shake_hands(int fd, std::string_view token, Deadline deadline) {
   protocol::Hello hello;
   if (receive_all(fd, bytes_of(hello), deadline) != IoResult::kDone || hello.magic != protocol::kMagic) return Handshake::kBroken;
-  protocol::ClientProof client{protocol::kMagic, {}, {}};
-  crypto::fill_random(client.client_nonce);
-  client.proof = protocol::prove(token, "client", hello.server_nonce, client.client_nonce);
+  protocol::ClientProof client{protocol::kMagic, make_nonce(), {}};
+  client.proof = prove(token, Role::kStoreClient, client.client_nonce, hello.server_nonce);
   protocol::ServerProof server;
   if (send_all(fd, bytes_of(client), deadline) != IoResult::kDone || receive_all(fd, bytes_of(server), deadline) != IoResult::kDone)
     return Handshake::kBroken;
-  const auto expected = protocol::prove(token, "server", hello.server_nonce, client.client_nonce);
-  return server.accepted == 1 && crypto::equal_in_constant_time(server.proof, expected) ? Handshake::kDone : Handshake::kTokenRefused;
+  const bool proven = is_proven(server.proof, token, Role::kStoreServer, client.client_nonce, hello.server_nonce);
+  return server.accepted == 1 && proven ? Handshake::kDone : Handshake::kTokenRefused;
 }
 
 }  // namespace

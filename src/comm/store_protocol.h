@@ -1,7 +1,7 @@
 // What store clients and the server say to each other. All integers little-endian, as on every machine we run on.
 //
-// Handshake. Server: Hello. Client: ClientProof. Server: ServerProof, or it closes. A proof is HMAC-SHA256 under the
-// job's token over (who, both nonces): each side shows that it knows the token, and neither sends it.
+// Handshake. Server: Hello. Client: ClientProof. Server: ServerProof, or it closes. The proofs
+// are those of token_proof.h; the client is the connector.
 // Then requests and replies take turns: RequestHeader, key, value; ReplyHeader, value.
 #pragma once
 
@@ -9,20 +9,16 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <string_view>
 
-#include "lockstep/core/crypto.h"
+#include "src/comm/token_proof.h"
 
 namespace lockstep::store_protocol {
 
 static_assert(std::endian::native == std::endian::little);
 
-inline constexpr std::array<char, 8> kMagic = {'L', 'O', 'C', 'K', 'S', 'T', 'P', '1'};
+inline constexpr std::array<char, 8> kMagic = {'L', 'O', 'C', 'K', 'S', 'T', 'P', '2'};
 inline constexpr std::size_t kMaxKeyBytes = 512;
 inline constexpr std::size_t kMaxValueBytes = std::size_t{8} << 20;
-
-using Nonce = std::array<std::byte, 16>;
 
 struct Hello {
   std::array<char, 8> magic;
@@ -51,13 +47,5 @@ struct ReplyHeader {
   Reply reply;
   std::uint32_t value_bytes;
 };
-
-inline crypto::Digest prove(std::string_view token, std::string_view who, const Nonce& server_nonce, const Nonce& client_nonce) {
-  std::array<std::byte, 8 + 2 * sizeof(Nonce)> message{};
-  std::memcpy(message.data(), who.data(), who.size() < 8 ? who.size() : 8);
-  std::memcpy(message.data() + 8, server_nonce.data(), sizeof(Nonce));
-  std::memcpy(message.data() + 8 + sizeof(Nonce), client_nonce.data(), sizeof(Nonce));
-  return crypto::hmac_sha256(token, message);
-}
 
 }  // namespace lockstep::store_protocol

@@ -39,7 +39,7 @@ struct Connection {
   Fd fd;
   std::vector<std::byte> in, out;
   std::size_t sent = 0;  // of out
-  protocol::Nonce server_nonce{};
+  Nonce server_nonce{};
   bool proved = false;
   bool close_when_sent = false;
   Clock::time_point since = Clock::now();
@@ -129,7 +129,7 @@ class StoreServer::Impl {
         connections_.erase(std::find_if(connections_.begin(), connections_.end(), is_half_open));
       Connection& connection = connections_.emplace_back();
       connection.fd = std::move(fd);
-      crypto::fill_random(connection.server_nonce);
+      connection.server_nonce = make_nonce();
       connection.append(protocol::Hello{protocol::kMagic, connection.server_nonce});
       if (!flush(connection)) connections_.pop_back();
     }
@@ -204,11 +204,10 @@ class StoreServer::Impl {
     std::memcpy(&client, connection.in.data(), sizeof client);
     connection.in.clear();
     if (client.magic != protocol::kMagic) return false;
-    const auto expected = protocol::prove(token_, "client", connection.server_nonce, client.client_nonce);
-    connection.proved = crypto::equal_in_constant_time(client.proof, expected);
+    connection.proved = is_proven(client.proof, token_, Role::kStoreClient, client.client_nonce, connection.server_nonce);
     protocol::ServerProof reply{connection.proved ? 1u : 0u, {}};
     if (connection.proved) {
-      reply.proof = protocol::prove(token_, "server", connection.server_nonce, client.client_nonce);
+      reply.proof = prove(token_, Role::kStoreServer, client.client_nonce, connection.server_nonce);
     } else {
       report_refusal(connection);
       connection.close_when_sent = true;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "src/launch/pipe.h"
 
 namespace lockstep::launch {
 

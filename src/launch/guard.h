@@ -9,7 +9,7 @@
 
 #include <sys/types.h>
 
-#include "src/launch/fd.h"
+#include "src/core/fd.h"
 
 namespace lockstep::launch {
 

@@ -56,7 +56,7 @@ Listener listen_on_loopback() {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof(address);
   auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (!listener.fd.open() || ::bind(listener.fd.get(), generic, size) != 0 || ::listen(listener.fd.get(), SOMAXCONN) != 0 ||
+  if (!listener.fd || ::bind(listener.fd.get(), generic, size) != 0 || ::listen(listener.fd.get(), SOMAXCONN) != 0 ||
       ::getsockname(listener.fd.get(), generic, &size) != 0)
     throw RendezvousError("launch: cannot open the store's port on 127.0.0.1: {}", std::strerror(errno));
   listener.port = ntohs(address.sin_port);

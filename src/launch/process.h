@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "src/launch/fd.h"
 #include "src/launch/guard.h"
+#include "src/launch/pipe.h"
 #include "src/launch/rank_environment.h"
 #include "src/launch/signals.h"
 

@@ -28,7 +28,7 @@ SignalGate::SignalGate() {
   for (const int signal : {SIGINT, SIGHUP, SIGQUIT, SIGTSTP})
     if (!is_ignored(signal)) sigaddset(&watched, signal);
   fd_ = Fd(::signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!fd_.open()) throw Error("launch: cannot watch for signals: {}", std::strerror(errno));
+  if (!fd_) throw Error("launch: cannot watch for signals: {}", std::strerror(errno));
   struct sigaction action {};
   action.sa_handler = SIG_IGN;
   ::sigaction(SIGPIPE, &action, &pipe_before_);

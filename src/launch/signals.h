@@ -3,7 +3,7 @@
 
 #include <csignal>
 
-#include "src/launch/fd.h"
+#include "src/core/fd.h"
 
 namespace lockstep::launch {
 

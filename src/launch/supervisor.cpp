@@ -69,8 +69,7 @@ int Supervisor::run() {
 }
 
 bool Supervisor::finished() const {
-  return std::all_of(ranks_.begin(), ranks_.end(),
-                     [](const Rank& rank) { return rank.reaped && !rank.output.fd.open() && !rank.errors.fd.open(); });
+  return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.reaped && !rank.output.fd && !rank.errors.fd; });
 }
 
 // Sleeps until something happens, moves output, and leaves signals and exits to the others.
@@ -82,7 +81,7 @@ void Supervisor::wait() {
     for (Rank& rank : ranks_)
       for (const bool is_error : {false, true}) {
         const Fd& fd = (is_error ? rank.errors : rank.output).fd;
-        if (fd.open() && !screen_.queue(is_error).full()) visit(rank, is_error, fd.get());
+        if (fd && !screen_.queue(is_error).full()) visit(rank, is_error, fd.get());
       }
   };
   each_stream([&](Rank&, bool, int fd) { polled.push_back({fd, POLLIN, 0}); });
@@ -111,7 +110,7 @@ void Supervisor::read_stream(Rank& rank, bool is_error) {
 
 void Supervisor::finish_stream(Rank& rank, bool is_error) {
   Stream& stream = is_error ? rank.errors : rank.output;
-  if (!stream.fd.open()) return;
+  if (!stream.fd) return;
   stream.fd.reset();
   for (const Piece& piece : stream.cutter.finish()) screen_.show(piece, is_error);
 }
@@ -185,7 +184,7 @@ void Supervisor::kill_when_due() {
 void Supervisor::clear_up(Rank& rank) {
   if (!rank.ended) return;
   const Clock::time_point now = Clock::now();
-  const bool streams_open = rank.output.fd.open() || rank.errors.fd.open();
+  const bool streams_open = rank.output.fd || rank.errors.fd;
   if (!rank.reaped) {
     const Clock::time_point until = ending_ && !ending_->killed ? ending_->kill_at : *rank.ended + kGroupLinger;
     if (streams_open && now < until) return;

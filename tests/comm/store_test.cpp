@@ -106,8 +106,16 @@ TEST(TcpStore, RefusesToServeTheNetworkWithoutAToken) {
   const std::string message = message_of([] { StoreServer({.host = "0.0.0.0"}); });
   EXPECT_NE(message.find("LOCKSTEP_TOKEN"), std::string::npos) << message;
   EXPECT_NE(message.find("LOCKSTEP_INSECURE=1"), std::string::npos);
-  StoreServer({.host = "0.0.0.0", .insecure = true});
   StoreServer({.host = "0.0.0.0", .token = "secret"});
+}
+
+TEST(TcpStore, ServesTheNetworkWithoutATokenWhenToldTo) {
+  const StoreServer server({.host = "0.0.0.0", .insecure = true});
+  EXPECT_EQ(server.endpoint().host, "0.0.0.0");
+  const Endpoint reached{"127.0.0.1", server.endpoint().port};
+  connect_store(reached, "", kTime)->set("key", "value");
+  EXPECT_EQ(connect_store(reached, "", kTime)->get("key", kTime), "value");
+  EXPECT_NE(message_of([&] { connect_store(reached, "another job's", kTime); }).find("token was refused"), std::string::npos);
 }
 
 TEST(TcpStore, SaysWhichAddressDoesNotAnswer) {
@@ -139,7 +147,7 @@ TEST(TcpStore, SlowHandshakesHoldNobodyUp) {
   store_protocol::Hello hello;
   ASSERT_EQ(receive_all(slow.get(), std::as_writable_bytes(std::span(&hello, 1)), deadline), IoResult::kDone);
   store_protocol::ClientProof proof{store_protocol::kMagic, {}, {}};
-  proof.proof = store_protocol::prove("t", "client", hello.server_nonce, proof.client_nonce);
+  proof.proof = prove("t", Role::kStoreClient, proof.client_nonce, hello.server_nonce);
   const auto store = connect_store(server.endpoint(), "t", kTime);
   for (const std::byte& byte : std::as_bytes(std::span(&proof, 1))) {
     ASSERT_EQ(send_all(slow.get(), std::span(&byte, 1), deadline), IoResult::kDone);
@@ -160,7 +168,7 @@ TEST(TcpStore, AProofThatWasOverheardIsWorthNothing) {
     const Fd fd = try_connect_tcp(server.endpoint().host, server.endpoint().port, deadline, why);
     store_protocol::Hello hello;
     ASSERT_EQ(receive_all(fd.get(), std::as_writable_bytes(std::span(&hello, 1)), deadline), IoResult::kDone);
-    if (first) proof.proof = store_protocol::prove("t", "client", hello.server_nonce, proof.client_nonce);
+    if (first) proof.proof = prove("t", Role::kStoreClient, proof.client_nonce, hello.server_nonce);
     send_all(fd.get(), std::as_bytes(std::span(&proof, 1)), deadline);
     store_protocol::ServerProof answer;
     ASSERT_EQ(receive_all(fd.get(), std::as_writable_bytes(std::span(&answer, 1)), deadline), IoResult::kDone);
@@ -254,7 +262,7 @@ Fd connect_as_member(const Endpoint& at, Deadline deadline) {
   store_protocol::Hello hello;
   EXPECT_EQ(receive_all(fd.get(), std::as_writable_bytes(std::span(&hello, 1)), deadline), IoResult::kDone);
   store_protocol::ClientProof client{store_protocol::kMagic, {}, {}};
-  client.proof = store_protocol::prove("t", "client", hello.server_nonce, client.client_nonce);
+  client.proof = prove("t", Role::kStoreClient, client.client_nonce, hello.server_nonce);
   send_all(fd.get(), std::as_bytes(std::span(&client, 1)), deadline);
   store_protocol::ServerProof proof;
   EXPECT_EQ(receive_all(fd.get(), std::as_writable_bytes(std::span(&proof, 1)), deadline), IoResult::kDone);

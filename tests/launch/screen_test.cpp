@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <csignal>
 
-#include "src/launch/fd.h"
+#include "src/launch/pipe.h"
 
 namespace lockstep::launch {
 namespace {

@@ -12,9 +12,9 @@
 #include "lockstep/comm/store.h"
 #include "lockstep/core/error.h"
 #include "src/comm/ring/control_block.h"
-#include "src/comm/ring/token_proof.h"
 #include "src/comm/ring/unix_link.h"
 #include "src/comm/socket.h"
+#include "src/comm/token_proof.h"
 
 namespace lockstep::ring {
 
@@ -126,13 +126,13 @@ UnixLink welcome_one(const Fd& listener, const BackendContext& context, std::vec
   if (message.size() != sizeof hello) throw Error("a connection to rank 0's abstract socket spoke another protocol");
   std::memcpy(&hello, message.data(), sizeof hello);
   const bool is_peer = hello.rank > 0 && hello.rank < lines.size();
-  if (!is_peer || !line || !is_proven(hello.proof, context.token, Role::kConnector, hello.nonce, nonce, static_cast<int>(hello.rank)))
+  if (!is_peer || !line || !is_proven(hello.proof, context.token, Role::kLinkConnector, hello.nonce, nonce, static_cast<int>(hello.rank)))
     throw Error("a connection that calls itself rank {} could not prove that it knows the job's token", hello.rank);
   if (lines[hello.rank]) throw Error("two processes say that they are rank {}", hello.rank);
   rank = static_cast<int>(hello.rank);
   link.peer = fmt::format("rank {}", rank);
   lines[hello.rank] = std::move(line);
-  link.send(prove(context.token, Role::kAcceptor, hello.nonce, nonce, 0), -1, deadline);
+  link.send(prove(context.token, Role::kLinkAcceptor, hello.nonce, nonce, 0), -1, deadline);
   return link;
 }
 
@@ -164,12 +164,12 @@ std::unique_ptr<LocalFabric> join(Fd socket, const BackendContext& context, Dead
   const auto challenge = link.receive(sizeof nonce, nullptr, deadline);
   if (challenge.size() != sizeof nonce) throw Error("rank 0's abstract socket spoke another protocol");
   std::memcpy(nonce.data(), challenge.data(), sizeof nonce);
-  hello.proof = prove(context.token, Role::kConnector, hello.nonce, nonce, rank);
+  hello.proof = prove(context.token, Role::kLinkConnector, hello.nonce, nonce, rank);
   link.send(std::as_bytes(std::span(&hello, 1)), own.read.get(), deadline);
   crypto::Digest answer{};
   const auto proof = link.receive(sizeof answer, nullptr, deadline);
   if (proof.size() == sizeof answer) std::memcpy(answer.data(), proof.data(), sizeof answer);
-  if (!is_proven(answer, context.token, Role::kAcceptor, hello.nonce, nonce, 0))
+  if (!is_proven(answer, context.token, Role::kLinkAcceptor, hello.nonce, nonce, 0))
     throw Error("what answers as rank 0 could not prove that it knows the job's token");
   std::vector<Fd> lines(n);
   for (std::size_t of = 0; of < n; ++of) {

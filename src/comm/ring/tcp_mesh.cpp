@@ -14,8 +14,8 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
-#include "src/comm/ring/token_proof.h"
 #include "src/comm/socket.h"
+#include "src/comm/token_proof.h"
 
 namespace lockstep::ring {
 
@@ -84,9 +84,9 @@ TcpPeer connect_to(int peer, const BackendContext& context, Deadline deadline) {
     send_value(socket, mine, deadline);
     const auto theirs = receive_value<AcceptorHello>(socket, deadline);
     if (theirs.magic != kMagic || theirs.rank != static_cast<std::uint32_t>(peer) ||
-        !is_proven(theirs.proof, context.token, Role::kAcceptor, mine.nonce, theirs.nonce, peer))
+        !is_proven(theirs.proof, context.token, Role::kLinkAcceptor, mine.nonce, theirs.nonce, peer))
       throw Error("it could not prove that it knows the job's token");
-    send_value(socket, prove(context.token, Role::kConnector, mine.nonce, theirs.nonce, rank), deadline);
+    send_value(socket, prove(context.token, Role::kLinkConnector, mine.nonce, theirs.nonce, rank), deadline);
     return {std::move(socket), theirs.pid};
   } catch (const Error& error) {
     throw RendezvousError("ring: rank {} cannot reach rank {} at {}: {}", rank, peer, address, error.what());
@@ -99,11 +99,11 @@ int welcome_one(Fd socket, const BackendContext& context, std::vector<TcpPeer>& 
   const auto theirs = receive_value<ConnectorHello>(socket, deadline);
   if (theirs.magic != kMagic || theirs.rank <= static_cast<std::uint32_t>(rank) || theirs.rank >= peers.size()) return -1;
   AcceptorHello mine{kMagic, static_cast<std::uint32_t>(rank), getpid(), make_nonce(), {}};
-  mine.proof = prove(context.token, Role::kAcceptor, theirs.nonce, mine.nonce, rank);
+  mine.proof = prove(context.token, Role::kLinkAcceptor, theirs.nonce, mine.nonce, rank);
   send_value(socket, mine, deadline);
   const auto proof = receive_value<crypto::Digest>(socket, deadline);
   const int peer = static_cast<int>(theirs.rank);
-  if (!is_proven(proof, context.token, Role::kConnector, theirs.nonce, mine.nonce, peer)) return -1;
+  if (!is_proven(proof, context.token, Role::kLinkConnector, theirs.nonce, mine.nonce, peer)) return -1;
   if (peers[theirs.rank].socket) return -1;
   peers[theirs.rank] = {std::move(socket), theirs.pid};
   return peer;

@@ -1,6 +1,7 @@
-#include "src/launch/fd.h"
+#include "src/launch/pipe.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>

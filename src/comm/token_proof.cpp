@@ -1,8 +1,8 @@
-#include "src/comm/ring/token_proof.h"
+#include "src/comm/token_proof.h"
 
 #include <cstring>
 
-namespace lockstep::ring {
+namespace lockstep {
 
 Nonce make_nonce() {
   Nonce nonce;
@@ -11,7 +11,7 @@ Nonce make_nonce() {
 }
 
 crypto::Digest prove(std::string_view token, Role role, const Nonce& connector, const Nonce& acceptor, int rank) {
-  constexpr std::string_view kPurpose = "lockstep ring link 1";
+  constexpr std::string_view kPurpose = "lockstep proof 2";
   std::byte message[kPurpose.size() + 2 * sizeof(std::uint32_t) + 2 * sizeof(Nonce)];
   std::byte* at = message;
   const auto append = [&](const void* data, std::size_t bytes) {
@@ -31,4 +31,4 @@ bool is_proven(const crypto::Digest& answer, std::string_view token, Role role, 
   return crypto::equal_in_constant_time(answer, prove(token, role, connector, acceptor, rank));
 }
 
-}  // namespace lockstep::ring
+}  // namespace lockstep

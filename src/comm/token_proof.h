@@ -1,0 +1,25 @@
+// Two sides of a connection prove to each other that they know the job's token, without saying it.
+//
+// Both send a random nonce; each then answers with HMAC-SHA256 under the token over who it is and both nonces. A recorded
+// answer is of no use against another nonce, and one side's answer is neither the other's nor any other kind of connection's.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "lockstep/core/crypto.h"
+
+namespace lockstep {
+
+using Nonce = crypto::Digest;
+
+Nonce make_nonce();
+
+enum class Role : std::uint32_t { kLinkConnector = 1, kLinkAcceptor, kStoreClient, kStoreServer };  // a link joins two ranks
+
+// The answer of `rank`, which plays `role`. To the store a client is not yet a rank: 0.
+crypto::Digest prove(std::string_view token, Role role, const Nonce& connector, const Nonce& acceptor, int rank = 0);
+bool is_proven(const crypto::Digest& answer, std::string_view token, Role role, const Nonce& connector, const Nonce& acceptor,
+               int rank = 0);
+
+}  // namespace lockstep
