@@ -80,6 +80,17 @@ TEST(ByHand, WithoutATokenTheStoreStaysOnLoopback) {
   }
 }
 
+TEST(ByHand, InsecureServesTheNetworkWithoutAToken) {
+  for (const char* transport : {"shm", "tcp"}) {
+    HandJob job(2, {{"MASTER_ADDR", "0.0.0.0"}, {"LOCKSTEP_INSECURE", "1"}, {"LOCKSTEP_TRANSPORT", transport}});
+    job.start_all({"steps=3"});
+    for (const int rank : {0, 1}) {
+      EXPECT_EQ(job[rank].wait(), 0) << job[rank].errors();
+      EXPECT_THAT(job[rank].output(), HasSubstr(line_of(rank, 2, 3, transport)));
+    }
+  }
+}
+
 TEST(ByHand, AStoreThatDoesNotAnswerIsNamed) {
   HandJob job(2, {{"LOCKSTEP_STORE_TIMEOUT_S", "1"}});
   Child& lonely = job.start(1, {"steps=3"});
