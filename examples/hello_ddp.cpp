@@ -67,7 +67,9 @@ int train(int, char**) {
     float mean = sum / batches;
     group->all_reduce(std::span(&mean, 1), ls::ReduceOp::kAvg);
     if (group->rank() == 0) std::printf("epoch %d: mean loss %.3f\n", epoch, mean);
-    ls::save_checkpoint("run/ckpt", {.model = net, .optimizer = sgd, .sampler = sampler, .step = step});  // rank 0 writes
+    // Rank 0 writes; whoever resumes goes on in the next epoch.
+    sampler.set_epoch(epoch + 1);
+    ls::save_checkpoint("run/ckpt", {.model = net, .optimizer = sgd, .sampler = sampler, .step = step});
   }
   return 0;
 }

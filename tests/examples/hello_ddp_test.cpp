@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -48,11 +49,23 @@ class HelloDdp : public ::testing::Test {
     command.insert(command.begin(), {"env", "-C", folder_});
     // The order of sums differs between rank counts and CPUs.
     EXPECT_THAT(printed(command), Pointwise(DoubleNear(0.01), promised()));
-    EXPECT_TRUE(std::filesystem::exists(folder_ + "/run/ckpt/latest"));
+    const auto sampler = saved_sampler();
+    EXPECT_EQ(sampler["epoch"], 5) << "a run that resumes must not repeat the last epoch";
+    EXPECT_EQ(sampler["consumed"], 0);
     std::filesystem::remove_all(folder_ + "/run");
   }
 
  private:
+  // The sampler's position in the checkpoint that `latest` names.
+  nlohmann::json saved_sampler() const {
+    const std::string checkpoints = folder_ + "/run/ckpt/";
+    std::string name;
+    std::ifstream(checkpoints + "latest") >> name;
+    std::ifstream state(checkpoints + name + "/state.json");
+    EXPECT_TRUE(state.good()) << "no checkpoint in " << checkpoints;
+    return nlohmann::json::parse(state, nullptr, /*allow_exceptions=*/false)["sampler"];
+  }
+
   std::string folder_ = ::testing::TempDir() + "hello_ddp-" + std::to_string(::getpid());
 };
 
