@@ -120,6 +120,35 @@ TEST(SGD, AStepAllocatesNothingAfterTheFirst) {
   EXPECT_EQ(device_after.cache_hits, device_before.cache_hits);
 }
 
+TEST(SGD, UpdatesTiedWeightsOnce) {
+  const Tensor tied = parameter_of({1, 2}), other = parameter_of({4});
+  SGD sgd({{"encoder", tied}, {"other", other}, {"decoder", tied}}, {.lr = 1, .momentum = 0.5f});
+  give_gradient(tied, {0.25f, 0.5f});
+  sgd.step();
+  EXPECT_EQ(tied.span<float>()[0], 0.75f);
+  EXPECT_EQ(tied.span<float>()[1], 1.5f);
+  ASSERT_EQ(sgd.state().size(), 2u);
+  EXPECT_EQ(sgd.state()[0].name, "encoder.momentum");
+  EXPECT_EQ(sgd.state()[1].name, "other.momentum");
+}
+
+TEST(SGD, RefusesTensorsThatShareMemoryAndNamesBoth) {
+  const Buffer memory = cpu_device().allocate(8 * sizeof(float));
+  const auto window = [&](std::size_t first, std::int64_t count) {
+    const Tensor tensor = Tensor::wrap(memory.window(first * sizeof(float), static_cast<std::size_t>(count) * sizeof(float)), {count});
+    require_grad(tensor);
+    return tensor;
+  };
+  const Tensor head = window(0, 4), tail = window(4, 4), middle = window(3, 2);
+  EXPECT_EQ(SGD({{"tail", tail}, {"head", head}}).parameters().size(), 2u) << "neighbours share nothing";
+  try {
+    SGD({{"tail", tail}, {"middle", middle}, {"head", head}});
+    FAIL() << "accepted";
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("'head' (4) and 'middle' (2) share memory"), std::string::npos) << error.what();
+  }
+}
+
 TEST(SGD, RefusesWhatMakesNoSense) {
   const Tensor weight = parameter_of({1});
   EXPECT_THROW(SGD({}, {}), InvalidArgument);

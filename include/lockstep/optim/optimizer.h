@@ -11,6 +11,8 @@ namespace lockstep::optim {
 
 class Optimizer {
  public:
+  // A tensor under two names (tied weights) counts once, under the first. Throws InvalidArgument when there is none, when one
+  // requires no gradient, and when two tensors share memory (with both names).
   explicit Optimizer(std::vector<NamedTensor> parameters);
   virtual ~Optimizer() = default;
 
