@@ -24,7 +24,7 @@ class Conv2dNode : public Node {
       kernels.conv2d_backward_weights(shape_, input(0).data<float>(), y_grad, weight_grad.data(), bias_grad.data(),
                                       weight_grad.accumulate(), bias_grad.accumulate(), stream);
     } else if (bias_grad) {
-      kernels.bias_backward(y_grad, bias_grad.data(), result_grad.count() / shape_.out_channels, shape_.out_channels,
+      kernels.bias_backward(y_grad, bias_grad.data(), rows_of(result_grad, shape_.out_channels), shape_.out_channels,
                             bias_grad.accumulate(), stream);
     }
     if (x_grad) kernels.conv2d_backward_data(shape_, y_grad, input(1).data<float>(), x_grad.data(), x_grad.accumulate(), stream);

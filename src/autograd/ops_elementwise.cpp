@@ -13,7 +13,7 @@ class BiasAddNode : public Node {
     const std::int64_t channels = input(1).count();
     if (targets[1])
       kernels_of(result_grad)
-          .bias_backward(result_grad.data<float>(), targets[1].data(), result_grad.count() / channels, channels, targets[1].accumulate(),
+          .bias_backward(result_grad.data<float>(), targets[1].data(), rows_of(result_grad, channels), channels, targets[1].accumulate(),
                          stream_of(result_grad));
     targets[0].give(result_grad);
   }
@@ -71,7 +71,7 @@ Tensor bias_add(const Tensor& x, const Tensor& bias) {
   if (dims == 0 || x.shape()[dims - 1] != bias.count())
     throw InvalidArgument("bias_add: bias {} does not match the last dimension of x {}", bias.shape().text(), x.shape().text());
   const Tensor y = x.clone();
-  if (bias.count() != 0) kernels_of(x).bias(y.data<float>(), bias.data<float>(), x.count() / bias.count(), bias.count(), stream_of(x));
+  kernels_of(x).bias(y.data<float>(), bias.data<float>(), rows_of(x, bias.count()), bias.count(), stream_of(x));
   record<BiasAddNode>(y, {x, bias});
   return y;
 }

@@ -34,6 +34,9 @@ inline Tensor detached(const Tensor& tensor) { return tensor.reshaped(tensor.sha
 inline const KernelTable& kernels_of(const Tensor& tensor) { return tensor.device().kernels(); }
 inline Stream& stream_of(const Tensor& tensor) { return tensor.device().default_stream(); }
 
+// How many rows of `channels` values; of no channels there are none.
+inline std::int64_t rows_of(const Tensor& tensor, std::int64_t channels) { return channels == 0 ? 0 : tensor.count() / channels; }
+
 inline float* data_or_null(const Tensor& tensor) { return tensor.defined() ? tensor.data<float>() : nullptr; }
 
 }  // namespace lockstep

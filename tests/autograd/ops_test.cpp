@@ -132,6 +132,45 @@ TEST(Gradients, OneLeafUsedByManyOperators) {
   check_gradients({weight, x}, [&] { return weigh(linear(linear(x, weight, Tensor()), weight, Tensor())) + 0.5f * l2_loss(weight); });
 }
 
+TEST(Gradients, OfNothingAreEmpty) {
+  const Tensor x = random_leaf({2, 0}), bias = random_leaf({0});
+  (l2_loss(bias_add(x, bias))).backward();
+  EXPECT_TRUE(has_grad(x));
+  EXPECT_TRUE(has_grad(bias));
+  EXPECT_EQ(grad(bias).shape(), (Shape{0}));
+  // No rows either: the bias got nothing, which is 0.
+  const Tensor none = random_leaf({0, 3}), three = random_leaf({3});
+  (l2_loss(bias_add(none, three))).backward();
+  for (const float value : grad(three).span<float>()) EXPECT_EQ(value, 0);
+  // The filters frozen, the bias trained: that gradient has a way of its own.
+  const Tensor image = Tensor::zeros({1, 2, 2, 1}), no_filters = Tensor::zeros({0, 1, 1, 1}), no_bias = random_leaf({0});
+  (l2_loss(conv2d(image, no_filters, no_bias))).backward();
+  EXPECT_TRUE(has_grad(no_bias));
+}
+
+TEST(Gradients, Conv2dWithFusedReluOverThreeByThree) {
+  for (const std::int64_t stride : {1, 2}) {
+    SCOPED_TRACE("stride " + std::to_string(stride));
+    manual_seed(static_cast<std::uint64_t>(stride));
+    const Tensor x = random_leaf({2, 7, 6, 3}), weight = random_leaf({4, 3, 3, 3}, -0.2f, 0.2f);
+    // Sums within +-5.4: of four channels, relu passes two whole and stops two whole, so that no step crosses its kink.
+    const Tensor bias = random_leaf({4});
+    for (std::size_t channel = 0; channel < 4; ++channel) bias.span<float>()[channel] = channel % 2 == 0 ? 6.f : -6.f;
+    const Conv2dOptions fused{.stride = {stride, stride}, .padding = Padding::all(1), .activation = Activation::kRelu};
+    const Conv2dOptions bare{.stride = {stride, stride}, .padding = Padding::all(1)};
+    check_gradients(
+        {x, weight, bias}, [&] { return weigh(conv2d(x, weight, bias, fused)); }, 1e-2f);
+    const NoGrad no_grad;
+    const Tensor together = conv2d(x, weight, bias, fused), apart = relu(conv2d(x, weight, bias, bare));
+    std::int64_t stopped = 0;
+    for (std::int64_t i = 0; i < together.count(); ++i) {
+      EXPECT_NEAR(together.data<float>()[i], apart.data<float>()[i], 1e-5f);
+      stopped += together.data<float>()[i] == 0;
+    }
+    EXPECT_EQ(stopped, together.count() / 2);
+  }
+}
+
 TEST(SamePadding, IsTensorFlows) {
   const NoGrad no_grad;
   const Tensor weight = Tensor::full({1, 3, 3, 1}, 1);
