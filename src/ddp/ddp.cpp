@@ -42,7 +42,7 @@ class DistributedDataParallel::Impl {
         parameters_(trainable(module)),
         buffers_(module.named_buffers()),
         broadcast_buffers_(options.broadcast_buffers) {
-    check_same_model(*group_, module);
+    check_same_model(*group_, module, "DistributedDataParallel");
     if (parameters_.empty()) throw InvalidArgument("DistributedDataParallel: the module has no parameter that requires a gradient");
     broadcast_tensors(*group_, module.named_parameters(), "initial parameters");
     broadcast_tensors(*group_, buffers_, "initial buffers");

@@ -46,12 +46,12 @@ std::string first_difference(int rank, const std::vector<std::string>& mine, con
 
 }  // namespace
 
-void check_same_model(ProcessGroup& group, const nn::Module& module) {
+void check_same_model(ProcessGroup& group, const nn::Module& module, const char* operation) {
   const CallOptions call{.purpose = {"model check"}};
   const std::vector<std::string> mine = describe(module);
   const std::vector<std::string> rank0s = split(group.broadcast_text(join(mine), 0, call));
   for (const std::string& difference : group.all_gather_text(first_difference(group.rank(), mine, rank0s), call))
-    if (!difference.empty()) throw MismatchError("DistributedDataParallel: the ranks built different models: {}", difference);
+    if (!difference.empty()) throw MismatchError("{}: the ranks built different models: {}", operation, difference);
 }
 
 void broadcast_tensors(ProcessGroup& group, const std::vector<NamedTensor>& tensors, const char* what) {

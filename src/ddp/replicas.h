@@ -9,8 +9,8 @@
 namespace lockstep {
 
 // Collective. Throws MismatchError, the same on all ranks, that names the first parameter or buffer in which a rank's
-// module differs from rank 0's (count, name, shape, dtype, trained or not).
-void check_same_model(ProcessGroup& group, const nn::Module& module);
+// module differs from rank 0's (count, name, shape, dtype, trained or not). `operation` begins the message.
+void check_same_model(ProcessGroup& group, const nn::Module& module, const char* operation);
 
 // Rank 0's bytes to all. `what` is a string literal: the purpose of the calls.
 void broadcast_tensors(ProcessGroup& group, const std::vector<NamedTensor>& tensors, const char* what);

@@ -151,7 +151,7 @@ std::string read_on_rank_zero(const std::string& folder, const CheckpointParts& 
 
 std::optional<CheckpointState> load_checkpoint(const std::string& folder, const CheckpointParts& parts) {
   const auto group = group_of(parts);
-  if (group) check_same_model(*group, parts.model);
+  if (group) check_same_model(*group, parts.model, "load_checkpoint");
   std::optional<LoadedCheckpoint> loaded;
   std::string outcome;
   if (!group || group->rank() == 0) outcome = read_on_rank_zero(folder, parts, loaded);

@@ -321,6 +321,22 @@ TEST(Checkpoint, AnErrorOfRankZeroReachesEveryRankAndOnlyRankZeroWrites) {
   EXPECT_EQ(folder.names().size(), 2u);
 }
 
+TEST(Checkpoint, RanksWithDifferentModelsAreNamedBeforeAnythingIsRead) {
+  const Folder folder;
+  testing::expect_all_well(testing::run_ranks(2, "shm", [&](auto group) {
+    Trainee run(1, group->rank() == 0 ? 3 : 4);
+    CheckpointParts parts = run.parts();
+    parts.group = group;
+    try {
+      load_checkpoint(folder.path(), parts);
+      FAIL() << "accepted";
+    } catch (const MismatchError& error) {
+      EXPECT_EQ(std::string(error.what()).find("load_checkpoint: the ranks built different models: rank 1 has parameter 'a.weight'"), 0u)
+          << error.what();
+    }
+  }));
+}
+
 TEST(Checkpoint, PythonsSafetensorsReadsTheWeights) {
   const char* python = std::getenv("LOCKSTEP_TEST_PYTHON");
   if (python == nullptr) GTEST_SKIP() << "LOCKSTEP_TEST_PYTHON names no python with safetensors and numpy";
