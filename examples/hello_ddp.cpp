@@ -2,10 +2,10 @@
 //
 //   launcher/lockrun -n 2 examples/hello_ddp
 //
-//   [0] epoch 0: mean loss 0.912
+//   [0] epoch 0: mean loss 0.924
 //   [0] epoch 1: mean loss 0.062
-//   [0] epoch 2: mean loss 0.009
-//   [0] epoch 3: mean loss 0.006
+//   [0] epoch 2: mean loss 0.008
+//   [0] epoch 3: mean loss 0.005
 //   [0] epoch 4: mean loss 0.004
 //
 // The same figures, up to rounding, come from any number of ranks that divides 128, and without lockrun from one. The last

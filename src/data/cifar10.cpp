@@ -70,8 +70,9 @@ class Cifar10::Impl {
     const PlanarPicture picture{record + 1, kCifar10Side};
     target = record[0];
     if (options_.distort) {
-      // 2^31 epochs of 2^32 samples: each has a stream of its own.
-      Philox random(options_.seed, (static_cast<std::uint64_t>(epoch) << 32) + static_cast<std::uint64_t>(index));
+      // 2^28 epochs of 2^32 samples: each has a stream of its own.
+      const std::uint64_t number = (static_cast<std::uint64_t>(epoch) << 32) + static_cast<std::uint64_t>(index);
+      Philox random(options_.seed, random_stream(RandomUse::kDistortion, number));
       distort_picture(picture, kCrop, random, input);
     } else {
       constexpr std::int64_t kMargin = (kCifar10Side - kCrop) / 2;

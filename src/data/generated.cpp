@@ -84,11 +84,12 @@ void draw_picture(std::uint8_t* record, int label, Philox random) {
       }
 }
 
-void write_file(const fs::path& path, std::int64_t images, std::uint64_t seed, std::uint64_t first_stream) {
+void write_file(const fs::path& path, std::int64_t images, std::uint64_t seed, std::uint64_t first_number) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   std::vector<std::uint8_t> record(kCifar10RecordBytes);
   for (std::int64_t i = 0; i < images; ++i) {
-    draw_picture(record.data(), static_cast<int>(i % kCifar10Classes), Philox(seed, first_stream + static_cast<std::uint64_t>(i)));
+    const std::uint64_t stream = random_stream(RandomUse::kGeneratedSet, first_number + static_cast<std::uint64_t>(i));
+    draw_picture(record.data(), static_cast<int>(i % kCifar10Classes), Philox(seed, stream));
     file.write(reinterpret_cast<const char*>(record.data()), static_cast<std::streamsize>(record.size()));
   }
   file.flush();

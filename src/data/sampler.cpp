@@ -12,14 +12,12 @@ namespace lockstep::data {
 
 namespace {
 
-constexpr std::uint64_t kShuffleStream = std::uint64_t{1} << 63;  // apart from any sample's own stream
-
 // The epoch's order of all samples, the same on all ranks (Fisher-Yates).
 std::vector<std::int64_t> permutation(std::int64_t size, const SamplerState& state, bool shuffle) {
   std::vector<std::int64_t> order(static_cast<std::size_t>(size));
   std::iota(order.begin(), order.end(), 0);
   if (!shuffle) return order;
-  Philox random(state.seed, kShuffleStream + static_cast<std::uint64_t>(state.epoch));
+  Philox random(state.seed, random_stream(RandomUse::kOrder, static_cast<std::uint64_t>(state.epoch)));
   for (std::size_t left = order.size(); left > 1; --left) std::swap(order[left - 1], order[random.below(static_cast<std::uint32_t>(left))]);
   return order;
 }

@@ -35,6 +35,13 @@ std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter, st
   return counter;
 }
 
+std::uint64_t random_stream(RandomUse use, std::uint64_t number) {
+  constexpr int kNumberBits = 60;
+  if (number >> kNumberBits != 0)
+    throw InvalidArgument("random_stream: {} is beyond the {} bits of a stream's number", number, kNumberBits);
+  return static_cast<std::uint64_t>(use) << kNumberBits | number;
+}
+
 Philox::Philox(std::uint64_t seed, std::uint64_t stream, std::uint64_t first_block) : seed_(seed), stream_(stream), block_(first_block) {}
 
 std::uint32_t Philox::next() {

@@ -12,7 +12,7 @@ thread_local RandomState this_threads_state;
 // Draws on the host and copies: a tensor's values do not depend on the device that it lies on.
 template <typename Draw>
 void fill_from_next_stream(const Tensor& tensor, Draw&& draw) {
-  Philox random(this_threads_state.seed, this_threads_state.next_stream++);
+  Philox random(this_threads_state.seed, random_stream(RandomUse::kWeights, this_threads_state.next_stream++));
   Tensor values = tensor.device().kind() == DeviceKind::kCpu ? tensor : Tensor::empty(tensor.shape());
   for (float& value : values.span<float>()) value = draw(random);
   tensor.copy_from(values);

@@ -102,6 +102,28 @@ TEST(Cifar10, DistortionIsAPureFunctionOfSampleEpochAndSeed) {
   EXPECT_NE(sample(set, 7, 3), sample(other, 7, 3));
 }
 
+TEST(Cifar10, DistortionHasStreamsOfItsOwn) {
+  const Folder folder;
+  write_generated_cifar10(folder.path(), {.train_images = 20, .test_images = 1});
+  const Cifar10 set(folder.path(), {.seed = 4});
+  std::ifstream file(folder.file("data_batch_1.bin"), std::ios::binary);
+  std::vector<std::uint8_t> record(3073);
+  for (std::int64_t index = 0; index < 20; ++index) {
+    file.read(reinterpret_cast<char*>(record.data()), static_cast<std::streamsize>(record.size()));
+    const auto distorted = [&](RandomUse use, std::uint64_t number) {
+      std::vector<float> out(24 * 24 * 3);
+      Philox random(4, random_stream(use, number));
+      distort_picture({record.data() + 1, 32}, 24, random, out);
+      standardise(out);
+      return out;
+    };
+    const auto number = static_cast<std::uint64_t>(index);
+    EXPECT_EQ(sample(set, index, 0), distorted(RandomUse::kDistortion, number)) << index;
+    EXPECT_NE(sample(set, index, 0), distorted(RandomUse::kWeights, number)) << "the numbers of weight tensor " << index;
+    EXPECT_EQ(sample(set, index, 6), distorted(RandomUse::kDistortion, (std::uint64_t{6} << 32) + number)) << index;
+  }
+}
+
 TEST(Distort, StaysWithinItsBounds) {
   std::vector<std::uint8_t> pixels(3 * 32 * 32);
   for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>(100 + i % 32);  // 100..131 along each row

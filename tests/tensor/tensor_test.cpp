@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "lockstep/tensor/random.h"
 
@@ -101,6 +102,31 @@ TEST(Philox, StreamsAreReproducibleAndDistinct) {
     seed_differs |= value != other_seed.next();
   }
   EXPECT_TRUE(stream_differs && seed_differs);
+}
+
+TEST(Philox, NoTwoPurposesShareAStream) {
+  constexpr std::uint64_t kLast = (std::uint64_t{1} << 60) - 1;
+  std::set<std::uint64_t> streams;
+  int made = 0;
+  for (const RandomUse use :
+       {RandomUse::kProgram, RandomUse::kWeights, RandomUse::kOrder, RandomUse::kDistortion, RandomUse::kGeneratedSet})
+    for (const std::uint64_t number : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{7} << 32, std::uint64_t{1} << 40, kLast}) {
+      streams.insert(random_stream(use, number));
+      ++made;
+    }
+  EXPECT_EQ(streams.size(), static_cast<std::size_t>(made));
+  EXPECT_EQ(random_stream(RandomUse::kProgram, 5), 5u) << "what programs number themselves";
+  EXPECT_THROW(random_stream(RandomUse::kWeights, kLast + 1), InvalidArgument) << "would be another purpose's";
+}
+
+TEST(Random, WeightsComeFromStreamsOfTheirOwn) {
+  manual_seed(3);
+  for (std::uint64_t tensor = 0; tensor < 3; ++tensor) {
+    const Tensor values = Tensor::empty({20});
+    fill_uniform(values, 0, 1);
+    Philox expected(3, random_stream(RandomUse::kWeights, tensor));
+    for (const float value : values.span<float>()) EXPECT_EQ(value, expected.uniform());
+  }
 }
 
 TEST(Philox, BelowIsUniformWithinItsBound) {

@@ -32,11 +32,18 @@ class Philox {
   bool has_spare_ = false;
 };
 
+// What a stream is for. Everything in a program may have the same seed and yet no two purposes draw the same numbers.
+enum class RandomUse : std::uint64_t { kProgram, kWeights, kOrder, kDistortion, kGeneratedSet };
+
+// Stream `number` of a purpose, which takes the highest 4 bits: a program's own streams are 0, 1, 2, ... below 2^60. Throws
+// InvalidArgument for a number of 2^60 or more.
+std::uint64_t random_stream(RandomUse use, std::uint64_t number);
+
 // The seed of this thread's model initialisation and the stream of the next parameter. Each initialised tensor takes
 // the next stream: weights depend on the seed and the order of construction alone, never on the rank.
 struct RandomState {
   std::uint64_t seed = 0;
-  std::uint64_t next_stream = 0;
+  std::uint64_t next_stream = 0;  // of RandomUse::kWeights
 
   bool operator==(const RandomState&) const = default;
 };
