@@ -149,12 +149,23 @@ static Score evaluate(ls::ProcessGroup& group, Net& net, const ls::data::Cifar10
   return {sums[0] / sums[2], sums[1] / sums[2], static_cast<std::int64_t>(sums[2])};
 }
 
-// Better now than after the training.
-static void check_writable(const std::string& path) {
-  const std::string above = std::filesystem::path(path).parent_path().string();
-  if (std::filesystem::is_directory(path)) throw ls::FileError("--json-file {}: is a folder", path);
-  if (access(path.c_str(), W_OK) != 0 && (errno != ENOENT || access(above.empty() ? "." : above.c_str(), W_OK) != 0))
-    throw ls::FileError("--json-file {}: cannot be written: {}", path, std::strerror(errno));
+// Written beside and then moved, so that no reader finds half of it; what is no plain file (/dev/stdout) is written as it is.
+static void write_json_file(const std::string& path, const std::string& text, bool only_try = false) {
+  namespace fs = std::filesystem;
+  std::error_code failure;
+  const fs::file_type type = fs::symlink_status(path, failure).type();
+  if (type == fs::file_type::directory) throw ls::FileError("--json-file {}: is a folder", path);
+  const bool beside = type == fs::file_type::regular || type == fs::file_type::not_found;
+  const std::string written = beside ? fmt::format("{}.writing-{}", path, getpid()) : path;
+  errno = 0;
+  std::ofstream file(written, only_try ? std::ios::app : std::ios::trunc);
+  file << text;
+  file.close();
+  bool done = !file.fail();
+  if (done && beside && !only_try) done = std::rename(written.c_str(), path.c_str()) == 0;
+  const int reason = errno;
+  if (beside && (only_try || !done)) fs::remove(written, failure);
+  if (!done) throw ls::FileError("--json-file {}: cannot be written: {}", path, std::strerror(reason));
 }
 
 // A checkpoint of another seed or batch would go on at a place where that run never was.
@@ -170,7 +181,9 @@ static int train(const Flags& flags) {
   const auto group = ls::init_process_group();
   const int ranks = group->world_size();
   if (flags.batch % ranks != 0) throw ls::InvalidArgument("--batch {} cannot be divided among {} ranks", flags.batch, ranks);
-  if (group->rank() == 0 && !flags.json_file.empty()) check_writable(flags.json_file);
+  // Better told now than after the training.
+  if (group->rank() == 0 && !flags.json_file.empty()) write_json_file(flags.json_file, "", /*only_try=*/true);
+  if (!flags.checkpoint.empty()) ls::prepare_checkpoint_folder(flags.checkpoint);
   const std::string folder = flags.generated ? "" : ls::data::find_cifar10(flags.data);
   const Data data = folder.empty() ? generate_data(*group, flags) : open_data(folder, flags, ("CIFAR-10 in " + folder).c_str());
   if (flags.batch > data.train->size())
@@ -262,9 +275,7 @@ static int train(const Flags& flags) {
                     {"seconds", seconds},
                     {"weights_sha256", ls::hash_of(net.named_parameters())},
                     {"checkpoint", saved_in}});
-    std::ofstream file(flags.json_file);
-    file << figures.dump(1) << "\n";
-    if (!file.flush()) throw ls::FileError("{}: cannot be written", flags.json_file);
+    write_json_file(flags.json_file, figures.dump(1) + "\n");
   }
   return 0;
 }

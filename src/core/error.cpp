@@ -8,7 +8,8 @@ namespace lockstep {
 namespace internal {
 
 void check_failed(const char* file, int line, const char* condition, const std::string& message) {
-  throw std::logic_error(fmt::format("{}:{}: broken invariant '{}': {} (a defect in lockstep, please report it)", file, line, condition, message));
+  throw std::logic_error(
+      fmt::format("{}:{}: broken invariant '{}': {} (a defect in lockstep, please report it)", file, line, condition, message));
 }
 
 }  // namespace internal
@@ -21,13 +22,19 @@ int report(const char* program, const char* message, int exit_code) {
   return exit_code;
 }
 
+// What was printed must have arrived: a full disk is no success.
+int finish(const char* program, int exit_code) {
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (!written && exit_code == 0) return report(program, "the standard output could not be written: is the disk full?", 1);
+  std::fflush(nullptr);
+  return exit_code;
+}
+
 }  // namespace
 
 int run_main(const char* program, int (*body)(int argc, char** argv), int argc, char** argv) {
   try {
-    const int exit_code = body(argc, argv);
-    std::fflush(nullptr);
-    return exit_code;
+    return finish(program, body(argc, argv));
   } catch (const PeerLost& error) {
     return report(program, error.what(), kPeerLostExitCode);
   } catch (const InvalidArgument& error) {

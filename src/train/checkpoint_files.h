@@ -49,6 +49,8 @@ inline std::vector<NamedTensor> model_tensors(const nn::Module& model) {
 }
 
 // The group that a call is about; null for a job of one.
-inline std::shared_ptr<ProcessGroup> group_of(const CheckpointParts& parts) { return parts.group ? parts.group : default_process_group(); }
+inline std::shared_ptr<ProcessGroup> group_or_default(const std::shared_ptr<ProcessGroup>& group) {
+  return group ? group : default_process_group();
+}
 
 }  // namespace lockstep::checkpoint

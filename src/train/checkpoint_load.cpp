@@ -150,7 +150,7 @@ std::string read_on_rank_zero(const std::string& folder, const CheckpointParts& 
 }  // namespace
 
 std::optional<CheckpointState> load_checkpoint(const std::string& folder, const CheckpointParts& parts) {
-  const auto group = group_of(parts);
+  const auto group = group_or_default(parts.group);
   if (group) check_same_model(*group, parts.model, "load_checkpoint");
   std::optional<LoadedCheckpoint> loaded;
   std::string outcome;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/error.h"
@@ -131,23 +132,42 @@ void write_checkpoint(const fs::path& folder, const std::string& name, const Che
   remove_old(folder, name, parts.keep);
 }
 
+// Runs `write` in the folder, which is there then, is no other job's, and holds nothing unfinished.
+void in_own_folder(const fs::path& folder, const std::function<void()>& write) {
+  try {
+    make_folder(folder);
+    const FolderLock lock(folder.string());  // else one job would remove what another one is writing
+    remove_unfinished(folder);
+    write();
+  } catch (const fs::filesystem_error& error) {
+    throw FileError("{}: the checkpoint cannot be written: {}", folder.string(), error.what());
+  }
+}
+
 }  // namespace
 
 std::string save_checkpoint(const std::string& folder, const CheckpointParts& parts) {
   if (folder.empty()) throw InvalidArgument("save_checkpoint: the folder's name is empty");
-  const auto group = group_of(parts);
+  const auto group = group_or_default(parts.group);
   if (group && group->rank() != 0) return "";
   const fs::path path(folder);
-  try {
-    make_folder(path);
-    const FolderLock lock(folder);  // else one job would remove what another one is writing
-    remove_unfinished(path);
-    const std::string name = free_name(path, parts.step);
+  std::string name;
+  in_own_folder(path, [&] {
+    name = free_name(path, parts.step);
     write_checkpoint(path, name, parts, group ? group->world_size() : 1);
-    return (path / name).string();
-  } catch (const fs::filesystem_error& error) {
-    throw FileError("{}: the checkpoint cannot be written: {}", folder, error.what());
-  }
+  });
+  return (path / name).string();
+}
+
+void prepare_checkpoint_folder(const std::string& folder, const std::shared_ptr<ProcessGroup>& group) {
+  if (folder.empty()) throw InvalidArgument("prepare_checkpoint_folder: the folder's name is empty");
+  const auto present = group_or_default(group);
+  if (present && present->rank() != 0) return;
+  const fs::path path(folder);
+  in_own_folder(path, [&] {
+    write_durably((path / kNextLatest).string(), "\n");
+    remove_unfinished(path);
+  });
 }
 
 }  // namespace lockstep

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
@@ -38,10 +40,8 @@ Progress::~Progress() {
 
 void Progress::message(const std::string& line) {
   if (!options_.enabled) return;
-  if (line_open_) std::fputs("\r\x1b[K", options_.out);  // the redrawn line comes back with the next step
+  write(fmt::format("{}{}\n", line_open_ ? "\r\x1b[K" : "", line));  // the redrawn line comes back with the next step
   line_open_ = false;
-  fmt::print(options_.out, "{}\n", line);
-  std::fflush(options_.out);
   last_drawn_ = {};
 }
 
@@ -66,10 +66,14 @@ void Progress::step(std::int64_t step, float loss, std::int64_t images_since_las
   draw(step, loss);
 }
 
+void Progress::write(const std::string& text) {
+  if (std::fputs(text.c_str(), options_.out) < 0 || std::fflush(options_.out) != 0)
+    throw FileError("the progress cannot be written: {}", std::strerror(errno));
+}
+
 void Progress::draw(std::int64_t step, float loss) {
   if (!options_.terminal_width) {
-    fmt::print(options_.out, "step {} loss {:.3f} {:.0f} images/s\n", step, loss, images_per_second_);
-    std::fflush(options_.out);
+    write(fmt::format("step {} loss {:.3f} {:.0f} images/s\n", step, loss, images_per_second_));
     return;
   }
   std::string line;
@@ -80,8 +84,7 @@ void Progress::draw(std::int64_t step, float loss) {
     line += fmt::format("  {} left", clock_text(seconds_since(first_time_) / static_cast<double>(step - first_step_) *
                                                 static_cast<double>(options_.total_steps - step)));
   line.resize(std::min(line.size(), static_cast<std::size_t>(std::max(*options_.terminal_width - 1, 1))));
-  fmt::print(options_.out, "\r{}\x1b[K", line);
-  std::fflush(options_.out);
+  write(fmt::format("\r{}\x1b[K", line));
   line_open_ = true;
   last_drawn_ = Clock::now();
 }

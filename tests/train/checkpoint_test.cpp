@@ -106,6 +106,20 @@ TEST(Checkpoint, NoneIsNoError) {
   EXPECT_FALSE(load_checkpoint(folder.path() + "/not/there", run.parts()).has_value());
 }
 
+TEST(Checkpoint, AFolderIsPreparedOrRefused) {
+  const Folder folder;
+  prepare_checkpoint_folder(folder.path() + "/a/b");
+  EXPECT_TRUE(fs::is_empty(folder.path() + "/a/b"));
+  Trainee run(1);
+  save_checkpoint(folder.path(), run.parts());
+  prepare_checkpoint_folder(folder.path());
+  EXPECT_EQ(folder.names(), (std::vector<std::string>{"a", "latest", "step-00000007"})) << "nothing that is there is touched";
+  std::ofstream(folder.path() + "/file") << "in the way";
+  EXPECT_NE(message_of([&] { prepare_checkpoint_folder(folder.path() + "/file/a"); }).find("/file/a: the checkpoint cannot be written"),
+            std::string::npos);
+  EXPECT_THROW(prepare_checkpoint_folder(""), InvalidArgument);
+}
+
 TEST(Checkpoint, TheNewestStayAndTheSameStepNeverOverwrites) {
   const Folder folder;
   Trainee run(1);

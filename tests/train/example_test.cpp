@@ -37,8 +37,13 @@ class Example : public testing::Test {
 
   // A small set and a small batch; `flags` come last and win.
   Outcome train(const std::string& flags, int ranks = 2, const std::string& launcher = LOCKSTEP_LOCKRUN) const {
-    const std::string command = fmt::format("timeout 200 {} -n {} {} --data {} --batch 8 --epochs 2 --log-every 1 {} 2>&1 </dev/null",
-                                            launcher, ranks, LOCKSTEP_CIFAR10, data(), flags);
+    return run(fmt::format("timeout 200 {} -n {} {} {}", launcher, ranks, LOCKSTEP_CIFAR10, small(flags)));
+  }
+  std::string small(const std::string& flags) const {
+    return fmt::format("--data {} --batch 8 --epochs 2 --log-every 1 {}", data(), flags);
+  }
+  static Outcome run(std::string command) {
+    command = "{ " + command + "; } 2>&1 </dev/null";
     std::FILE* pipe = popen(command.c_str(), "r");
     std::string output;
     for (char buffer[4096]; std::size_t got = std::fread(buffer, 1, sizeof buffer, pipe);) output.append(buffer, got);
@@ -120,6 +125,57 @@ TEST_F(Example, MistakesAreNamed) {
   expect_refusal("--json-file " + in_folder("nowhere/run.json"), 1, "nowhere/run.json: cannot be written");
   fs::resize_file(in_folder("data/test_batch.bin"), 100);
   expect_refusal("", 1, "test_batch.bin: 100 bytes are no whole number");
+}
+
+TEST_F(Example, ACheckpointFolderThatCannotBeWrittenIsToldBeforeTheTraining) {
+  std::ofstream(in_folder("file")) << "in the way";
+  const Outcome refused = train("--checkpoint " + in_folder("file/checkpoint"));
+  EXPECT_EQ(refused.exit_code, 1) << refused.output;
+  EXPECT_NE(refused.output.find(in_folder("file/checkpoint") + ": the checkpoint cannot be written"), std::string::npos) << refused.output;
+  EXPECT_EQ(refused.output.find("step 1 loss"), std::string::npos) << "it trained first\n" << refused.output;
+}
+
+TEST_F(Example, FiguresAreWrittenAsAWholeOrNotAtAll) {
+  const std::string path = in_folder("run.json");
+  std::ofstream(path) << "before";
+  // No file may grow, as on a full disk; one rank alone, which needs no shared memory.
+  const std::string full = "trap '' XFSZ; ulimit -f 0; timeout 200 ";
+  const Outcome failed = run(full + LOCKSTEP_CIFAR10 + " " + small("--steps 1 --json-file " + path));
+  EXPECT_EQ(failed.exit_code, 1) << failed.output;
+  EXPECT_NE(failed.output.find("--json-file " + path + ": cannot be written: File too large"), std::string::npos) << failed.output;
+  std::string text;
+  std::getline(std::ifstream(path), text);
+  EXPECT_EQ(text, "before");
+  ASSERT_EQ(train("--steps 1 --json-file " + path).exit_code, 0);
+  EXPECT_EQ(figures("run.json")["steps"], 1);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 2) << "the data and the figures: nothing was left beside them";
+  const Outcome shown = train("--steps 1 --json-file /dev/full");
+  EXPECT_EQ(shown.exit_code, 1) << "no plain file, nothing to move";
+  EXPECT_TRUE(fs::is_character_file("/dev/full"));
+}
+
+TEST_F(Example, OutputThatCannotBeWrittenIsAFailure) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full";
+  const Outcome alone = run(std::string("timeout 200 ") + LOCKSTEP_CIFAR10 + " " + small("--steps 1 2>&1 >/dev/full"));
+  EXPECT_EQ(alone.exit_code, 1) << alone.output;
+  EXPECT_NE(alone.output.find("cifar10: error: the progress cannot be written: No space left on device"), std::string::npos)
+      << alone.output;
+  // What bypasses the progress: --help.
+  const Outcome help = run(std::string(LOCKSTEP_CIFAR10) + " --help 2>&1 >/dev/full");
+  EXPECT_EQ(help.exit_code, 1);
+  EXPECT_NE(help.output.find("the standard output could not be written"), std::string::npos) << help.output;
+  EXPECT_NE(train("--steps 1 2>&1 >/dev/full").exit_code, 0) << "under lockrun";
+}
+
+TEST_F(Example, LearnsTheGeneratedSet) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "instrumented code is too slow to train a network";
+#elif !defined(LOCKSTEP_WITH_ONEDNN)
+  GTEST_SKIP() << "the reference kernels are too slow to train a network";
+#endif
+  const Outcome run = train("--generated --batch 128 --log-every 1000 --json-file " + in_folder("run.json"));
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_GT(figures("run.json")["accuracy"].get<double>(), 0.9) << "a linear model stays below 0.6 (GeneratedSet); " << run.output;
 }
 
 TEST_F(Example, ARunGoesOnOnlyAsItBegan) {

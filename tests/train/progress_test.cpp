@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <memory>
 #include <regex>
 
 #include "lockstep/core/error.h"
@@ -58,6 +59,17 @@ TEST(Progress, OtherRanksPrintNothing) {
               progress.step(1, 0.5f, 10);
             }),
             "");
+}
+
+TEST(Progress, AFullDiskIsAnError) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> full(std::fopen("/dev/full", "w"), std::fclose);
+  if (!full) GTEST_SKIP() << "there is no /dev/full";
+  Progress log({.total_steps = 1, .out = full.get()}), terminal({.terminal_width = 60, .total_steps = 1, .out = full.get()});
+  EXPECT_THROW(log.message("hello"), FileError);
+  EXPECT_THROW(log.step(1, 0.5f, 10), FileError);
+  EXPECT_THROW(terminal.step(1, 0.5f, 10), FileError);
+  Progress silent({.enabled = false, .out = full.get()});
+  EXPECT_NO_THROW(silent.message("other ranks print nothing"));
 }
 
 TEST(FiniteLoss, NamesStepAndRank) {

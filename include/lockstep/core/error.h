@@ -61,7 +61,8 @@ class PeerLost : public Error {
 inline constexpr int kPeerLostExitCode = 75;  // EX_TEMPFAIL of sysexits.h
 
 // Runs a program's main and turns an escaped exception into one line on stderr and an exit code: PeerLost gives
-// kPeerLostExitCode, InvalidArgument 2, every other exception 1. `body` returns the exit code of a good run.
+// kPeerLostExitCode, InvalidArgument 2, every other exception 1, and so
+// does output that could not be written. `body` returns the exit code of a good run.
 int run_main(const char* program, int (*body)(int argc, char** argv), int argc, char** argv);
 
 namespace internal {

@@ -55,6 +55,10 @@ struct CheckpointParts {
 // what a crash left of one. Two jobs must not share a folder: a save that meets another job's is such an error.
 std::string save_checkpoint(const std::string& folder, const CheckpointParts& parts);
 
+// Better told before the training than after its first epoch: rank 0 makes the folder and writes and removes a file in it; other
+// ranks return at once. Throws what save_checkpoint would throw.
+void prepare_checkpoint_folder(const std::string& folder, const std::shared_ptr<ProcessGroup>& group = nullptr);
+
 struct CheckpointState {
   std::int64_t step = 0;
   std::int64_t epoch = 0;

@@ -18,6 +18,7 @@ struct ProgressOptions {
   std::FILE* out = stdout;
 };
 
+// Throws FileError when a line cannot be written (a full disk): a run that nobody can read is no success.
 // Terminal: one line, redrawn by '\r': epoch, step, loss, images/s, time left. Log: `step 120 loss 1.234 5120 images/s`.
 class Progress {
  public:
@@ -29,6 +30,7 @@ class Progress {
  private:
   using Clock = std::chrono::steady_clock;
   void draw(std::int64_t step, float loss);
+  void write(const std::string& text);
 
   ProgressOptions options_;
   Clock::time_point last_drawn_{}, begin_ = Clock::now();  // begin_: of the images counted
