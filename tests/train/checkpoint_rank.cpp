@@ -1,0 +1,86 @@
+// A rank that saves a checkpoint and is killed amid it: checkpoint_rank FOLDER KILL_AT
+//
+// Rank 0 dies of SIGKILL in its KILL_AT-th call of those that change the disk, half of what it was about to write written. The
+// calls are intercepted by defining them here: what the library calls is then this program's.
+#include <dlfcn.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+
+#include "lockstep/comm/process_group.h"
+#include "tests/train/checkpoint_trainee.h"
+
+namespace {
+
+thread_local int calls_left = 0;  // 0: nobody is killed
+
+bool dies_now() { return calls_left > 0 && --calls_left == 0; }
+
+void die() {
+  ::kill(::getpid(), SIGKILL);
+  for (;;) ::pause();
+}
+
+template <typename Call>
+Call* the_real(const char* name) {
+  return reinterpret_cast<Call*>(::dlsym(RTLD_NEXT, name));
+}
+
+}  // namespace
+
+extern "C" {
+
+ssize_t write(int fd, const void* data, size_t bytes) {
+  static auto* const real = the_real<ssize_t(int, const void*, size_t)>("write");
+  if (!dies_now()) return real(fd, data, bytes);
+  if (real(fd, data, bytes / 2) >= 0) die();
+  return -1;
+}
+
+int fsync(int fd) {
+  static auto* const real = the_real<int(int)>("fsync");
+  if (dies_now()) die();
+  return real(fd);
+}
+
+int rename(const char* from, const char* to) noexcept {
+  static auto* const real = the_real<int(const char*, const char*)>("rename");
+  if (dies_now()) die();
+  return real(from, to);
+}
+
+int mkdir(const char* path, mode_t mode) noexcept {
+  static auto* const real = the_real<int(const char*, mode_t)>("mkdir");
+  if (dies_now()) die();
+  return real(path, mode);
+}
+
+int unlinkat(int folder, const char* path, int flags) noexcept {
+  static auto* const real = the_real<int(int, const char*, int)>("unlinkat");
+  if (dies_now()) die();
+  return real(folder, path, flags);
+}
+
+}  // extern "C"
+
+namespace {
+
+int save(int count, char** arguments) {
+  if (count != 3) throw lockstep::InvalidArgument("usage: checkpoint_rank FOLDER KILL_AT");
+  const auto group = lockstep::init_process_group();
+  lockstep::CheckpointTrainee trainee(2);
+  auto parts = trainee.parts(2);
+  parts.keep = 1;  // removing the one before belongs to it
+  group->barrier();
+  if (group->rank() == 0) calls_left = std::atoi(arguments[2]);
+  lockstep::save_checkpoint(arguments[1], parts);
+  calls_left = 0;
+  group->barrier();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return lockstep::run_main("checkpoint_rank", save, argc, argv); }
