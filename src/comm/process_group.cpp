@@ -6,7 +6,6 @@
 #include <array>
 #include <atomic>
 #include <exception>
-#include <limits>
 #include <mutex>
 
 #include "lockstep/comm/bootstrap.h"
@@ -14,6 +13,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "src/comm/call_checks.h"
 #include "src/comm/join.h"
 
 namespace lockstep {
@@ -93,55 +93,38 @@ class ProcessGroup::Impl {
     return *found;
   }
 
-  // What can be checked on this rank alone.
-  void check(OperationKind kind, const void* send, const void* receive, std::size_t count, DType dtype) const {
-    if (size_of(dtype) == 0) throw InvalidArgument("{}: {} is no element type", name_of(kind), static_cast<int>(dtype));
-    const std::size_t ranks = kind == OperationKind::kAllGather ? static_cast<std::size_t>(place.world_size) : 1;
-    if (count > std::numeric_limits<std::size_t>::max() / size_of(dtype) / ranks / 2)
-      throw InvalidArgument("{}: {} elements of {} are more than memory holds", name_of(kind), count, name_of(dtype));
-    if (count != 0 && (send == nullptr || receive == nullptr))
-      throw InvalidArgument("{} of {} x {} on rank {}: the pointer is null", name_of(kind), name_of(dtype), count, place.rank);
-    if (kind == OperationKind::kAllGather && count != 0) check_overlap(send, receive, count * size_of(dtype));
-  }
-
-  void check_overlap(const void* send, const void* receive, std::size_t bytes) const {
-    const auto from = reinterpret_cast<std::uintptr_t>(send), to = reinterpret_cast<std::uintptr_t>(receive);
-    const bool in_place = from == to + static_cast<std::size_t>(place.rank) * bytes;
-    if (!in_place && from < to + static_cast<std::size_t>(place.world_size) * bytes && to < from + bytes)
-      throw InvalidArgument("all_gather on rank {}: `send` overlaps `receive`; in place it must be receive + rank * count", place.rank);
-  }
+  // A call's data, before it is numbered.
+  struct Data {
+    const void* send = nullptr;
+    void* receive = nullptr;
+    std::size_t count = 0;
+    DType dtype = DType::kUInt8;
+    ReduceOp op = ReduceOp::kSum;
+    int root = -1;
+  };
 
   // Numbers the call; a call that is refused here leaves the numbers as they were.
-  Operation number(OperationKind kind, const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& call) {
-    check(kind, send, receive, count, dtype);
+  Operation number(OperationKind kind, const Data& data, const CallOptions& call) {
     Operation operation;
-    operation.signature.sequence = ++sequence;
-    operation.signature.count = count;
+    operation.signature.count = data.count;
     operation.signature.kind = kind;
-    operation.signature.dtype = dtype;
+    operation.signature.dtype = data.dtype;
+    operation.signature.op = data.op;
+    operation.signature.root = data.root;
     operation.signature.purpose_index = call.purpose.index;
     operation.signature.purpose_hash = hash_of_name(call.purpose.name);
-    operation.send = send;
-    operation.receive = receive;
+    operation.send = data.send;
+    operation.receive = data.receive;
     operation.purpose = call.purpose;
     operation.timeout = call.timeout.count() > 0 ? call.timeout : timeout;
+    check_call(operation, place);
+    operation.signature.sequence = ++sequence;
     return operation;
   }
-
-  Operation all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op, const CallOptions& call) {
-    const bool is_float = dtype == DType::kFloat32 || dtype == DType::kFloat64 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
-    if (op == ReduceOp::kAvg && !is_float) throw InvalidArgument("all_reduce: the average of {} is not defined, use a sum", name_of(dtype));
-    Operation operation = number(OperationKind::kAllReduce, data, data, count, dtype, call);
-    operation.signature.op = op;
-    return operation;
-  }
-
-  Operation broadcast(void* data, std::size_t count, DType dtype, int root, const CallOptions& call) {
-    if (root < 0 || root >= place.world_size)
-      throw InvalidArgument("broadcast: root {} does not exist, the group has ranks 0..{}", root, place.world_size - 1);
-    Operation operation = number(OperationKind::kBroadcast, data, data, count, dtype, call);
-    operation.signature.root = root;
-    return operation;
+  void run(OperationKind kind, const Data& data, const CallOptions& call) { backend(call.device).run(number(kind, data, call)); }
+  Work start(OperationKind kind, const Data& data, const CallOptions& call) {
+    Backend& chosen = backend(call.device);
+    return chosen.start(number(kind, data, call));
   }
 
   Place place;
@@ -196,33 +179,75 @@ const Place& ProcessGroup::place() const { return impl_->place; }
 Device& ProcessGroup::local_device() const { return lockstep::local_device(impl_->place.local_rank); }
 Backend& ProcessGroup::backend(DeviceKind device) const { return impl_->backend(device); }
 
-void ProcessGroup::all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op, const CallOptions& call) {
-  impl_->backend(call.device).run(impl_->all_reduce(data, count, dtype, op, call));
+void ProcessGroup::all_reduce(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op, const CallOptions& call) {
+  impl_->run(OperationKind::kAllReduce, {send, receive, count, dtype, op}, call);
 }
 
-Work ProcessGroup::all_reduce_async(void* data, std::size_t count, DType dtype, ReduceOp op, const CallOptions& call) {
-  return impl_->backend(call.device).start(impl_->all_reduce(data, count, dtype, op, call));
+Work ProcessGroup::all_reduce_async(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op, const CallOptions& call) {
+  return impl_->start(OperationKind::kAllReduce, {send, receive, count, dtype, op}, call);
+}
+
+void ProcessGroup::reduce(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op, int root, const CallOptions& call) {
+  impl_->run(OperationKind::kReduce, {send, receive, count, dtype, op, root}, call);
+}
+
+Work ProcessGroup::reduce_async(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op, int root,
+                                const CallOptions& call) {
+  return impl_->start(OperationKind::kReduce, {send, receive, count, dtype, op, root}, call);
 }
 
 void ProcessGroup::broadcast(void* data, std::size_t count, DType dtype, int root, const CallOptions& call) {
-  impl_->backend(call.device).run(impl_->broadcast(data, count, dtype, root, call));
+  impl_->run(OperationKind::kBroadcast, {data, data, count, dtype, ReduceOp::kSum, root}, call);
 }
 
 Work ProcessGroup::broadcast_async(void* data, std::size_t count, DType dtype, int root, const CallOptions& call) {
-  return impl_->backend(call.device).start(impl_->broadcast(data, count, dtype, root, call));
+  return impl_->start(OperationKind::kBroadcast, {data, data, count, dtype, ReduceOp::kSum, root}, call);
 }
 
 void ProcessGroup::all_gather(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& call) {
-  impl_->backend(call.device).run(impl_->number(OperationKind::kAllGather, send, receive, count, dtype, call));
+  impl_->run(OperationKind::kAllGather, {send, receive, count, dtype}, call);
 }
 
 Work ProcessGroup::all_gather_async(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& call) {
-  return impl_->backend(call.device).start(impl_->number(OperationKind::kAllGather, send, receive, count, dtype, call));
+  return impl_->start(OperationKind::kAllGather, {send, receive, count, dtype}, call);
 }
 
-void ProcessGroup::barrier(const CallOptions& call) {
-  impl_->backend(call.device).run(impl_->number(OperationKind::kBarrier, nullptr, nullptr, 0, DType::kUInt8, call));
+void ProcessGroup::gather(const void* send, void* receive, std::size_t count, DType dtype, int root, const CallOptions& call) {
+  impl_->run(OperationKind::kGather, {send, receive, count, dtype, ReduceOp::kSum, root}, call);
 }
+
+Work ProcessGroup::gather_async(const void* send, void* receive, std::size_t count, DType dtype, int root, const CallOptions& call) {
+  return impl_->start(OperationKind::kGather, {send, receive, count, dtype, ReduceOp::kSum, root}, call);
+}
+
+void ProcessGroup::scatter(const void* send, void* receive, std::size_t count, DType dtype, int root, const CallOptions& call) {
+  impl_->run(OperationKind::kScatter, {send, receive, count, dtype, ReduceOp::kSum, root}, call);
+}
+
+Work ProcessGroup::scatter_async(const void* send, void* receive, std::size_t count, DType dtype, int root, const CallOptions& call) {
+  return impl_->start(OperationKind::kScatter, {send, receive, count, dtype, ReduceOp::kSum, root}, call);
+}
+
+void ProcessGroup::reduce_scatter(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op, const CallOptions& call) {
+  impl_->run(OperationKind::kReduceScatter, {send, receive, count, dtype, op}, call);
+}
+
+Work ProcessGroup::reduce_scatter_async(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op,
+                                        const CallOptions& call) {
+  return impl_->start(OperationKind::kReduceScatter, {send, receive, count, dtype, op}, call);
+}
+
+void ProcessGroup::all_to_all(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& call) {
+  impl_->run(OperationKind::kAllToAll, {send, receive, count, dtype}, call);
+}
+
+Work ProcessGroup::all_to_all_async(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& call) {
+  return impl_->start(OperationKind::kAllToAll, {send, receive, count, dtype}, call);
+}
+
+void ProcessGroup::barrier(const CallOptions& call) { impl_->run(OperationKind::kBarrier, {}, call); }
+
+Work ProcessGroup::barrier_async(const CallOptions& call) { return impl_->start(OperationKind::kBarrier, {}, call); }
 
 std::string ProcessGroup::broadcast_text(std::string_view text, int root, const CallOptions& options) {
   const CallOptions call = for_host_memory(options);

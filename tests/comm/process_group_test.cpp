@@ -48,7 +48,7 @@ TEST(WorldOfOne, CollectivesAreTheIdentity) {
 TEST(WorldOfOne, MisuseIsRefusedBeforeAnythingHappens) {
   const auto group = ProcessGroup::create({}, std::make_shared<MemoryStore>(), "");
   std::int32_t number = 1;
-  EXPECT_NE(message_of([&] { group->all_reduce(nullptr, 1, DType::kFloat32); }).find("pointer is null"), std::string::npos);
+  EXPECT_NE(message_of([&] { group->all_reduce(nullptr, 1, DType::kFloat32); }).find("is null"), std::string::npos);
   EXPECT_NE(message_of([&] { group->broadcast(std::span(&number, 1), 1); }).find("root 1 does not exist"), std::string::npos);
   EXPECT_NE(message_of([&] { group->all_reduce(std::span(&number, 1), ReduceOp::kAvg); }).find("average of int32"), std::string::npos);
   EXPECT_THROW(group->all_reduce(&number, SIZE_MAX / 2, DType::kFloat64), InvalidArgument);
@@ -64,6 +64,36 @@ TEST(WorldOfOne, MisuseIsRefusedBeforeAnythingHappens) {
             std::string::npos);
   EXPECT_NE(message_of([] { ProcessGroup::create({}, std::make_shared<MemoryStore>(), "", {.transport = "udp"}); }).find("'udp'"),
             std::string::npos);
+}
+
+TEST(WorldOfOne, OperationsWithPartsCopyOrRefuse) {
+  const auto group = ProcessGroup::create({}, std::make_shared<MemoryStore>(), "");
+  const std::int32_t sent[2] = {5, 6};
+  std::int32_t received[2] = {};
+  const auto expect_copied = [&] {
+    EXPECT_EQ(received[0], 5);
+    EXPECT_EQ(received[1], 6);
+    received[0] = received[1] = 0;
+  };
+  group->reduce(sent, received, 2, DType::kInt32, ReduceOp::kBitXor, 0);
+  expect_copied();
+  group->reduce_scatter(sent, received, 2, DType::kInt32, ReduceOp::kMax);
+  expect_copied();
+  group->gather(sent, received, 2, DType::kInt32, 0);
+  expect_copied();
+  group->scatter_async(sent, received, 2, DType::kInt32, 0).wait();
+  expect_copied();
+  group->all_to_all(sent, received, 2, DType::kInt32);
+  expect_copied();
+  group->all_reduce(sent, received, 2, DType::kInt32);
+  expect_copied();
+  group->barrier_async().wait();
+  float number = 1;
+  EXPECT_NE(message_of([&] { group->all_reduce(std::span(&number, 1), ReduceOp::kBitOr); }).find("bit_or of float32"), std::string::npos);
+  EXPECT_NE(message_of([&] { group->gather(sent, nullptr, 1, DType::kInt32, 0); }).find("receive is null"), std::string::npos);
+  EXPECT_NE(message_of([&] { group->scatter(nullptr, received, 1, DType::kInt32, 0); }).find("send is null"), std::string::npos);
+  EXPECT_NE(message_of([&] { group->gather(sent, received, 1, DType::kInt32, -1); }).find("root -1"), std::string::npos);
+  EXPECT_NE(message_of([&] { group->all_to_all(received, received + 1, 2, DType::kInt32); }).find("the same pointer"), std::string::npos);
 }
 
 TEST(WorldOfOne, AbortEndsTheGroup) {

@@ -13,16 +13,21 @@ namespace lockstep::testing {
 
 inline const std::vector<DType> kAllTypes = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
                                              DType::kInt8,    DType::kUInt8,   DType::kInt32,   DType::kInt64};
-inline const std::vector<ReduceOp> kAllOps = {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax};
+inline const std::vector<ReduceOp> kAllOps = {ReduceOp::kSum, ReduceOp::kAvg,    ReduceOp::kProduct, ReduceOp::kMin,
+                                              ReduceOp::kMax, ReduceOp::kBitAnd, ReduceOp::kBitOr,   ReduceOp::kBitXor};
 
 inline bool is_integer(DType dtype) {
   return dtype == DType::kInt8 || dtype == DType::kUInt8 || dtype == DType::kInt32 || dtype == DType::kInt64;
 }
 
+inline bool is_bitwise(ReduceOp op) { return op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor; }
+inline bool is_defined(ReduceOp op, DType dtype) { return is_integer(dtype) ? op != ReduceOp::kAvg : !is_bitwise(op); }
+
 // Rank r's value at i. Sums of seven ranks stay below 128, products at 8 or below.
 inline int value_at(int rank, int ranks, std::size_t i, DType dtype, ReduceOp op) {
   const auto k = static_cast<int>((i * 7 + static_cast<std::size_t>(rank) * 3 + i / 64) % 5);
   const bool is_unsigned = dtype == DType::kUInt8;
+  if (is_bitwise(op)) return static_cast<int>((i * 37 + static_cast<std::size_t>(rank) * 91) % 128);
   if (op == ReduceOp::kProduct) return rank < 3 && k == 1 ? 2 : k == 3 && !is_unsigned ? -1 : 1;
   if (op == ReduceOp::kAvg) return ranks * (k - (is_unsigned ? 0 : 2));
   return is_unsigned ? k : 3 * (k - 2);
@@ -45,6 +50,15 @@ inline int expected_at(int ranks, std::size_t i, DType dtype, ReduceOp op) {
         break;
       case ReduceOp::kMax:
         result = std::max(result, value);
+        break;
+      case ReduceOp::kBitAnd:
+        result &= value;
+        break;
+      case ReduceOp::kBitOr:
+        result |= value;
+        break;
+      case ReduceOp::kBitXor:
+        result ^= value;
         break;
     }
   }

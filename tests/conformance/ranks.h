@@ -66,6 +66,13 @@ class Rank {
   void all_gather(const void* send, void* receive, std::size_t count, DType dtype) {
     backend_->run(operation(OperationKind::kAllGather, send, receive, count, dtype));
   }
+  void run(OperationKind kind, const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op = ReduceOp::kSum,
+           int root = -1) {
+    Operation call = operation(kind, send, receive, count, dtype);
+    call.signature.op = op;
+    call.signature.root = root;
+    backend_->run(call);
+  }
   void barrier() { backend_->run(operation(OperationKind::kBarrier, nullptr, nullptr, 0, DType::kUInt8)); }
 
  private:

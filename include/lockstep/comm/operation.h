@@ -11,8 +11,21 @@
 
 namespace lockstep {
 
-enum class ReduceOp : std::uint8_t { kSum, kAvg, kProduct, kMin, kMax };
-enum class OperationKind : std::uint8_t { kBarrier, kBroadcast, kAllReduce, kAllGather, kAllocate };
+// kAvg: the sum times 1 / ranks, floating point only; the bitwise ones: integers only.
+enum class ReduceOp : std::uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor };
+enum class OperationKind : std::uint8_t {
+  kBarrier,
+  kBroadcast,
+  kAllReduce,
+  kAllGather,
+  kAllocate,
+  kReduce,
+  kGather,
+  kScatter,
+  kReduceScatter,
+  kAllToAll,
+};
+bool is_reduction(OperationKind kind);
 
 std::string_view name_of(ReduceOp op);         // "sum", "avg", ...
 std::string_view name_of(OperationKind kind);  // "all_reduce", ...
@@ -26,7 +39,7 @@ struct Purpose {
 // What all ranks must agree on in one call. 32 bytes, plain, comparable: it travels in front of the data.
 struct Signature {
   std::uint64_t sequence = 0;  // the how-many-th operation of the group, from 1
-  std::uint64_t count = 0;     // elements of the result (all_gather: elements that each rank contributes)
+  std::uint64_t count = 0;     // elements; where every rank has a part of its own (all_gather, scatter, ...): of one part
   OperationKind kind = OperationKind::kBarrier;
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
@@ -46,7 +59,7 @@ struct Operation {
   Purpose purpose;
   std::chrono::milliseconds timeout{0};  // this call's deadline, counted from its start
 
-  std::size_t bytes() const { return signature.count * size_of(signature.dtype); }
+  std::size_t bytes() const { return signature.count * size_of(signature.dtype); }  // of `signature.count` elements
 };
 
 // "all_reduce #41 (bucket 2, float32 x 262144, sum)": how every message names a call.

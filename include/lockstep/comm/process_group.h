@@ -56,20 +56,47 @@ class ProcessGroup {
   int world_size() const { return place().world_size; }
   Device& local_device() const;
 
-  // -- collectives. `data`: `count` elements, in place; registered memory (allocate) is fastest, any pointer works.
-  // The plain form blocks; the async form returns at once and the buffer is the group's until the Work is done.
-  // count 0 is fine everywhere.
-  void all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op = ReduceOp::kSum, const CallOptions& = {});
-  Work all_reduce_async(void* data, std::size_t count, DType dtype, ReduceOp op = ReduceOp::kSum, const CallOptions& = {});
+  // -- collectives. The plain forms block; the async forms return at once, and the buffers are the group's until the Work
+  // is done. Registered memory (allocate) is fastest, any pointer works. count 0 is fine everywhere. `send` is only read.
+  // Buffers are apart, or in place: the same pointer, or where parts of `count` elements differ in number, the smaller
+  // buffer is part `rank` of the larger (all_gather: send = receive + rank * count; reduce_scatter: receive = send + ...).
 
+  // receive = the reduction of all ranks' `send`, on all ranks.
+  void all_reduce(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op = ReduceOp::kSum, const CallOptions& = {});
+  Work all_reduce_async(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op = ReduceOp::kSum,
+                        const CallOptions& = {});
+  void all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op = ReduceOp::kSum, const CallOptions& call = {}) {
+    all_reduce(data, data, count, dtype, op, call);
+  }
+  Work all_reduce_async(void* data, std::size_t count, DType dtype, ReduceOp op = ReduceOp::kSum, const CallOptions& call = {}) {
+    return all_reduce_async(data, data, count, dtype, op, call);
+  }
+  // The same on `root` alone; the others' `receive` is not used and may be null.
+  void reduce(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op, int root, const CallOptions& = {});
+  Work reduce_async(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op, int root, const CallOptions& = {});
+  // send: world_size parts of `count`; receive: the reduction of everybody's part `rank`.
+  void reduce_scatter(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op = ReduceOp::kSum,
+                      const CallOptions& = {});
+  Work reduce_scatter_async(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op = ReduceOp::kSum,
+                            const CallOptions& = {});
+
+  // `data` of `root` to all.
   void broadcast(void* data, std::size_t count, DType dtype, int root, const CallOptions& = {});
   Work broadcast_async(void* data, std::size_t count, DType dtype, int root, const CallOptions& = {});
-
-  // receive: world_size x count elements, rank r's at r * count. `send` may be receive + rank * count.
+  // receive: world_size parts of `count`, part r is rank r's `send`. all_gather: on all ranks; gather: on `root` alone.
   void all_gather(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& = {});
   Work all_gather_async(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& = {});
+  void gather(const void* send, void* receive, std::size_t count, DType dtype, int root, const CallOptions& = {});
+  Work gather_async(const void* send, void* receive, std::size_t count, DType dtype, int root, const CallOptions& = {});
+  // receive: part `rank` of the root's `send`, which has world_size parts of `count` (the others' is not used).
+  void scatter(const void* send, void* receive, std::size_t count, DType dtype, int root, const CallOptions& = {});
+  Work scatter_async(const void* send, void* receive, std::size_t count, DType dtype, int root, const CallOptions& = {});
+  // Both: world_size parts of `count`. Part r of `receive` is part `rank` of rank r's `send`.
+  void all_to_all(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& = {});
+  Work all_to_all_async(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& = {});
 
   void barrier(const CallOptions& = {});
+  Work barrier_async(const CallOptions& = {});
 
   template <typename T>
   void all_reduce(std::span<T> data, ReduceOp op = ReduceOp::kSum, const CallOptions& call = {}) {

@@ -51,6 +51,9 @@ LOCKSTEP_RING_INLINE Sum<T> combine(Sum<T> a, Sum<T> b) {
   if constexpr (kOp == ReduceOp::kProduct) return a * b;
   if constexpr (kOp == ReduceOp::kMin) return ((right < left) | (right != right)) ? b : a;
   if constexpr (kOp == ReduceOp::kMax) return ((right > left) | (right != right)) ? b : a;
+  if constexpr (kOp == ReduceOp::kBitAnd) return a & b;
+  if constexpr (kOp == ReduceOp::kBitOr) return a | b;
+  if constexpr (kOp == ReduceOp::kBitXor) return a ^ b;
   return a + b;
 }
 
@@ -156,6 +159,15 @@ LOCKSTEP_RING_INLINE void reduce_op(const Reduction& job) {
       return reduce_shape<T, ReduceOp::kMin>(job);
     case ReduceOp::kMax:
       return reduce_shape<T, ReduceOp::kMax>(job);
+    case ReduceOp::kBitAnd:
+      if constexpr (std::is_integral_v<T>) return reduce_shape<T, ReduceOp::kBitAnd>(job);
+      return;  // the group refuses bits of floating point
+    case ReduceOp::kBitOr:
+      if constexpr (std::is_integral_v<T>) return reduce_shape<T, ReduceOp::kBitOr>(job);
+      return;
+    case ReduceOp::kBitXor:
+      if constexpr (std::is_integral_v<T>) return reduce_shape<T, ReduceOp::kBitXor>(job);
+      return;
   }
 }
 

@@ -9,7 +9,7 @@ namespace lockstep::ring {
 
 // out[j][i] = in[0][i] + in[1][i] + ... for all j and all i < count. An output may be one of the inputs (the same
 // pointer), never one that overlaps otherwise. kAvg multiplies the sum by 1 / inputs in the accumulation type; float16
-// and bfloat16 accumulate in float. NaN wins in kMin and kMax.
+// and bfloat16 accumulate in float. NaN wins in kMin and kMax. The bitwise operations are for integers.
 struct Reduction {
   DType dtype;
   ReduceOp op;

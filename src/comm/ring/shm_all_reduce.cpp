@@ -62,7 +62,7 @@ void ShmTransport::all_reduce_by_tiles(const Operation& operation) {
 }
 
 // What others reduce. The rank's own slice stays where it is.
-void ShmTransport::fill_tile(std::byte* data, std::size_t count, DType dtype, std::uint64_t step) {
+void ShmTransport::fill_tile(const std::byte* data, std::size_t count, DType dtype, std::uint64_t step) {
   const std::size_t element = size_of(dtype);
   const Slice own = slice_of(count, dtype, place_.rank, ranks());
   std::byte* tile = layout_.tile(place_.rank, step);

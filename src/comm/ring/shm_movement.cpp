@@ -1,4 +1,5 @@
-// broadcast and all_gather over shared memory. See shm_transport.h.
+// Collectives that move data and compute nothing: every rank offers a buffer and pulls what it lacks from its peers'
+// offers. See shm_transport.h.
 #include <algorithm>
 #include <cstring>
 
@@ -6,74 +7,120 @@
 
 namespace lockstep::ring {
 
+namespace {
+
+const std::byte* bytes_at(const void* data, std::size_t offset) { return static_cast<const std::byte*>(data) + offset; }
+std::byte* bytes_at(void* data, std::size_t offset) { return static_cast<std::byte*>(data) + offset; }
+
+// A rank's own part, which is there already when it works in place.
+void keep_own(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes != 0 && to != from) std::memmove(to, from, bytes);
+}
+
+}  // namespace
+
+void ShmTransport::move(const Offer& offer) {
+  if (ranks() == 1) return;
+  if (offer.largest <= kFlatBytes) return move_small(offer);
+  const Places places = locate(offer.anchor, offer.anchor_bytes);
+  if (!places.direct) return move_by_tiles(offer);
+  for (const Pull& pull : pulls_)
+    read_from_peer(pull.to, places.mine.at(pull.peer, offsets_[static_cast<std::size_t>(pull.peer)]) + pull.offset, pull.bytes);
+  rounds_.barrier();
+}
+
+void ShmTransport::move_small(const Offer& offer) {
+  const std::uint64_t round = rounds_.next();
+  const auto slot = [&](int rank) { return offer.largest <= kLinePayload ? layout_.line(rank, round).payload : layout_.slot(rank, round); };
+  if (offer.bytes != 0) std::memcpy(slot(place_.rank), offer.data, offer.bytes);
+  rounds_.barrier();
+  for (const Pull& pull : pulls_)
+    if (pull.bytes != 0) read_from_peer(pull.to, slot(pull.peer) + pull.offset, pull.bytes);
+}
+
+// An offer passes through its rank's tiles piece by piece; whoever pulls from that piece copies its share. A tile is filled
+// again three steps later, two rounds after it was read.
+void ShmTransport::move_by_tiles(const Offer& offer) {
+  std::uint64_t step = 0;
+  for (std::size_t begin = 0; begin < offer.largest; begin += kTileBytes, ++step) {
+    if (begin < offer.bytes) std::memcpy(layout_.tile(place_.rank, step), offer.data + begin, std::min(kTileBytes, offer.bytes - begin));
+    rounds_.barrier();
+    for (const Pull& pull : pulls_) {
+      const std::size_t from = std::max(begin, pull.offset), to = std::min(begin + kTileBytes, pull.offset + pull.bytes);
+      if (from < to) read_from_peer(pull.to + (from - pull.offset), layout_.tile(pull.peer, step) + (from - begin), to - from);
+    }
+  }
+}
+
 void ShmTransport::broadcast(const Operation& operation) {
   const std::size_t bytes = operation.bytes();
   const int root = operation.signature.root;
   const bool is_root = root == place_.rank;
-  if (is_root && operation.send != operation.receive && bytes != 0) std::memcpy(operation.receive, operation.send, bytes);
-  if (ranks() == 1) return;
-  if (bytes <= kFlatBytes) {
-    const std::uint64_t round = rounds_.next();
-    const auto slot = [&](int rank) { return bytes <= kLinePayload ? layout_.line(rank, round).payload : layout_.slot(rank, round); };
-    if (is_root && bytes != 0) std::memcpy(slot(root), operation.receive, bytes);
-    rounds_.barrier();
-    if (!is_root && bytes != 0) read_from_peer(operation.receive, slot(root), bytes);
-    return;
-  }
-  const Places places = locate(operation.receive, bytes);
-  if (!places.direct) return broadcast_by_tiles(operation);
-  if (!is_root) read_from_peer(operation.receive, places.mine.at(root, offsets_[static_cast<std::size_t>(root)]), bytes);
-  rounds_.barrier();
-}
-
-// The root fills a tile while the others read the one before.
-void ShmTransport::broadcast_by_tiles(const Operation& operation) {
-  const std::size_t bytes = operation.bytes();
-  const int root = operation.signature.root;
-  auto* const data = static_cast<std::byte*>(operation.receive);
-  std::uint64_t step = 0;
-  for (std::size_t at = 0; at < bytes; at += kTileBytes, ++step) {
-    const std::size_t length = std::min(kTileBytes, bytes - at);
-    if (root == place_.rank) std::memcpy(layout_.tile(root, step), data + at, length);
-    rounds_.barrier();
-    if (root != place_.rank) read_from_peer(data + at, layout_.tile(root, step), length);
-  }
+  auto* const data = bytes_at(operation.receive, 0);
+  if (is_root) keep_own(data, bytes_at(operation.send, 0), bytes);
+  pulls_.clear();
+  if (!is_root) pulls_.push_back({root, 0, bytes, data});
+  move({data, is_root ? bytes : 0, data, bytes, bytes});
 }
 
 void ShmTransport::all_gather(const Operation& operation) {
   const std::size_t bytes = operation.bytes();
-  auto* const receive = static_cast<std::byte*>(operation.receive);
-  const auto part_of = [&](int rank) { return receive + static_cast<std::size_t>(rank) * bytes; };
-  if (bytes != 0 && operation.send != part_of(place_.rank)) std::memmove(part_of(place_.rank), operation.send, bytes);
-  if (ranks() == 1) return;
-  if (bytes <= kFlatBytes) {
-    const std::uint64_t round = rounds_.next();
-    const auto slot = [&](int rank) { return bytes <= kLinePayload ? layout_.line(rank, round).payload : layout_.slot(rank, round); };
-    if (bytes != 0) std::memcpy(slot(place_.rank), part_of(place_.rank), bytes);
-    rounds_.barrier();
-    for (int rank = 0; rank < ranks(); ++rank)
-      if (rank != place_.rank && bytes != 0) read_from_peer(part_of(rank), slot(rank), bytes);
-    return;
+  pulls_.clear();
+  for (int rank = 0; rank < ranks(); ++rank) {
+    std::byte* part = bytes_at(operation.receive, static_cast<std::size_t>(rank) * bytes);
+    if (rank == place_.rank)
+      keep_own(part, bytes_at(operation.send, 0), bytes);
+    else
+      pulls_.push_back({rank, 0, bytes, part});
   }
-  const Places places = locate(part_of(place_.rank), bytes);
-  if (!places.direct) return all_gather_by_tiles(operation);
-  for (int rank = 0; rank < ranks(); ++rank)
-    if (rank != place_.rank) read_from_peer(part_of(rank), places.mine.at(rank, offsets_[static_cast<std::size_t>(rank)]), bytes);
-  rounds_.barrier();
+  const auto* mine = bytes_at(operation.receive, static_cast<std::size_t>(place_.rank) * bytes);
+  move({mine, bytes, mine, bytes, bytes});
 }
 
-void ShmTransport::all_gather_by_tiles(const Operation& operation) {
+void ShmTransport::gather(const Operation& operation) {
   const std::size_t bytes = operation.bytes();
-  auto* const receive = static_cast<std::byte*>(operation.receive);
-  const auto part_of = [&](int rank) { return receive + static_cast<std::size_t>(rank) * bytes; };
-  std::uint64_t step = 0;
-  for (std::size_t at = 0; at < bytes; at += kTileBytes, ++step) {
-    const std::size_t length = std::min(kTileBytes, bytes - at);
-    std::memcpy(layout_.tile(place_.rank, step), part_of(place_.rank) + at, length);
-    rounds_.barrier();
-    for (int rank = 0; rank < ranks(); ++rank)
-      if (rank != place_.rank) read_from_peer(part_of(rank) + at, layout_.tile(rank, step), length);
+  pulls_.clear();
+  if (operation.signature.root == place_.rank)
+    for (int rank = 0; rank < ranks(); ++rank) {
+      std::byte* part = bytes_at(operation.receive, static_cast<std::size_t>(rank) * bytes);
+      if (rank == place_.rank)
+        keep_own(part, bytes_at(operation.send, 0), bytes);
+      else
+        pulls_.push_back({rank, 0, bytes, part});
+    }
+  move({bytes_at(operation.send, 0), bytes, operation.send, bytes, bytes});
+}
+
+void ShmTransport::scatter(const Operation& operation) {
+  const std::size_t bytes = operation.bytes(), all = bytes * static_cast<std::size_t>(ranks());
+  const int root = operation.signature.root;
+  const std::size_t offset = static_cast<std::size_t>(place_.rank) * bytes;
+  pulls_.clear();
+  if (root == place_.rank) {
+    keep_own(bytes_at(operation.receive, 0), bytes_at(operation.send, offset), bytes);
+    return move({bytes_at(operation.send, 0), all, operation.send, all, all});
   }
+  pulls_.push_back({root, offset, bytes, bytes_at(operation.receive, 0)});
+  move({nullptr, 0, operation.receive, bytes, all});
+}
+
+void ShmTransport::all_to_all(const Operation& operation) {
+  const std::size_t bytes = operation.bytes(), all = bytes * static_cast<std::size_t>(ranks());
+  const std::size_t own = static_cast<std::size_t>(place_.rank) * bytes;
+  const auto* send = bytes_at(operation.send, 0);
+  if (operation.send == operation.receive && all != 0) {  // peers still read what would be overwritten
+    scratch_.assign(send, send + all);
+    send = scratch_.data();
+  }
+  pulls_.clear();
+  for (int rank = 0; rank < ranks(); ++rank) {
+    std::byte* part = bytes_at(operation.receive, static_cast<std::size_t>(rank) * bytes);
+    if (rank == place_.rank)
+      keep_own(part, send + own, bytes);
+    else
+      pulls_.push_back({rank, own, bytes, part});
+  }
+  move({send, all, send, all, all});
 }
 
 }  // namespace lockstep::ring

@@ -45,6 +45,16 @@ void ShmTransport::execute(const Operation& operation) {
       return all_reduce(operation);
     case OperationKind::kAllGather:
       return all_gather(operation);
+    case OperationKind::kReduce:
+      return reduce_to_root(operation);
+    case OperationKind::kGather:
+      return gather(operation);
+    case OperationKind::kScatter:
+      return scatter(operation);
+    case OperationKind::kReduceScatter:
+      return reduce_scatter(operation);
+    case OperationKind::kAllToAll:
+      return all_to_all(operation);
     case OperationKind::kAllocate:
       break;
   }

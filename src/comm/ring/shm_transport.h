@@ -5,7 +5,9 @@
 // are worked on in place:
 //   all_reduce  each rank takes its own 1/n slice, loads all ranks' values of it, adds them in rank order, and stores
 //               the result into all buffers; n reads and n writes an element, no staging; then one more round.
-//   broadcast, all_gather  each rank copies what it lacks from its peers' buffers; then one more round.
+//   reduce, reduce_scatter  the same, the result stored into the root's buffer, or the owner's.
+//   broadcast, all_gather, gather, scatter, all_to_all  each rank copies what it lacks from its peers' buffers; then one
+//               more round.
 // Otherwise the data goes through tiles, windows of shared memory that every rank owns three of, a round a tile.
 //
 // Results are written where their inputs were read, also in tiles. A core that has just read a cache line of a peer gets
@@ -54,14 +56,38 @@ class ShmTransport : public Transport {
   void all_reduce_small(const Operation& operation, bool in_line);
   void all_reduce_in_place(const Operation& operation, const Places& places);
   void all_reduce_by_tiles(const Operation& operation);
-  void fill_tile(std::byte* data, std::size_t count, DType dtype, std::uint64_t step);
+  void fill_tile(const std::byte* data, std::size_t count, DType dtype, std::uint64_t step);
   void reduce_tile(const Operation& operation, std::byte* data, std::size_t count, std::uint64_t step);
   void read_tile(std::byte* data, std::size_t count, DType dtype, std::uint64_t step);
 
+  void reduce_to_root(const Operation& operation);
+  void reduce_by_tiles(const Operation& operation, const std::byte* data);
+  void reduce_scatter(const Operation& operation);
+  void reduce_scatter_by_tiles(const Operation& operation);
+
+  // What this rank takes from a peer: `bytes` from `offset` of what the peer gives.
+  struct Pull {
+    int peer;
+    std::size_t offset;
+    std::size_t bytes;
+    std::byte* to;
+  };
+  // What this rank gives (bytes may be 0), and the buffer by which the ranks find out whether all data is registered.
+  struct Offer {
+    const std::byte* data;
+    std::size_t bytes;
+    const void* anchor;
+    std::size_t anchor_bytes;
+    std::size_t largest;  // of all ranks' offers
+  };
   void broadcast(const Operation& operation);
-  void broadcast_by_tiles(const Operation& operation);
   void all_gather(const Operation& operation);
-  void all_gather_by_tiles(const Operation& operation);
+  void gather(const Operation& operation);
+  void scatter(const Operation& operation);
+  void all_to_all(const Operation& operation);
+  void move(const Offer& offer);  // executes pulls_
+  void move_small(const Offer& offer);
+  void move_by_tiles(const Offer& offer);
 
   Places locate(const void* data, std::size_t bytes);
   void read_from_peer(void* out, const std::byte* from, std::size_t bytes);
@@ -78,6 +104,8 @@ class ShmTransport : public Transport {
   std::vector<const std::byte*> in_;    // by rank; kept, so that operations allocate nothing
   std::vector<std::byte*> out_;         // by rank
   std::vector<std::uint64_t> offsets_;  // by rank, set by locate()
+  std::vector<Pull> pulls_;
+  std::vector<std::byte> scratch_;  // all_to_all in place reads from here
   std::atomic<std::uint64_t> bytes_read_{0};
   std::atomic<bool> left_{false};
   std::optional<LifeWatch> watch_;  // last: its thread uses the rest

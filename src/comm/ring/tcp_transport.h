@@ -4,7 +4,8 @@
 //               adds them in rank order and sends the result to all. A block's values travel together with the results of
 //               the block before. 2 (n-1)/n bytes leave a rank for each byte of the message. Small messages go whole to
 //               everybody: n-1 bytes a byte, one exchange.
-//   broadcast   the root sends to all;  all_gather  everybody sends to all.
+//   reduce      the same, results go to the root only;  reduce_scatter  the owners keep them.
+//   broadcast, scatter  the root sends to all;  gather  all send to the root;  all_gather, all_to_all  everybody to all.
 #pragma once
 
 #include <atomic>
@@ -40,8 +41,13 @@ class TcpTransport : public Transport {
   void plan_results(const Operation& operation, std::size_t block);
   void plan_values(const Operation& operation, std::size_t block);
   void reduce_block(const Operation& operation, std::size_t block);
+  void reduce_to_root(const Operation& operation);
+  void reduce_scatter(const Operation& operation);
   void broadcast(const Operation& operation);
   void all_gather(const Operation& operation);
+  void gather(const Operation& operation);
+  void scatter(const Operation& operation);
+  void all_to_all(const Operation& operation);
 
   void run_exchange();
   TcpExchange::Events events();
@@ -64,6 +70,7 @@ class TcpTransport : public Transport {
   const Operation* operation_ = nullptr;
   std::chrono::steady_clock::time_point started_{};
   std::vector<std::byte> staging_;  // what peers sent for this rank's slice
+  std::vector<std::byte> scratch_;  // reduce: sums on their way to the root; all_to_all in place reads from here
   std::vector<const std::byte*> in_;
   std::atomic<std::uint64_t> bytes_sent_{0};
   std::mutex busy_;  // held while an operation uses the sockets

@@ -1,4 +1,4 @@
-// The collectives over TCP. See tcp_transport.h.
+// Reductions over TCP. See tcp_transport.h.
 #include <algorithm>
 #include <cstring>
 
@@ -16,11 +16,12 @@ std::size_t elements_per_block(DType dtype, int ranks) { return static_cast<std:
 
 // One block of a message and how it is divided.
 struct Block {
-  Block(const Operation& operation, std::size_t index, int ranks)
+  Block(const Operation& operation, std::size_t index, int ranks) : Block(operation, operation.receive, index, ranks) {}
+  Block(const Operation& operation, void* message, std::size_t index, int ranks)
       : dtype(operation.signature.dtype), ranks(ranks), element(size_of(dtype)) {
     const std::size_t per_block = elements_per_block(dtype, ranks), begin = index * per_block;
     count = std::min(per_block, operation.signature.count - begin);
-    data = static_cast<std::byte*>(operation.receive) + begin * element;
+    data = static_cast<std::byte*>(message) + begin * element;
   }
   Slice slice(int rank) const { return slice_of(count, dtype, rank, ranks); }
   std::byte* at(int rank) const { return data + slice(rank).begin * element; }
@@ -99,32 +100,60 @@ void TcpTransport::reduce_block(const Operation& operation, std::size_t index) {
   reduce({call.dtype, call.op, ranks(), 1, in_.data(), &result, block.slice(place_.rank).count()});
 }
 
-void TcpTransport::broadcast(const Operation& operation) {
+// A slice's sum goes to the root while the next block's values are on their way; two buffers of sums take turns.
+void TcpTransport::reduce_to_root(const Operation& operation) {
+  const Signature& call = operation.signature;
   const std::size_t bytes = operation.bytes();
-  auto* data = static_cast<std::byte*>(operation.receive);
-  const int root = operation.signature.root;
-  if (root == place_.rank) {
-    if (operation.send != data && bytes != 0) std::memcpy(data, operation.send, bytes);
-    for (int peer = 0; peer < ranks(); ++peer)
-      if (peer != root) exchange_.send(peer, data, bytes);
-  } else {
-    exchange_.receive(root, data, bytes);
+  const bool is_root = call.root == place_.rank;
+  if (is_root && operation.send != operation.receive && bytes != 0) std::memcpy(operation.receive, operation.send, bytes);
+  if (ranks() == 1) return;
+  void* const data = is_root ? operation.receive : const_cast<void*>(operation.send);  // only the root's is written
+  const std::size_t per_block = elements_per_block(call.dtype, ranks());
+  const std::size_t blocks = (call.count + per_block - 1) / per_block;
+  staging(0, kSliceBytes);
+  scratch_.resize(std::max(scratch_.size(), 2 * kSliceBytes));
+  const auto sums_of = [&](std::size_t block) { return scratch_.data() + block % 2 * kSliceBytes; };
+  for (std::size_t block = 0; block <= blocks; ++block) {
+    if (block > 0) {
+      const Block done(operation, data, block - 1, ranks());
+      if (!is_root) exchange_.send(call.root, sums_of(block - 1), done.bytes(place_.rank));
+      for (int peer = 0; is_root && peer < ranks(); ++peer)
+        if (peer != place_.rank) exchange_.receive(peer, done.at(peer), done.bytes(peer));
+    }
+    if (block == blocks) return run_exchange();
+    const Block now(operation, data, block, ranks());
+    for (int peer = 0; peer < ranks(); ++peer) {
+      in_[static_cast<std::size_t>(peer)] = peer == place_.rank ? now.at(peer) : staging(peer, kSliceBytes);
+      if (peer == place_.rank) continue;
+      exchange_.send(peer, now.at(peer), now.bytes(peer));
+      exchange_.receive(peer, staging(peer, kSliceBytes), now.bytes(place_.rank));
+    }
+    run_exchange();
+    std::byte* const sums = is_root ? now.at(place_.rank) : sums_of(block);
+    reduce({call.dtype, call.op, ranks(), 1, in_.data(), &sums, now.slice(place_.rank).count()});
   }
-  run_exchange();
 }
 
-void TcpTransport::all_gather(const Operation& operation) {
-  const std::size_t bytes = operation.bytes();
-  auto* receive = static_cast<std::byte*>(operation.receive);
-  const auto part_of = [&](int rank) { return receive + static_cast<std::size_t>(rank) * bytes; };
-  std::byte* mine = part_of(place_.rank);
-  if (bytes != 0 && operation.send != mine) std::memmove(mine, operation.send, bytes);
-  for (int peer = 0; peer < ranks(); ++peer) {
-    if (peer == place_.rank) continue;
-    exchange_.send(peer, mine, bytes);
-    exchange_.receive(peer, part_of(peer), bytes);
+void TcpTransport::reduce_scatter(const Operation& operation) {
+  const Signature& call = operation.signature;
+  const std::size_t bytes = operation.bytes(), element = size_of(call.dtype);
+  auto* const send = static_cast<std::byte*>(const_cast<void*>(operation.send));
+  auto* const result = static_cast<std::byte*>(operation.receive);
+  const auto me = static_cast<std::size_t>(place_.rank);
+  staging(0, kSliceBytes);
+  for (std::size_t begin = 0; begin == 0 || begin < bytes; begin += kSliceBytes) {
+    const std::size_t length = std::min(kSliceBytes, bytes - begin);
+    for (int peer = 0; peer < ranks(); ++peer) {
+      const auto p = static_cast<std::size_t>(peer);
+      in_[p] = p == me ? send + me * bytes + begin : staging(peer, kSliceBytes);
+      if (p == me) continue;
+      exchange_.send(peer, send + p * bytes + begin, length);
+      exchange_.receive(peer, staging(peer, kSliceBytes), length);
+    }
+    run_exchange();
+    std::byte* const sums = result + begin;
+    reduce({call.dtype, call.op, ranks(), 1, in_.data(), &sums, length / element});
   }
-  run_exchange();
 }
 
 }  // namespace lockstep::ring

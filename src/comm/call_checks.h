@@ -1,0 +1,13 @@
+// What one rank can check about a call by itself. What the ranks must agree on, backends compare.
+#pragma once
+
+#include "lockstep/comm/operation.h"
+#include "lockstep/core/place.h"
+
+namespace lockstep {
+
+// Throws InvalidArgument that names the operation, the rank and what is wrong: a root out of range, an operation that the
+// type does not have, a size beyond memory, a null pointer that would be used, buffers that overlap other than in place.
+void check_call(const Operation& operation, const Place& place);
+
+}  // namespace lockstep
