@@ -130,7 +130,13 @@ class ProcessGroup::Impl {
   Place place;
   std::chrono::milliseconds timeout;
   std::array<std::unique_ptr<Backend>, 2> backends;  // by DeviceKind
-  std::shared_ptr<Store> store;
+  // How this group was made; split() makes others alike.
+  std::shared_ptr<Store> store;  // null for a group around backends made by hand
+  std::string token;
+  std::string advertise_address;
+  ProcessGroupOptions options;
+  std::uint64_t splits = 0;
+
   std::uint64_t sequence = 0;
 };
 
@@ -164,13 +170,16 @@ std::shared_ptr<ProcessGroup> ProcessGroup::create(const Place& place, std::shar
   auto group = wrap(place,
                     make_backend(backend, {.place = place,
                                            .store = store,
-                                           .token = std::move(token),
+                                           .token = token,
                                            .transport = transport,
-                                           .advertise_address = std::move(advertise_address),
+                                           .advertise_address = advertise_address,
                                            .timeout = timeout,
                                            .store_timeout = store_timeout}),
                     timeout);
   group->impl_->store = store;
+  group->impl_->token = std::move(token);
+  group->impl_->advertise_address = std::move(advertise_address);
+  group->impl_->options = options;
   finish_joining(place, *store, store_timeout);
   return group;
 }
@@ -272,6 +281,29 @@ std::vector<std::string> ProcessGroup::all_gather_text(std::string_view text, co
   std::vector<std::string> texts;
   for (std::size_t r = 0; r < ranks; ++r) texts.push_back(all.substr(r * longest, static_cast<std::size_t>(lengths[r])));
   return texts;
+}
+
+std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
+  if (!impl_->store) throw InvalidArgument("split: this group was made around a backend by hand and has no store to meet in");
+  struct Choice {
+    std::int32_t color, key;
+  };
+  static_assert(sizeof(Choice) == 8);
+  const Choice mine{color, key};
+  std::vector<Choice> choices(static_cast<std::size_t>(world_size()));
+  all_gather(&mine, choices.data(), 2, DType::kInt32, {.purpose = {"split"}});
+  const std::uint64_t index = ++impl_->splits;  // the same on all ranks: split is collective
+  if (color < 0) return nullptr;
+  Place place = impl_->place;
+  place.rank = place.world_size = 0;
+  for (int other = 0; other < world_size(); ++other) {
+    const Choice& theirs = choices[static_cast<std::size_t>(other)];
+    if (theirs.color != color) continue;
+    ++place.world_size;
+    if (theirs.key < key || (theirs.key == key && other < rank())) ++place.rank;
+  }
+  auto meeting = scoped(impl_->store, fmt::format("split{}/{}/", index, color));
+  return create(place, std::move(meeting), impl_->token, impl_->options, impl_->advertise_address);
 }
 
 Buffer ProcessGroup::allocate(std::size_t bytes, DeviceKind device) { return impl_->backend(device).allocate(bytes); }

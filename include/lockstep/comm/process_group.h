@@ -111,6 +111,11 @@ class ProcessGroup {
   std::string broadcast_text(std::string_view text, int root, const CallOptions& = {});
   std::vector<std::string> all_gather_text(std::string_view text, const CallOptions& = {});
 
+  // Collective. Ranks that name the same color form a group of their own, in the order of their keys (equal keys: of their
+  // ranks here); a negative color joins none and gets null. Backend, transport and timeouts are this group's, and so is the
+  // store, by which the new groups meet: blocks as create() does. Both groups may be used in turn and may end in any order.
+  std::shared_ptr<ProcessGroup> split(int color, int key = 0);
+
   // Registered memory, zeroed, see Backend::allocate. Collective.
   Buffer allocate(std::size_t bytes, DeviceKind device = DeviceKind::kCpu);
 
