@@ -3,21 +3,26 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "lockstep/comm/backend.h"
+#include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "src/comm/ring/control_block.h"
 #include "src/comm/ring/ring_backend.h"
 #include "src/comm/ring/shm_transport.h"
 #include "src/comm/ring/thread_fabric.h"
+#include "src/comm/ring/tuning.h"
 #include "tests/conformance/table_store.h"
 
 namespace lockstep::testing {
@@ -88,19 +93,44 @@ struct GroupSpec {
   milliseconds timeout = std::chrono::seconds(30);
   milliseconds store_timeout = std::chrono::seconds(20);
   std::vector<std::string> tokens = {};  // by rank; empty: the same for all
+  std::optional<ring::Tuning> tuning = {};
+};
+
+// While it lives, groups of this process load that table.
+class TuningFile {
+ public:
+  explicit TuningFile(const std::string& json) {
+    const int fd = mkstemp(path_);
+    LOCKSTEP_CHECK(fd >= 0 && write(fd, json.data(), json.size()) == static_cast<ssize_t>(json.size()), "cannot write {}", path_);
+    close(fd);
+    setenv(env::kTuning, path_, 1);
+  }
+  ~TuningFile() {
+    unsetenv(env::kTuning);
+    unlink(path_);
+  }
+  TuningFile(const TuningFile&) = delete;
+  TuningFile& operator=(const TuningFile&) = delete;
+  const char* path() const { return path_; }
+
+ private:
+  char path_[64] = "/tmp/lockstep-tuning-XXXXXX";
 };
 
 // One group's meeting place; make it before ranks start.
 class Meeting {
  public:
-  explicit Meeting(GroupSpec spec) : spec_(std::move(spec)) {}
+  explicit Meeting(GroupSpec spec) : spec_(std::move(spec)) {
+    if (spec_.tuning) file_.emplace(ring::to_json({*spec_.tuning, ring::tuning_origin_here(spec_.ranks)}));
+  }
 
   Rank join(int rank) const {
     const Place place{rank, spec_.ranks, rank, spec_.ranks};
     if (spec_.wire == Wire::kThreads) {
       auto fabric = std::make_unique<ring::ThreadFabric>(threads_);
       auto control = fabric->share(ring::ControlLayout::bytes(spec_.ranks), spec_.timeout);
-      auto transport = std::make_unique<ring::ShmTransport>(place, std::move(fabric), std::move(control));
+      auto transport =
+          std::make_unique<ring::ShmTransport>(place, std::move(fabric), std::move(control), spec_.tuning.value_or(ring::Tuning{}));
       return Rank(place, make_ring_backend(std::move(transport), spec_.timeout), spec_.timeout);
     }
     BackendContext context;
@@ -117,6 +147,7 @@ class Meeting {
 
  private:
   GroupSpec spec_;
+  std::optional<TuningFile> file_;
   std::shared_ptr<ring::ThreadMeeting> threads_ = std::make_shared<ring::ThreadMeeting>();
   std::shared_ptr<TableStore> store_ = std::make_shared<TableStore>();
 };

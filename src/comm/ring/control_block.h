@@ -15,7 +15,7 @@ namespace lockstep::ring {
 
 inline constexpr std::size_t kCacheLine = 64;
 inline constexpr std::size_t kLinePayload = 48;
-inline constexpr std::size_t kFlatBytes = 256;         // a rank's slot for messages that everybody reads whole
+inline constexpr std::size_t kSlotBytes = 8192;        // a rank's slot for messages that everybody reads whole
 inline constexpr std::size_t kTileBytes = 512 * 1024;  // a rank's window for memory that is not registered
 inline constexpr int kTiles = 3;                       // filled, being reduced, being read
 
@@ -73,7 +73,7 @@ class ControlLayout {
   RankBlock& block(int rank) const { return reinterpret_cast<RankBlock*>(base_ + kBlocksAt)[rank]; }
   Line& line(int rank, std::uint64_t round) const { return block(rank).lines[round % 2]; }
   std::byte* slot(int rank, std::uint64_t round) const {
-    return base_ + flat_at(ranks_) + (static_cast<std::size_t>(rank) * 2 + round % 2) * kFlatBytes;
+    return base_ + flat_at(ranks_) + (static_cast<std::size_t>(rank) * 2 + round % 2) * kSlotBytes;
   }
   std::byte* tile(int rank, std::uint64_t step) const {
     return base_ + tiles_at(ranks_) + (static_cast<std::size_t>(rank) * kTiles + step % kTiles) * kTileBytes;
@@ -83,7 +83,7 @@ class ControlLayout {
   static constexpr std::size_t kBlocksAt = 4096;
   static_assert(sizeof(ControlBlock) <= kBlocksAt);
   static std::size_t flat_at(std::size_t ranks) { return kBlocksAt + ranks * sizeof(RankBlock); }
-  static std::size_t tiles_at(std::size_t ranks) { return (flat_at(ranks) + ranks * 2 * kFlatBytes + 4095) / 4096 * 4096; }
+  static std::size_t tiles_at(std::size_t ranks) { return (flat_at(ranks) + ranks * 2 * kSlotBytes + 4095) / 4096 * 4096; }
 
   std::byte* base_;
   std::size_t ranks_;

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "lockstep/core/cpu_dispatch.h"
+#include "lockstep/core/error.h"
 #include "src/comm/ring/control_block.h"
 #include "src/comm/ring/half.h"
 
@@ -56,6 +57,8 @@ LOCKSTEP_RING_INLINE Sum<T> combine(Sum<T> a, Sum<T> b) {
   if constexpr (kOp == ReduceOp::kBitXor) return a ^ b;
   return a + b;
 }
+
+constexpr int kTreeLevels = 16;
 
 template <typename T>
 LOCKSTEP_RING_INLINE T at(const std::byte* data, std::size_t i) {
@@ -111,6 +114,43 @@ LOCKSTEP_RING_INLINE void tiled(const Reduction& job, Sum<T> scale) {
   }
 }
 
+// The sums of 2^k neighbours wait on level k for those of the next 2^k: a binary counter of tiles.
+template <typename T, ReduceOp kOp>
+LOCKSTEP_RING_INLINE void tree(const Reduction& job, Sum<T> scale) {
+  constexpr std::size_t kTile = 256;
+  alignas(kCacheLine) Sum<T> levels[kTreeLevels][kTile];
+  for (std::size_t begin = 0; begin < job.count; begin += kTile) {
+    const std::size_t count = std::min(kTile, job.count - begin);
+    int level = 0;
+    for (int k = 0; k < job.inputs; ++k) {
+      const T* values = reinterpret_cast<const T*>(job.in[k]) + begin;
+      // The ones at the end of k are the levels that are full: this value and they become one sum.
+      Sum<T>* const loaded = levels[level];
+      for (std::size_t i = 0; i < count; ++i) loaded[i] = Element<T>::load(values[i]);
+      ++level;
+      for (int ones = k; (ones & 1) != 0; ones >>= 1) {
+        --level;
+        const Sum<T>* const right = levels[level];
+        Sum<T>* const left = levels[level - 1];
+        LOCKSTEP_INDEPENDENT_ITERATIONS
+        for (std::size_t i = 0; i < count; ++i) left[i] = combine<T, kOp>(left[i], right[i]);
+      }
+    }
+    for (; level > 1; --level) {
+      const Sum<T>* const right = levels[level - 1];
+      Sum<T>* const left = levels[level - 2];
+      LOCKSTEP_INDEPENDENT_ITERATIONS
+      for (std::size_t i = 0; i < count; ++i) left[i] = combine<T, kOp>(left[i], right[i]);
+    }
+    for (int k = 0; k < job.outputs; ++k) {
+      T* out = reinterpret_cast<T*>(job.out[k]) + begin;
+      LOCKSTEP_INDEPENDENT_ITERATIONS
+      for (std::size_t i = 0; i < count; ++i)
+        out[i] = Element<T>::store(kOp == ReduceOp::kAvg ? static_cast<Sum<T>>(levels[0][i] * scale) : levels[0][i]);
+    }
+  }
+}
+
 // The shapes worth a loop of their own: sums of gradients, few ranks, into one, two or all buffers.
 template <typename T, ReduceOp kOp>
 inline constexpr bool kHasFusedLoop = (std::is_same_v<T, float> || std::is_same_v<T, double> ||
@@ -120,6 +160,7 @@ template <typename T, ReduceOp kOp>
 LOCKSTEP_RING_INLINE void reduce_shape(const Reduction& job) {
   Sum<T> scale = 1;
   if constexpr (std::is_floating_point_v<Sum<T>>) scale /= static_cast<Sum<T>>(job.inputs);
+  if (job.order == ReduceOrder::kTree && job.inputs > 3) return tree<T, kOp>(job, scale);  // up to three it is the ranks' order
   if constexpr (kHasFusedLoop<T, kOp>) {
     switch (job.inputs * 8 + job.outputs) {
       case 2 * 8 + 1:
@@ -195,6 +236,7 @@ LOCKSTEP_CPU_DISPATCH(void, reduce_dispatched, (const Reduction& job), (job), {
 }  // namespace
 
 void reduce(const Reduction& job) {
+  LOCKSTEP_CHECK(job.inputs < 1 << kTreeLevels, "{} inputs", job.inputs);
   if (job.count != 0) reduce_dispatched(job);
 }
 

@@ -1,13 +1,20 @@
-// Sums (products, minima, ...) of the ranks' values, always in rank order: the same bits on whatever path they came.
+// Sums (products, minima, ...) of the ranks' values, in an order of their ranks alone: the same bits on whatever path they
+// came.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "lockstep/comm/operation.h"
 
 namespace lockstep::ring {
 
-// out[j][i] = in[0][i] + in[1][i] + ... for all j and all i < count. An output may be one of the inputs (the same
+enum class ReduceOrder : std::uint8_t {
+  kRank,  // ((0 + 1) + 2) + 3
+  kTree,  // (0 + 1) + (2 + 3): neighbours, then neighbouring pairs, ...; with many ranks, smaller errors of rounding
+};
+
+// out[j][i] = in[0][i] + in[1][i] + ... for all j and all i < count, in the given order. An output may be one of the inputs (the same
 // pointer), never one that overlaps otherwise. kAvg multiplies the sum by 1 / inputs in the accumulation type; float16
 // and bfloat16 accumulate in float. NaN wins in kMin and kMax. The bitwise operations are for integers.
 struct Reduction {
@@ -18,6 +25,7 @@ struct Reduction {
   const std::byte* const* in;
   std::byte* const* out;
   std::size_t count;
+  ReduceOrder order = ReduceOrder::kRank;
 };
 void reduce(const Reduction& job);
 

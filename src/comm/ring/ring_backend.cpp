@@ -8,6 +8,7 @@
 #include "src/comm/ring/shm_transport.h"
 #include "src/comm/ring/tcp_transport.h"
 #include "src/comm/ring/thread_fabric.h"
+#include "src/comm/ring/tuning.h"
 
 namespace lockstep {
 
@@ -64,18 +65,20 @@ class RingBackend : public Backend {
 std::unique_ptr<ring::Transport> make_transport(const BackendContext& context) {
   if (context.transport != "auto" && context.transport != "shm" && context.transport != "tcp")
     throw InvalidArgument("ring: transport '{}' is none of auto, shm, tcp", context.transport);
-  if (context.transport == "tcp") return ring::make_tcp_transport(context);
+  const ring::Tuning tuning = ring::agree_on_tuning(context);
+  if (context.transport == "tcp") return ring::make_tcp_transport(context, tuning.reduce_order);
   if (context.place.world_size == 1) {
     auto fabric = std::make_unique<ring::ThreadFabric>(std::make_shared<ring::ThreadMeeting>());
     auto control = fabric->share(ring::ControlLayout::bytes(1), context.timeout);
-    return std::make_unique<ring::ShmTransport>(context.place, std::move(fabric), std::move(control));
+    return std::make_unique<ring::ShmTransport>(context.place, std::move(fabric), std::move(control), tuning);
   }
   ring::LocalMeeting meeting = ring::meet_on_this_machine(context);
-  if (meeting.fabric) return std::make_unique<ring::ShmTransport>(context.place, std::move(meeting.fabric), std::move(meeting.control));
+  if (meeting.fabric)
+    return std::make_unique<ring::ShmTransport>(context.place, std::move(meeting.fabric), std::move(meeting.control), tuning);
   if (context.transport == "shm")
     throw Error("ring: transport shm was asked for, but {}; let all ranks run on one machine, or use LOCKSTEP_TRANSPORT=auto",
                 meeting.refusal);
-  return ring::make_tcp_transport(context);
+  return ring::make_tcp_transport(context, tuning.reduce_order);
 }
 
 }  // namespace

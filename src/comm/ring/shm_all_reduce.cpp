@@ -11,24 +11,21 @@ void ShmTransport::all_reduce(const Operation& operation) {
   const std::size_t bytes = operation.bytes();
   if (operation.send != operation.receive && bytes != 0) std::memcpy(operation.receive, operation.send, bytes);
   if (ranks() == 1) return;
-  if (bytes <= kFlatBytes) return all_reduce_small(operation, bytes <= kLinePayload);
+  if (bytes <= tuning_.flat_bytes) return all_reduce_small(operation);
   const Places places = locate(operation.receive, bytes);
   if (places.direct) return all_reduce_in_place(operation, places);
   all_reduce_by_tiles(operation);
 }
 
 // Everybody reads everything and computes all of it: one round.
-void ShmTransport::all_reduce_small(const Operation& operation, bool in_line) {
+void ShmTransport::all_reduce_small(const Operation& operation) {
   const std::size_t bytes = operation.bytes();
   const std::uint64_t round = rounds_.next();
-  std::byte* mine = in_line ? rounds_.payload() : layout_.slot(place_.rank, round);
-  if (bytes != 0) std::memcpy(mine, operation.receive, bytes);
+  if (bytes != 0) std::memcpy(small_slot(place_.rank, round, bytes), operation.receive, bytes);
   rounds_.barrier();
-  for (int rank = 0; rank < ranks(); ++rank)
-    in_[static_cast<std::size_t>(rank)] = in_line ? layout_.line(rank, round).payload : layout_.slot(rank, round);
+  for (int rank = 0; rank < ranks(); ++rank) in_[static_cast<std::size_t>(rank)] = small_slot(rank, round, bytes);
   out_[0] = static_cast<std::byte*>(operation.receive);
-  const Signature& call = operation.signature;
-  reduce({call.dtype, call.op, ranks(), 1, in_.data(), out_.data(), call.count});
+  reduce(operation.signature, 1, operation.signature.count);
   count_read(bytes * static_cast<std::size_t>(ranks() - 1));
 }
 
@@ -40,7 +37,7 @@ void ShmTransport::all_reduce_in_place(const Operation& operation, const Places&
     const auto r = static_cast<std::size_t>(rank);
     in_[r] = out_[r] = places.mine.at(rank, offsets_[r]) + slice.begin * element;
   }
-  reduce({call.dtype, call.op, ranks(), ranks(), in_.data(), out_.data(), slice.count()});
+  reduce(call, ranks(), slice.count());
   count_read(slice.count() * element * static_cast<std::size_t>(ranks() - 1));
   rounds_.barrier();
 }
@@ -49,15 +46,15 @@ void ShmTransport::all_reduce_in_place(const Operation& operation, const Places&
 // reading take turns on three tiles. A tile is filled again three steps later, two rounds after it was read.
 void ShmTransport::all_reduce_by_tiles(const Operation& operation) {
   const Signature& call = operation.signature;
-  const std::size_t element = size_of(call.dtype), per_step = kTileBytes / element;
+  const std::size_t element = size_of(call.dtype), per_step = tuning_.tile_bytes / element;
   const std::size_t steps = (call.count + per_step - 1) / per_step;
   auto* const data = static_cast<std::byte*>(operation.receive);
   const auto count_of = [&](std::size_t step) { return std::min(per_step, call.count - step * per_step); };
   for (std::size_t step = 0; step <= steps; ++step) {
-    if (step < steps) fill_tile(data + step * kTileBytes, count_of(step), call.dtype, step);
-    if (step > 0) reduce_tile(operation, data + (step - 1) * kTileBytes, count_of(step - 1), step - 1);
+    if (step < steps) fill_tile(data + step * tuning_.tile_bytes, count_of(step), call.dtype, step);
+    if (step > 0) reduce_tile(operation, data + (step - 1) * tuning_.tile_bytes, count_of(step - 1), step - 1);
     rounds_.barrier();
-    if (step > 0) read_tile(data + (step - 1) * kTileBytes, count_of(step - 1), call.dtype, step - 1);
+    if (step > 0) read_tile(data + (step - 1) * tuning_.tile_bytes, count_of(step - 1), call.dtype, step - 1);
   }
 }
 
@@ -78,7 +75,7 @@ void ShmTransport::reduce_tile(const Operation& operation, std::byte* data, std:
     const auto r = static_cast<std::size_t>(rank);
     in_[r] = out_[r] = (rank == place_.rank ? data : layout_.tile(rank, step)) + begin;
   }
-  reduce({call.dtype, call.op, ranks(), ranks(), in_.data(), out_.data(), own.count()});
+  reduce(call, ranks(), own.count());
   count_read(own.count() * size_of(call.dtype) * static_cast<std::size_t>(ranks() - 1));
 }
 

@@ -21,7 +21,7 @@ void keep_own(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 void ShmTransport::move(const Offer& offer) {
   if (ranks() == 1) return;
-  if (offer.largest <= kFlatBytes) return move_small(offer);
+  if (offer.largest <= tuning_.flat_bytes) return move_small(offer);
   const Places places = locate(offer.anchor, offer.anchor_bytes);
   if (!places.direct) return move_by_tiles(offer);
   for (const Pull& pull : pulls_)
@@ -31,7 +31,7 @@ void ShmTransport::move(const Offer& offer) {
 
 void ShmTransport::move_small(const Offer& offer) {
   const std::uint64_t round = rounds_.next();
-  const auto slot = [&](int rank) { return offer.largest <= kLinePayload ? layout_.line(rank, round).payload : layout_.slot(rank, round); };
+  const auto slot = [&](int rank) { return small_slot(rank, round, offer.largest); };
   if (offer.bytes != 0) std::memcpy(slot(place_.rank), offer.data, offer.bytes);
   rounds_.barrier();
   for (const Pull& pull : pulls_)
@@ -41,12 +41,13 @@ void ShmTransport::move_small(const Offer& offer) {
 // An offer passes through its rank's tiles piece by piece; whoever pulls from that piece copies its share. A tile is filled
 // again three steps later, two rounds after it was read.
 void ShmTransport::move_by_tiles(const Offer& offer) {
+  const std::size_t tile = tuning_.tile_bytes;
   std::uint64_t step = 0;
-  for (std::size_t begin = 0; begin < offer.largest; begin += kTileBytes, ++step) {
-    if (begin < offer.bytes) std::memcpy(layout_.tile(place_.rank, step), offer.data + begin, std::min(kTileBytes, offer.bytes - begin));
+  for (std::size_t begin = 0; begin < offer.largest; begin += tile, ++step) {
+    if (begin < offer.bytes) std::memcpy(layout_.tile(place_.rank, step), offer.data + begin, std::min(tile, offer.bytes - begin));
     rounds_.barrier();
     for (const Pull& pull : pulls_) {
-      const std::size_t from = std::max(begin, pull.offset), to = std::min(begin + kTileBytes, pull.offset + pull.bytes);
+      const std::size_t from = std::max(begin, pull.offset), to = std::min(begin + tile, pull.offset + pull.bytes);
       if (from < to) read_from_peer(pull.to + (from - pull.offset), layout_.tile(pull.peer, step) + (from - begin), to - from);
     }
   }

@@ -15,15 +15,14 @@ void ShmTransport::reduce_to_root(const Operation& operation) {
   if (is_root && operation.send != operation.receive && bytes != 0) std::memcpy(operation.receive, operation.send, bytes);
   if (ranks() == 1) return;
   const auto* data = static_cast<const std::byte*>(is_root ? operation.receive : operation.send);
-  if (bytes <= kFlatBytes) {
+  if (bytes <= tuning_.flat_bytes) {
     const std::uint64_t round = rounds_.next();
-    const auto slot = [&](int rank) { return bytes <= kLinePayload ? layout_.line(rank, round).payload : layout_.slot(rank, round); };
-    if (bytes != 0) std::memcpy(slot(place_.rank), data, bytes);
+    if (bytes != 0) std::memcpy(small_slot(place_.rank, round, bytes), data, bytes);
     rounds_.barrier();
     if (!is_root) return;
-    for (int rank = 0; rank < ranks(); ++rank) in_[static_cast<std::size_t>(rank)] = slot(rank);
+    for (int rank = 0; rank < ranks(); ++rank) in_[static_cast<std::size_t>(rank)] = small_slot(rank, round, bytes);
     out_[0] = static_cast<std::byte*>(operation.receive);
-    reduce({call.dtype, call.op, ranks(), 1, in_.data(), out_.data(), call.count});
+    reduce(call, 1, call.count);
     return count_read(bytes * static_cast<std::size_t>(ranks() - 1));
   }
   const Places places = locate(data, bytes);
@@ -36,7 +35,7 @@ void ShmTransport::reduce_to_root(const Operation& operation) {
     in_[r] = at;
     if (rank == call.root) out_[0] = at;
   }
-  reduce({call.dtype, call.op, ranks(), 1, in_.data(), out_.data(), slice.count()});
+  reduce(call, 1, slice.count());
   count_read(slice.count() * element * static_cast<std::size_t>(ranks() - 1));
   rounds_.barrier();
 }
@@ -44,24 +43,24 @@ void ShmTransport::reduce_to_root(const Operation& operation) {
 // As all_reduce_by_tiles(), but every slice's result goes into the root's tile alone, where the root's own values were.
 void ShmTransport::reduce_by_tiles(const Operation& operation, const std::byte* data) {
   const Signature& call = operation.signature;
-  const std::size_t element = size_of(call.dtype), per_step = kTileBytes / element;
+  const std::size_t element = size_of(call.dtype), per_step = tuning_.tile_bytes / element;
   const std::size_t steps = (call.count + per_step - 1) / per_step;
   const bool is_root = call.root == place_.rank;
   auto* const result = static_cast<std::byte*>(operation.receive);
   const auto count_of = [&](std::size_t step) { return std::min(per_step, call.count - step * per_step); };
   for (std::size_t step = 0; step <= steps; ++step) {
-    if (step < steps) fill_tile(data + step * kTileBytes, count_of(step), call.dtype, step);
+    if (step < steps) fill_tile(data + step * tuning_.tile_bytes, count_of(step), call.dtype, step);
     if (step > 0) {
       const Slice own = slice_of(count_of(step - 1), call.dtype, place_.rank, ranks());
-      const std::size_t begin = own.begin * element, from = (step - 1) * kTileBytes + begin;
+      const std::size_t begin = own.begin * element, from = (step - 1) * tuning_.tile_bytes + begin;
       for (int rank = 0; rank < ranks(); ++rank)
         in_[static_cast<std::size_t>(rank)] = rank == place_.rank ? data + from : layout_.tile(rank, step - 1) + begin;
       out_[0] = is_root ? result + from : layout_.tile(call.root, step - 1) + begin;
-      reduce({call.dtype, call.op, ranks(), 1, in_.data(), out_.data(), own.count()});
+      reduce(call, 1, own.count());
       count_read(own.count() * element * static_cast<std::size_t>(ranks() - 1));
     }
     rounds_.barrier();
-    if (step > 0 && is_root) read_tile(result + (step - 1) * kTileBytes, count_of(step - 1), call.dtype, step - 1);
+    if (step > 0 && is_root) read_tile(result + (step - 1) * tuning_.tile_bytes, count_of(step - 1), call.dtype, step - 1);
   }
 }
 
@@ -78,15 +77,14 @@ void ShmTransport::reduce_scatter(const Operation& operation) {
   const auto sum = [&] {
     in_[static_cast<std::size_t>(place_.rank)] = send + own;
     out_[0] = result;
-    reduce({call.dtype, call.op, ranks(), 1, in_.data(), out_.data(), call.count});
+    reduce(call, 1, call.count);
     count_read(bytes * static_cast<std::size_t>(ranks() - 1));
   };
-  if (all <= kFlatBytes) {
+  if (all <= tuning_.flat_bytes) {
     const std::uint64_t round = rounds_.next();
-    const auto slot = [&](int rank) { return all <= kLinePayload ? layout_.line(rank, round).payload : layout_.slot(rank, round); };
-    if (all != 0) std::memcpy(slot(place_.rank), send, all);
+    if (all != 0) std::memcpy(small_slot(place_.rank, round, all), send, all);
     rounds_.barrier();
-    for (int rank = 0; rank < ranks(); ++rank) in_[static_cast<std::size_t>(rank)] = slot(rank) + own;
+    for (int rank = 0; rank < ranks(); ++rank) in_[static_cast<std::size_t>(rank)] = small_slot(rank, round, all) + own;
     return sum();
   }
   const Places places = locate(send, all);
@@ -101,7 +99,8 @@ void ShmTransport::reduce_scatter(const Operation& operation) {
 void ShmTransport::reduce_scatter_by_tiles(const Operation& operation) {
   const Signature& call = operation.signature;
   const std::size_t element = size_of(call.dtype), bytes = operation.bytes();
-  const std::size_t share = kTileBytes / static_cast<std::size_t>(ranks()) / kCacheLine * kCacheLine;  // bytes of one part in a tile
+  const std::size_t share =
+      tuning_.tile_bytes / static_cast<std::size_t>(ranks()) / kCacheLine * kCacheLine;  // bytes of one part in a tile
   const auto* const send = static_cast<const std::byte*>(operation.send);
   const auto me = static_cast<std::size_t>(place_.rank);
   std::uint64_t step = 0;
@@ -113,7 +112,7 @@ void ShmTransport::reduce_scatter_by_tiles(const Operation& operation) {
     for (std::size_t rank = 0; rank < in_.size(); ++rank)
       in_[rank] = rank == me ? send + me * bytes + begin : layout_.tile(static_cast<int>(rank), step) + me * share;
     out_[0] = static_cast<std::byte*>(operation.receive) + begin;
-    reduce({call.dtype, call.op, ranks(), 1, in_.data(), out_.data(), length / element});
+    reduce(call, 1, length / element);
     count_read(length * (in_.size() - 1));
   }
 }

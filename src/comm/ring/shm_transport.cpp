@@ -6,11 +6,14 @@
 #include <cstring>
 
 #include "lockstep/core/error.h"
+#include "src/comm/ring/reduce_kernels.h"
 
 namespace lockstep::ring {
 
-ShmTransport::ShmTransport(const Place& place, std::unique_ptr<LocalFabric> fabric, std::shared_ptr<SharedSegment> control)
+ShmTransport::ShmTransport(const Place& place, std::unique_ptr<LocalFabric> fabric, std::shared_ptr<SharedSegment> control,
+                           const Tuning& tuning)
     : place_(place),
+      tuning_(tuning),
       fabric_(std::move(fabric)),
       control_(std::move(control)),
       layout_(control_->data(), place.world_size),
@@ -113,6 +116,10 @@ ShmTransport::Places ShmTransport::locate(const void* data, std::size_t bytes) {
     offsets_[static_cast<std::size_t>(rank)] = location.offset;
   }
   return places;
+}
+
+void ShmTransport::reduce(const Signature& call, int outputs, std::size_t count) {
+  ring::reduce({call.dtype, call.op, ranks(), outputs, in_.data(), out_.data(), count, tuning_.reduce_order});
 }
 
 void ShmTransport::read_from_peer(void* out, const std::byte* from, std::size_t bytes) {

@@ -1,8 +1,8 @@
 // Collectives through shared memory, for ranks on one machine.
 //
-// Up to 48 bytes travel inside the line that announces the rank, up to 256 in a slot beside it: one round. Larger
-// messages begin with a round in which every rank says where its data lies. If all lie in one registered segment they
-// are worked on in place:
+// Up to 48 bytes travel inside the line that announces the rank, up to about 1 KiB in a slot beside it: one round (tuning.h
+// has the limits). Larger messages begin with a round in which every rank says where its data lies. If all lie in one registered segment
+// they are worked on in place:
 //   all_reduce  each rank takes its own 1/n slice, loads all ranks' values of it, adds them in rank order, and stores
 //               the result into all buffers; n reads and n writes an element, no staging; then one more round.
 //   reduce, reduce_scatter  the same, the result stored into the root's buffer, or the owner's.
@@ -28,6 +28,7 @@
 #include "src/comm/ring/registered_memory.h"
 #include "src/comm/ring/rounds.h"
 #include "src/comm/ring/transport.h"
+#include "src/comm/ring/tuning.h"
 #include "src/comm/ring/verdict.h"
 
 namespace lockstep::ring {
@@ -35,7 +36,7 @@ namespace lockstep::ring {
 class ShmTransport : public Transport {
  public:
   // `control` is the fabric's first segment, ControlLayout::bytes(world_size) of it.
-  ShmTransport(const Place& place, std::unique_ptr<LocalFabric> fabric, std::shared_ptr<SharedSegment> control);
+  ShmTransport(const Place& place, std::unique_ptr<LocalFabric> fabric, std::shared_ptr<SharedSegment> control, const Tuning& tuning = {});
   ~ShmTransport() override;
 
   std::string_view name() const override { return "shm"; }
@@ -53,7 +54,7 @@ class ShmTransport : public Transport {
   };
 
   void all_reduce(const Operation& operation);
-  void all_reduce_small(const Operation& operation, bool in_line);
+  void all_reduce_small(const Operation& operation);
   void all_reduce_in_place(const Operation& operation, const Places& places);
   void all_reduce_by_tiles(const Operation& operation);
   void fill_tile(const std::byte* data, std::size_t count, DType dtype, std::uint64_t step);
@@ -93,8 +94,15 @@ class ShmTransport : public Transport {
   void read_from_peer(void* out, const std::byte* from, std::size_t bytes);
   void count_read(std::size_t bytes) { bytes_read_.fetch_add(bytes, std::memory_order_relaxed); }
   int ranks() const { return place_.world_size; }
+  // Where rank's message of that size lies in a round, when everybody reads it whole.
+  std::byte* small_slot(int rank, std::uint64_t round, std::size_t bytes) const {
+    return bytes <= tuning_.line_bytes ? layout_.line(rank, round).payload : layout_.slot(rank, round);
+  }
+  // What in_ and out_ say, in the group's order.
+  void reduce(const Signature& call, int outputs, std::size_t count);
 
   Place place_;
+  Tuning tuning_;
   std::unique_ptr<LocalFabric> fabric_;
   std::shared_ptr<SharedSegment> control_;
   ControlLayout layout_;

@@ -70,7 +70,7 @@ void TcpTransport::all_reduce_small(const Operation& operation) {
   }
   run_exchange();
   const Signature& call = operation.signature;
-  reduce({call.dtype, call.op, ranks(), 1, in_.data(), &data, call.count});
+  reduce({call.dtype, call.op, ranks(), 1, in_.data(), &data, call.count, order_});
 }
 
 void TcpTransport::plan_results(const Operation& operation, std::size_t index) {
@@ -97,7 +97,7 @@ void TcpTransport::reduce_block(const Operation& operation, std::size_t index) {
   for (int peer = 0; peer < ranks(); ++peer)
     in_[static_cast<std::size_t>(peer)] = peer == place_.rank ? result : staging(peer, kSliceBytes);
   const Signature& call = operation.signature;
-  reduce({call.dtype, call.op, ranks(), 1, in_.data(), &result, block.slice(place_.rank).count()});
+  reduce({call.dtype, call.op, ranks(), 1, in_.data(), &result, block.slice(place_.rank).count(), order_});
 }
 
 // A slice's sum goes to the root while the next block's values are on their way; two buffers of sums take turns.
@@ -130,7 +130,7 @@ void TcpTransport::reduce_to_root(const Operation& operation) {
     }
     run_exchange();
     std::byte* const sums = is_root ? now.at(place_.rank) : sums_of(block);
-    reduce({call.dtype, call.op, ranks(), 1, in_.data(), &sums, now.slice(place_.rank).count()});
+    reduce({call.dtype, call.op, ranks(), 1, in_.data(), &sums, now.slice(place_.rank).count(), order_});
   }
 }
 
@@ -152,7 +152,7 @@ void TcpTransport::reduce_scatter(const Operation& operation) {
     }
     run_exchange();
     std::byte* const sums = result + begin;
-    reduce({call.dtype, call.op, ranks(), 1, in_.data(), &sums, length / element});
+    reduce({call.dtype, call.op, ranks(), 1, in_.data(), &sums, length / element, order_});
   }
 }
 

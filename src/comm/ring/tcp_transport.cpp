@@ -43,8 +43,9 @@ FrameHeader header_of(const Operation& operation) {
 
 }  // namespace
 
-TcpTransport::TcpTransport(const Place& place, std::shared_ptr<Store> store, std::vector<TcpPeer> peers)
+TcpTransport::TcpTransport(const Place& place, std::shared_ptr<Store> store, std::vector<TcpPeer> peers, ReduceOrder order)
     : place_(place),
+      order_(order),
       store_(std::move(store)),
       peers_(std::move(peers)),
       exchange_(place.rank, peers_, events()),
@@ -193,8 +194,8 @@ std::string TcpTransport::name_of_rank(int rank) const {
 
 std::string TcpTransport::obituary(int rank) const { return name_of_rank(rank) + " died: its connection closed without a goodbye"; }
 
-std::unique_ptr<Transport> make_tcp_transport(const BackendContext& context) {
-  return std::make_unique<TcpTransport>(context.place, context.store, connect_mesh(context));
+std::unique_ptr<Transport> make_tcp_transport(const BackendContext& context, ReduceOrder order) {
+  return std::make_unique<TcpTransport>(context.place, context.store, connect_mesh(context), order);
 }
 
 }  // namespace lockstep::ring

@@ -16,6 +16,7 @@
 
 #include "lockstep/comm/backend.h"
 #include "lockstep/core/place.h"
+#include "src/comm/ring/reduce_kernels.h"
 #include "src/comm/ring/tcp_exchange.h"
 #include "src/comm/ring/tcp_mesh.h"
 #include "src/comm/ring/transport.h"
@@ -25,7 +26,7 @@ namespace lockstep::ring {
 
 class TcpTransport : public Transport {
  public:
-  TcpTransport(const Place& place, std::shared_ptr<Store> store, std::vector<TcpPeer> peers);
+  TcpTransport(const Place& place, std::shared_ptr<Store> store, std::vector<TcpPeer> peers, ReduceOrder order);
   ~TcpTransport() override;
 
   std::string_view name() const override { return "tcp"; }
@@ -63,6 +64,7 @@ class TcpTransport : public Transport {
   int ranks() const { return place_.world_size; }
 
   Place place_;
+  ReduceOrder order_;
   std::shared_ptr<Store> store_;
   std::vector<TcpPeer> peers_;
   LocalVerdict verdict_;
@@ -79,6 +81,6 @@ class TcpTransport : public Transport {
 };
 
 // Collective, see connect_mesh().
-std::unique_ptr<Transport> make_tcp_transport(const BackendContext& context);
+std::unique_ptr<Transport> make_tcp_transport(const BackendContext& context, ReduceOrder order);
 
 }  // namespace lockstep::ring

@@ -1,0 +1,54 @@
+// Where one path of the collectives ends and the next begins, and the order of sums: one table for all ranks of a group.
+//
+// The defaults are what measured best on two and four ranks of a two-core machine (Zen 4). `bench/all_reduce --tune FILE`
+// measures a machine and writes its table; LOCKSTEP_TUNING=FILE loads it. Rank 0 reads the file, the others get it from the
+// store: ranks that disagreed about a path would wait for each other in vain.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "lockstep/comm/backend.h"
+#include "src/comm/ring/control_block.h"
+#include "src/comm/ring/reduce_kernels.h"
+
+namespace lockstep::ring {
+
+struct Tuning {
+  std::size_t line_bytes = kLinePayload;  // up to here a message travels in its rank's line
+  std::size_t flat_bytes = 512;           // up to here in a slot that everybody reads whole; above, every rank reduces a slice
+  std::size_t tile_bytes = kTileBytes;    // a step of the path of memory that is not registered
+  ReduceOrder reduce_order = ReduceOrder::kRank;
+
+  bool operator==(const Tuning&) const = default;
+};
+
+// Without a table. Ranks that share cores wait for each other's turn twice when they reduce slices, so they read messages
+// whole for longer (four ranks on two cores, 1 KiB: 4-6 us against 10; two ranks: 0.35 against 0.23).
+Tuning default_tuning(int ranks, int cores);
+
+// Where a table was measured. Used elsewhere it is right, but perhaps not the fastest.
+struct TuningOrigin {
+  int cores = 0;
+  int ranks = 0;
+
+  bool operator==(const TuningOrigin&) const = default;
+};
+TuningOrigin tuning_origin_here(int ranks);
+
+struct TuningTable {
+  Tuning tuning;
+  TuningOrigin made_on;
+};
+
+// The table as JSON and back. Keys may be missing (default_tuning() holds). Throws InvalidArgument that names `file` and key for
+// an unknown key, a wrong type, a value out of range.
+std::string to_json(const TuningTable& table);
+TuningTable parse_tuning(const std::string& json, const std::string& file, const Tuning& defaults = {});
+
+// Collective, through the context's store: the table of LOCKSTEP_TUNING and the order of LOCKSTEP_REDUCE_ORDER as rank 0 has
+// them, or the defaults. What rank 0 cannot use is an InvalidArgument on all ranks; a rank whose own LOCKSTEP_REDUCE_ORDER
+// asks for another order throws, too.
+Tuning agree_on_tuning(const BackendContext& context);
+
+}  // namespace lockstep::ring
