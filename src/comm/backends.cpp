@@ -16,4 +16,9 @@ std::unique_ptr<Backend> make_backend(std::string_view name, const BackendContex
   throw InvalidArgument("unknown backend '{}': LOCKSTEP_BACKEND is one of ring, local, delay", name);
 }
 
+Work Backend::send(const Message& message) { throw InvalidArgument("{}: backend '{}' has no messages", describe_send(message), name()); }
+Work Backend::receive(const Message& message) {
+  throw InvalidArgument("{}: backend '{}' has no messages", describe_receive(message), name());
+}
+
 }  // namespace lockstep

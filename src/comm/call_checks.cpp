@@ -2,12 +2,16 @@
 
 #include <cstdint>
 #include <limits>
+#include <numeric>
+#include <string>
 
 #include "lockstep/core/error.h"
 
 namespace lockstep {
 
 namespace {
+
+constexpr std::size_t kMostBytes = std::numeric_limits<std::size_t>::max() / 4;
 
 bool is_float(DType dtype) {
   return dtype == DType::kFloat32 || dtype == DType::kFloat64 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
@@ -42,15 +46,21 @@ Shape shape_of(OperationKind kind, bool is_root, const Place& place) {
       return {ranks, 1, rank};
     case OperationKind::kAllToAll:
       return {ranks, ranks, 0};
+    case OperationKind::kAllGatherV:
+    case OperationKind::kAllToAllV:
+      break;
   }
-  return {};
+  return {0, 0, 0};
 }
 
 void check_types(const Signature& call) {
   if (size_of(call.dtype) == 0) throw InvalidArgument("{}: {} is no element type", name_of(call.kind), static_cast<int>(call.dtype));
   if (!is_reduction(call.kind)) return;
+  if (call.op > ReduceOp::kPremulSum) throw InvalidArgument("{}: {} is no reduction", name_of(call.kind), static_cast<int>(call.op));
   if (call.op == ReduceOp::kAvg && !is_float(call.dtype))
     throw InvalidArgument("{}: the average of {} is not defined, use a sum", name_of(call.kind), name_of(call.dtype));
+  if (call.op == ReduceOp::kPremulSum && !is_float(call.dtype))
+    throw InvalidArgument("{}: a pre-multiplied sum of {} is not defined, use a sum", name_of(call.kind), name_of(call.dtype));
   const bool is_bitwise = call.op == ReduceOp::kBitAnd || call.op == ReduceOp::kBitOr || call.op == ReduceOp::kBitXor;
   if (is_bitwise && is_float(call.dtype))
     throw InvalidArgument("{}: {} of {} is not defined, bitwise operations are for integers", name_of(call.kind), name_of(call.op),
@@ -70,6 +80,63 @@ void check_overlap(const Operation& operation, const Shape& shape, const Place& 
                                                                 : "send = receive + rank * count");
 }
 
+// One buffer of parts of unequal length.
+void check_parts(const Operation& operation, const Place& place, const char* which, const void* data,
+                 const std::vector<std::size_t>& counts) {
+  const Signature& call = operation.signature;
+  if (counts.size() != static_cast<std::size_t>(place.world_size))
+    throw InvalidArgument("{} on rank {}: {} counts for `{}`, the group has {} ranks", name_of(call.kind), place.rank, counts.size(), which,
+                          place.world_size);
+  std::size_t all = 0;
+  for (const std::size_t count : counts)
+    if (count > kMostBytes / size_of(call.dtype) || (all += count) > kMostBytes / size_of(call.dtype))
+      throw InvalidArgument("{} on rank {}: the counts of `{}` are more than memory holds", name_of(call.kind), place.rank, which);
+  if (all != 0 && data == nullptr) throw InvalidArgument("{} on rank {}: the pointer to {} is null", name_of(call.kind), place.rank, which);
+}
+
+bool are_apart(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) {
+  const auto left = reinterpret_cast<std::uintptr_t>(a), right = reinterpret_cast<std::uintptr_t>(b);
+  return left >= right + b_bytes || right >= left + a_bytes;
+}
+
+void check_all_gather_v(const Operation& operation, const Place& place) {
+  const auto& counts = operation.layout->receive_counts;
+  const std::size_t element = size_of(operation.signature.dtype);
+  check_parts(operation, place, "receive", operation.receive, counts);
+  const std::size_t own = counts[static_cast<std::size_t>(place.rank)];
+  const std::size_t before = std::accumulate(counts.begin(), counts.begin() + place.rank, std::size_t{0});
+  if (own != 0 && operation.send == nullptr)
+    throw InvalidArgument("{} on rank {}: the pointer to send is null", name_of(operation.signature.kind), place.rank);
+  if (operation.send == static_cast<const std::byte*>(operation.receive) + before * element) return;
+  if (!are_apart(operation.send, own * element, operation.receive, operation.bytes()))
+    throw InvalidArgument("{} on rank {}: `send` overlaps `receive`; in place it must be this rank's part of `receive`",
+                          name_of(operation.signature.kind), place.rank);
+}
+
+void check_all_to_all_v(const Operation& operation, const Place& place) {
+  const Layout& layout = *operation.layout;
+  check_parts(operation, place, "send", operation.send, layout.send_counts);
+  check_parts(operation, place, "receive", operation.receive, layout.receive_counts);
+  const std::size_t element = size_of(operation.signature.dtype);
+  const auto bytes_of = [&](const std::vector<std::size_t>& counts) {
+    return std::accumulate(counts.begin(), counts.end(), std::size_t{0}) * element;
+  };
+  if (!are_apart(operation.send, bytes_of(layout.send_counts), operation.receive, bytes_of(layout.receive_counts)))
+    throw InvalidArgument("{} on rank {}: `send` overlaps `receive`; parts of unequal length cannot be exchanged in place",
+                          name_of(operation.signature.kind), place.rank);
+}
+
+void check_regions(const Operation& operation, const Place& place) {
+  const Signature& call = operation.signature;
+  for (std::size_t i = 0; i < operation.layout->regions.size(); ++i) {
+    const Region& region = operation.layout->regions[i];
+    if (region.count > kMostBytes / size_of(call.dtype))
+      throw InvalidArgument("coalesced {} on rank {}: buffer {} is more than memory holds", name_of(call.kind), place.rank, i);
+    if (region.count != 0 && region.data == nullptr)
+      throw InvalidArgument("coalesced {} on rank {}: the pointer to buffer {} is null", name_of(call.kind), place.rank, i);
+  }
+}
+
 }  // namespace
 
 void check_call(const Operation& operation, const Place& place) {
@@ -81,6 +148,9 @@ void check_call(const Operation& operation, const Place& place) {
     throw InvalidArgument("{}: root {} does not exist, the group has ranks 0..{}", name_of(call.kind), call.root, place.world_size - 1);
   if (call.count > std::numeric_limits<std::size_t>::max() / size_of(call.dtype) / static_cast<std::size_t>(place.world_size) / 2)
     throw InvalidArgument("{}: {} elements of {} are more than memory holds", name_of(call.kind), call.count, name_of(call.dtype));
+  if (call.kind == OperationKind::kAllGatherV) return check_all_gather_v(operation, place);
+  if (call.kind == OperationKind::kAllToAllV) return check_all_to_all_v(operation, place);
+  if (operation.layout) return check_regions(operation, place);
   if (call.count == 0) return;
   const Shape shape = shape_of(call.kind, call.root == place.rank, place);
   const bool lacks_send = shape.send_parts != 0 && operation.send == nullptr;
@@ -92,6 +162,18 @@ void check_call(const Operation& operation, const Place& place) {
                           : lacks_send                ? "send"
                                                       : "receive");
   check_overlap(operation, shape, place);
+}
+
+void check_message(const Message& message, bool is_receive, const Place& place) {
+  const std::string what = is_receive ? describe_receive(message) : describe_send(message);
+  if (size_of(message.dtype) == 0) throw InvalidArgument("{}: {} is no element type", what, static_cast<int>(message.dtype));
+  const bool exists = message.peer >= 0 && message.peer < place.world_size;
+  if (!exists && !(is_receive && message.peer == kAnyRank))
+    throw InvalidArgument("{} on rank {}: the group has ranks 0..{}", what, place.rank, place.world_size - 1);
+  if (message.tag < 0) throw InvalidArgument("{} on rank {}: tags are not negative", what, place.rank);
+  if (message.count > kMostBytes / size_of(message.dtype)) throw InvalidArgument("{}: that is more than memory holds", what);
+  if (message.count != 0 && message.data == nullptr)
+    throw InvalidArgument("{} on rank {}: the pointer to the data is null", what, place.rank);
 }
 
 }  // namespace lockstep

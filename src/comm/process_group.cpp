@@ -13,29 +13,16 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
-#include "src/comm/call_checks.h"
 #include "src/comm/join.h"
+#include "src/comm/process_group_impl.h"
 
 namespace lockstep {
 
 namespace {
 
-std::uint32_t hash_of_name(const char* name) {
-  if (name == nullptr) return 0;
-  std::uint32_t hash = 2166136261u;  // FNV-1a
-  for (; *name != '\0'; ++name) hash = (hash ^ static_cast<unsigned char>(*name)) * 16777619u;
-  return hash;
-}
-
 std::chrono::milliseconds seconds_from(const char* variable, std::chrono::milliseconds otherwise) {
   const auto seconds = env::integer(variable, 1, 30 * 24 * 3600);
   return seconds ? std::chrono::seconds(*seconds) : otherwise;
-}
-
-// Texts lie in host memory, whatever device the caller's other data is on.
-CallOptions for_host_memory(CallOptions call) {
-  call.device = DeviceKind::kCpu;
-  return call;
 }
 
 thread_local std::weak_ptr<ProcessGroup> this_threads_group;
@@ -80,72 +67,10 @@ class JobMeeting {
 
 }  // namespace
 
-class ProcessGroup::Impl {
- public:
-  Impl(const Place& place, std::unique_ptr<Backend> cpu_backend, std::chrono::milliseconds timeout) : place(place), timeout(timeout) {
-    backends[static_cast<std::size_t>(DeviceKind::kCpu)] = std::move(cpu_backend);
-  }
-
-  Backend& backend(DeviceKind device) const {
-    const auto& found = backends[static_cast<std::size_t>(device)];
-    if (!found)
-      throw InvalidArgument("process group: this group has no backend for {} memory", device == DeviceKind::kCpu ? "cpu" : "cuda");
-    return *found;
-  }
-
-  // A call's data, before it is numbered.
-  struct Data {
-    const void* send = nullptr;
-    void* receive = nullptr;
-    std::size_t count = 0;
-    DType dtype = DType::kUInt8;
-    ReduceOp op = ReduceOp::kSum;
-    int root = -1;
-  };
-
-  // Numbers the call; a call that is refused here leaves the numbers as they were.
-  Operation number(OperationKind kind, const Data& data, const CallOptions& call) {
-    Operation operation;
-    operation.signature.count = data.count;
-    operation.signature.kind = kind;
-    operation.signature.dtype = data.dtype;
-    operation.signature.op = data.op;
-    operation.signature.root = data.root;
-    operation.signature.purpose_index = call.purpose.index;
-    operation.signature.purpose_hash = hash_of_name(call.purpose.name);
-    operation.send = data.send;
-    operation.receive = data.receive;
-    operation.purpose = call.purpose;
-    operation.timeout = call.timeout.count() > 0 ? call.timeout : timeout;
-    check_call(operation, place);
-    operation.signature.sequence = ++sequence;
-    return operation;
-  }
-  void run(OperationKind kind, const Data& data, const CallOptions& call) { backend(call.device).run(number(kind, data, call)); }
-  Work start(OperationKind kind, const Data& data, const CallOptions& call) {
-    Backend& chosen = backend(call.device);
-    return chosen.start(number(kind, data, call));
-  }
-
-  Place place;
-  std::chrono::milliseconds timeout;
-  std::array<std::unique_ptr<Backend>, 2> backends;  // by DeviceKind
-  // How this group was made; split() makes others alike.
-  std::shared_ptr<Store> store;  // null for a group around backends made by hand
-  std::string token;
-  std::string advertise_address;
-  ProcessGroupOptions options;
-  std::uint64_t splits = 0;
-
-  std::uint64_t sequence = 0;
-};
-
 ProcessGroup::ProcessGroup(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-ProcessGroup::~ProcessGroup() {
-  for (const auto& backend : impl_->backends)
-    if (backend) backend->leave();
-}
+ProcessGroup::~ProcessGroup() { impl_->leave(); }
+void ProcessGroup::leave() { impl_->leave(); }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::wrap(const Place& place, std::unique_ptr<Backend> cpu_backend,
                                                  std::chrono::milliseconds timeout) {
@@ -188,101 +113,6 @@ const Place& ProcessGroup::place() const { return impl_->place; }
 Device& ProcessGroup::local_device() const { return lockstep::local_device(impl_->place.local_rank); }
 Backend& ProcessGroup::backend(DeviceKind device) const { return impl_->backend(device); }
 
-void ProcessGroup::all_reduce(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op, const CallOptions& call) {
-  impl_->run(OperationKind::kAllReduce, {send, receive, count, dtype, op}, call);
-}
-
-Work ProcessGroup::all_reduce_async(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op, const CallOptions& call) {
-  return impl_->start(OperationKind::kAllReduce, {send, receive, count, dtype, op}, call);
-}
-
-void ProcessGroup::reduce(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op, int root, const CallOptions& call) {
-  impl_->run(OperationKind::kReduce, {send, receive, count, dtype, op, root}, call);
-}
-
-Work ProcessGroup::reduce_async(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op, int root,
-                                const CallOptions& call) {
-  return impl_->start(OperationKind::kReduce, {send, receive, count, dtype, op, root}, call);
-}
-
-void ProcessGroup::broadcast(void* data, std::size_t count, DType dtype, int root, const CallOptions& call) {
-  impl_->run(OperationKind::kBroadcast, {data, data, count, dtype, ReduceOp::kSum, root}, call);
-}
-
-Work ProcessGroup::broadcast_async(void* data, std::size_t count, DType dtype, int root, const CallOptions& call) {
-  return impl_->start(OperationKind::kBroadcast, {data, data, count, dtype, ReduceOp::kSum, root}, call);
-}
-
-void ProcessGroup::all_gather(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& call) {
-  impl_->run(OperationKind::kAllGather, {send, receive, count, dtype}, call);
-}
-
-Work ProcessGroup::all_gather_async(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& call) {
-  return impl_->start(OperationKind::kAllGather, {send, receive, count, dtype}, call);
-}
-
-void ProcessGroup::gather(const void* send, void* receive, std::size_t count, DType dtype, int root, const CallOptions& call) {
-  impl_->run(OperationKind::kGather, {send, receive, count, dtype, ReduceOp::kSum, root}, call);
-}
-
-Work ProcessGroup::gather_async(const void* send, void* receive, std::size_t count, DType dtype, int root, const CallOptions& call) {
-  return impl_->start(OperationKind::kGather, {send, receive, count, dtype, ReduceOp::kSum, root}, call);
-}
-
-void ProcessGroup::scatter(const void* send, void* receive, std::size_t count, DType dtype, int root, const CallOptions& call) {
-  impl_->run(OperationKind::kScatter, {send, receive, count, dtype, ReduceOp::kSum, root}, call);
-}
-
-Work ProcessGroup::scatter_async(const void* send, void* receive, std::size_t count, DType dtype, int root, const CallOptions& call) {
-  return impl_->start(OperationKind::kScatter, {send, receive, count, dtype, ReduceOp::kSum, root}, call);
-}
-
-void ProcessGroup::reduce_scatter(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op, const CallOptions& call) {
-  impl_->run(OperationKind::kReduceScatter, {send, receive, count, dtype, op}, call);
-}
-
-Work ProcessGroup::reduce_scatter_async(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op,
-                                        const CallOptions& call) {
-  return impl_->start(OperationKind::kReduceScatter, {send, receive, count, dtype, op}, call);
-}
-
-void ProcessGroup::all_to_all(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& call) {
-  impl_->run(OperationKind::kAllToAll, {send, receive, count, dtype}, call);
-}
-
-Work ProcessGroup::all_to_all_async(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& call) {
-  return impl_->start(OperationKind::kAllToAll, {send, receive, count, dtype}, call);
-}
-
-void ProcessGroup::barrier(const CallOptions& call) { impl_->run(OperationKind::kBarrier, {}, call); }
-
-Work ProcessGroup::barrier_async(const CallOptions& call) { return impl_->start(OperationKind::kBarrier, {}, call); }
-
-std::string ProcessGroup::broadcast_text(std::string_view text, int root, const CallOptions& options) {
-  const CallOptions call = for_host_memory(options);
-  auto bytes = static_cast<std::int64_t>(text.size());
-  broadcast(&bytes, 1, DType::kInt64, root, call);
-  std::string result(rank() == root ? text : std::string_view());
-  result.resize(static_cast<std::size_t>(bytes));
-  broadcast(result.data(), result.size(), DType::kUInt8, root, call);
-  return result;
-}
-
-std::vector<std::string> ProcessGroup::all_gather_text(std::string_view text, const CallOptions& options) {
-  const CallOptions call = for_host_memory(options);
-  const auto ranks = static_cast<std::size_t>(world_size());
-  const auto mine = static_cast<std::int64_t>(text.size());
-  std::vector<std::int64_t> lengths(ranks);
-  all_gather(&mine, lengths.data(), 1, DType::kInt64, call);
-  const auto longest = static_cast<std::size_t>(*std::max_element(lengths.begin(), lengths.end()));
-  std::string padded(text), all(ranks * longest, '\0');
-  padded.resize(longest);
-  all_gather(padded.data(), all.data(), longest, DType::kUInt8, call);
-  std::vector<std::string> texts;
-  for (std::size_t r = 0; r < ranks; ++r) texts.push_back(all.substr(r * longest, static_cast<std::size_t>(lengths[r])));
-  return texts;
-}
-
 std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
   if (!impl_->store) throw InvalidArgument("split: this group was made around a backend by hand and has no store to meet in");
   struct Choice {
@@ -306,7 +136,10 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
   return create(place, std::move(meeting), impl_->token, impl_->options, impl_->advertise_address);
 }
 
-Buffer ProcessGroup::allocate(std::size_t bytes, DeviceKind device) { return impl_->backend(device).allocate(bytes); }
+Buffer ProcessGroup::allocate(std::size_t bytes, DeviceKind device) {
+  if (impl_->has_left) throw InvalidArgument("allocate: this rank has left the group");
+  return impl_->backend(device).allocate(bytes);
+}
 
 void ProcessGroup::abort(const std::string& reason) {
   for (const auto& backend : impl_->backends)

@@ -39,6 +39,7 @@ inline int expected_at(int ranks, std::size_t i, DType dtype, ReduceOp op) {
     const int value = value_at(rank, ranks, i, dtype, op);
     switch (op) {
       case ReduceOp::kSum:
+      case ReduceOp::kPremulSum:
       case ReduceOp::kAvg:
         result += value;
         break;

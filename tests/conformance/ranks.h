@@ -131,7 +131,7 @@ class Meeting {
       auto control = fabric->share(ring::ControlLayout::bytes(spec_.ranks), spec_.timeout);
       auto transport =
           std::make_unique<ring::ShmTransport>(place, std::move(fabric), std::move(control), spec_.tuning.value_or(ring::Tuning{}));
-      return Rank(place, make_ring_backend(std::move(transport), spec_.timeout), spec_.timeout);
+      return Rank(place, make_ring_backend(place, std::move(transport), spec_.timeout), spec_.timeout);
     }
     BackendContext context;
     context.place = place;

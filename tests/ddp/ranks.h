@@ -25,7 +25,7 @@ inline std::shared_ptr<ProcessGroup> join_threads(int rank, int ranks, const std
   auto fabric = std::make_unique<ring::ThreadFabric>(meeting);
   auto control = fabric->share(ring::ControlLayout::bytes(ranks), kTimeout);
   auto transport = std::make_unique<ring::ShmTransport>(place, std::move(fabric), std::move(control));
-  return ProcessGroup::wrap(place, make_ring_backend(std::move(transport), kTimeout), kTimeout);
+  return ProcessGroup::wrap(place, make_ring_backend(place, std::move(transport), kTimeout), kTimeout);
 }
 
 // Returns what each rank threw, "" for those that ended well.

@@ -38,6 +38,12 @@ class Backend {
   // Queues it and returns. Operations of one backend execute in the order of the calls.
   virtual Work start(const Operation& operation) = 0;
 
+  // Messages between two ranks: not in the order of the operations, not numbered. Both return at once; the data is the
+  // backend's until the Work is done. A send completes when its data has left, maybe before it is received. A backend without
+  // messages throws InvalidArgument.
+  virtual Work send(const Message& message);
+  virtual Work receive(const Message& message);
+
   // Memory that collectives work on in place, at the best speed. Collective: all ranks ask for the same bytes in the
   // same order (checked). Zeroed, aligned to a page.
   virtual Buffer allocate(std::size_t bytes) = 0;

@@ -4,15 +4,18 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/core/dtype.h"
 
 namespace lockstep {
 
-// kAvg: the sum times 1 / ranks, floating point only; the bitwise ones: integers only.
-enum class ReduceOp : std::uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor };
+// kAvg: the sum times 1 / ranks, floating point only; the bitwise ones: integers only. kPremulSum: every rank's values
+// times its own CallOptions::factor, rounded to the element type, then summed; floating point only.
+enum class ReduceOp : std::uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor, kPremulSum };
 enum class OperationKind : std::uint8_t {
   kBarrier,
   kBroadcast,
@@ -24,7 +27,10 @@ enum class OperationKind : std::uint8_t {
   kScatter,
   kReduceScatter,
   kAllToAll,
+  kAllGatherV,  // the parts differ in length; so in MPI's names
+  kAllToAllV,
 };
+inline constexpr int kOperationKinds = 12, kReduceOps = 9;
 bool is_reduction(OperationKind kind);
 
 std::string_view name_of(ReduceOp op);         // "sum", "avg", ...
@@ -36,10 +42,28 @@ struct Purpose {
   std::int32_t index = -1;     // -1: no index
 };
 
-// What all ranks must agree on in one call. 32 bytes, plain, comparable: it travels in front of the data.
+// Part of a coalesced call: reduced or broadcast in place.
+struct Region {
+  void* data = nullptr;
+  std::size_t count = 0;  // elements
+};
+
+// How a call's data is divided when a count does not say it all. Made once, shared by the copies of the call.
+struct Layout {
+  std::vector<std::size_t> send_counts;     // elements by rank, one part after the other; kAllToAllV
+  std::vector<std::size_t> receive_counts;  // the same; kAllToAllV and kAllGatherV
+  std::vector<Region> regions;              // of a coalesced kAllReduce or kBroadcast
+};
+// What of a layout all ranks must agree on; never 0. (What ranks send each other in kAllToAllV differs by nature: backends
+// compare what one sends with what the other receives.)
+std::uint64_t hash_of(const Layout& layout);
+
+// What all ranks must agree on in one call. 40 bytes, plain, comparable: it travels in front of the data.
 struct Signature {
   std::uint64_t sequence = 0;  // the how-many-th operation of the group, from 1
-  std::uint64_t count = 0;     // elements; where every rank has a part of its own (all_gather, scatter, ...): of one part
+  std::uint64_t count = 0;     // elements; where every rank has a part of its own (all_gather, scatter, ...): of one part;
+                               // of all parts in kAllGatherV, of all regions of a coalesced call, 0 in kAllToAllV
+  std::uint64_t layout = 0;    // hash_of(Layout), 0 without one
   OperationKind kind = OperationKind::kBarrier;
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
@@ -50,17 +74,36 @@ struct Signature {
 
   bool operator==(const Signature&) const = default;
 };
-static_assert(sizeof(Signature) == 32);
+static_assert(sizeof(Signature) == 40);
 
 struct Operation {
   Signature signature;
   const void* send = nullptr;
-  void* receive = nullptr;  // equal to `send` when in place
+  void* receive = nullptr;               // equal to `send` when in place
+  std::shared_ptr<const Layout> layout;  // null: the count says it all
+  double factor = 1;                     // of kPremulSum, this rank's
   Purpose purpose;
   std::chrono::milliseconds timeout{0};  // this call's deadline, counted from its start
 
   std::size_t bytes() const { return signature.count * size_of(signature.dtype); }  // of `signature.count` elements
 };
+
+inline constexpr int kAnyRank = -1;
+
+// One end of a message from rank to rank: apart from the collectives, matched by (sender, tag) in the order of sending.
+struct Message {
+  void* data = nullptr;  // a sender's is only read
+  std::size_t count = 0;
+  DType dtype = DType::kUInt8;
+  int peer = 0;           // whom to send to; whom to receive from, or kAnyRank
+  std::int32_t tag = 0;   // >= 0
+  int* sender = nullptr;  // of a receive: set to the rank that it came from, if not null
+  std::chrono::milliseconds timeout{0};
+
+  std::size_t bytes() const { return count * size_of(dtype); }
+};
+std::string describe_send(const Message& message);     // "send to rank 2 (tag 7, float32 x 100)"
+std::string describe_receive(const Message& message);  // "recv from any rank (tag 7, float32 x 100)"
 
 // "all_reduce #41 (bucket 2, float32 x 262144, sum)": how every message names a call.
 std::string describe(const Signature& signature, const Purpose& purpose);

@@ -7,11 +7,9 @@
 // Threads: one thread at a time may call into a group; Work may be used from any.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,26 +17,13 @@
 
 #include "lockstep/comm/backend.h"
 #include "lockstep/comm/operation.h"
+#include "lockstep/comm/options.h"
 #include "lockstep/comm/store.h"
 #include "lockstep/comm/work.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/place.h"
 
 namespace lockstep {
-
-struct ProcessGroupOptions {
-  std::string backend = {};    // "": LOCKSTEP_BACKEND, else "ring"
-  std::string transport = {};  // "": LOCKSTEP_TRANSPORT, else "auto": shared memory when handing over a memfd works, else TCP
-  std::optional<std::chrono::milliseconds> timeout = {};        // a collective's deadline; LOCKSTEP_TIMEOUT_S, else 5 min
-  std::optional<std::chrono::milliseconds> store_timeout = {};  // the rendezvous'; LOCKSTEP_STORE_TIMEOUT_S, else 60 s
-};
-
-// What a single call may say beyond its data.
-struct CallOptions {
-  Purpose purpose = {};
-  std::chrono::milliseconds timeout{0};  // 0: the group's
-  DeviceKind device = DeviceKind::kCpu;  // where the pointers live: chooses the backend
-};
 
 class ProcessGroup {
  public:
@@ -95,8 +80,32 @@ class ProcessGroup {
   void all_to_all(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& = {});
   Work all_to_all_async(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& = {});
 
+  // The same with parts of unequal length, one after the other. all_gather: part r has counts[r] elements, the same list on
+  // all ranks. all_to_all: send_counts[r] go to rank r, receive_counts[r] come from it (compared), and not in place.
+  using Counts = std::span<const std::size_t>;
+  void all_gather(const void* send, void* receive, Counts counts, DType dtype, const CallOptions& = {});
+  Work all_gather_async(const void* send, void* receive, Counts counts, DType dtype, const CallOptions& = {});
+  void all_to_all(const void* send, Counts send_counts, void* receive, Counts receive_counts, DType dtype, const CallOptions& = {});
+  Work all_to_all_async(const void* send, Counts send_counts, void* receive, Counts receive_counts, DType dtype, const CallOptions& = {});
+
+  // Several buffers in one call, each in place, the same counts on all ranks: one check, and small neighbours travel together.
+  void all_reduce_coalesced(std::span<const Region> buffers, DType dtype, ReduceOp op = ReduceOp::kSum, const CallOptions& = {});
+  Work all_reduce_coalesced_async(std::span<const Region> buffers, DType dtype, ReduceOp op = ReduceOp::kSum, const CallOptions& = {});
+  void broadcast_coalesced(std::span<const Region> buffers, DType dtype, int root, const CallOptions& = {});
+  Work broadcast_coalesced_async(std::span<const Region> buffers, DType dtype, int root, const CallOptions& = {});
+
   void barrier(const CallOptions& = {});
   Work barrier_async(const CallOptions& = {});
+
+  // -- messages from rank to rank, apart from the collectives: a receive takes the oldest message of that sender and tag (>= 0)
+  // and must name its type and count, else both ranks get MismatchError. send() returns when the data may be changed: it is
+  // under way, or kept by the receiver, which keeps messages that nobody asked for yet. A call's time counts from its wait.
+  // Waiting for any message moves all of them; between two calls nothing moves.
+  void send(const void* data, std::size_t count, DType dtype, int to, int tag = 0, const CallOptions& = {});
+  Work send_async(const void* data, std::size_t count, DType dtype, int to, int tag = 0, const CallOptions& = {});
+  // Returns the sender: `from`, or with kAnyRank whoever it was (async: *sender, which must live until the Work is done).
+  int recv(void* data, std::size_t count, DType dtype, int from, int tag = 0, const CallOptions& = {});
+  Work recv_async(void* data, std::size_t count, DType dtype, int from, int tag = 0, int* sender = nullptr, const CallOptions& = {});
 
   template <typename T>
   void all_reduce(std::span<T> data, ReduceOp op = ReduceOp::kSum, const CallOptions& call = {}) {
@@ -118,6 +127,9 @@ class ProcessGroup {
 
   // Registered memory, zeroed, see Backend::allocate. Collective.
   Buffer allocate(std::size_t bytes, DeviceKind device = DeviceKind::kCpu);
+
+  // This rank's part ends, as with the destructor; what is called later throws InvalidArgument.
+  void leave();
 
   // Wakes all ranks out of their collectives with PeerLost(reason); see Backend::abort.
   void abort(const std::string& reason);

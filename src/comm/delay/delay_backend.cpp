@@ -1,5 +1,6 @@
 #include "src/comm/delay/delay_backend.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -9,6 +10,7 @@
 #include "lockstep/core/device.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "src/comm/composite.h"
 
 namespace lockstep {
 
@@ -31,6 +33,18 @@ DelayCost delay_cost_from_environment() {
   return cost;
 }
 
+namespace {
+
+// Of this rank's own data, which is the result.
+std::size_t bytes_of(const Operation& operation) {
+  if (operation.signature.kind == OperationKind::kBarrier) return 0;
+  if (operation.signature.kind == OperationKind::kAllToAllV)
+    return std::min(operation.layout->send_counts[0], operation.layout->receive_counts[0]) * size_of(operation.signature.dtype);
+  return operation.bytes();
+}
+
+}  // namespace
+
 // When each operation is over is known when it is issued: nobody has to do anything but wait for the clock.
 class DelayBackend::Wire : public CompletionQueue {
  public:
@@ -40,7 +54,7 @@ class DelayBackend::Wire : public CompletionQueue {
     const std::lock_guard lock(mutex_);
     throw_if_aborted();
     const auto now = Clock::now(), start = std::max(now, free_at_);
-    const std::size_t bytes = operation.signature.kind == OperationKind::kBarrier ? 0 : operation.bytes();
+    const std::size_t bytes = bytes_of(operation);
     free_at_ = start + cost_.of(bytes);
     events_.push_back({operation.signature.kind, operation.signature.purpose_index, bytes, now, start, free_at_});
     ends_.push_back(free_at_);
@@ -108,7 +122,13 @@ DelayBackend::~DelayBackend() = default;
 
 Work DelayBackend::start(const Operation& operation) {
   const std::uint64_t ticket = wire_->issue(operation);
-  if (operation.receive != operation.send && operation.bytes() != 0) std::memcpy(operation.receive, operation.send, operation.bytes());
+  const auto copy = [](const Operation& plain) {
+    if (plain.receive != plain.send && bytes_of(plain) != 0) std::memcpy(plain.receive, plain.send, bytes_of(plain));
+  };
+  if (CompositeCalls::is_composite(operation))
+    CompositeCalls(Place{}).run(operation, copy);
+  else
+    copy(operation);
   return Work(wire_, ticket);
 }
 

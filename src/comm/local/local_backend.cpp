@@ -1,24 +1,64 @@
 #include "src/comm/local/local_backend.h"
 
-#include <atomic>
+#include <fmt/format.h>
+
+#include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <utility>
 
 #include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
+#include "src/comm/composite.h"
+#include "src/comm/ring/point_to_point.h"
 
 namespace lockstep {
 
 namespace {
 
+// There are no peers: only the messages to oneself, which need no channel.
+class NoChannels : public ring::ByteChannels {
+ public:
+  std::size_t write(int, const std::byte*, std::size_t) noexcept override { return 0; }
+  std::size_t read(int, std::byte*, std::size_t) override { return 0; }
+  bool has_gone(int) override { return true; }
+  void wait(const std::vector<bool>&, std::chrono::steady_clock::time_point until) noexcept override {
+    std::unique_lock lock(mutex_);
+    changed_.wait_until(lock, until, [this] { return std::exchange(interrupted_, false); });
+  }
+  void interrupt() noexcept override {
+    const std::lock_guard lock(mutex_);
+    interrupted_ = true;
+    changed_.notify_all();
+  }
+  void throw_if_over(const std::function<std::string()>& doing) override {
+    if (verdict_.stands()) throw_verdict(verdict_.get(), doing());
+  }
+  [[noreturn]] void end(ring::VerdictKind kind, const std::string& text, const std::string& doing) override {
+    verdict_.declare(kind, text);
+    throw_verdict(verdict_.get(), doing);
+  }
+  std::string name_of_rank(int) const override { return "rank 0"; }
+
+  ring::LocalVerdict& verdict() { return verdict_; }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool interrupted_ = false;
+  ring::LocalVerdict verdict_;
+};
+
 class LocalBackend : public Backend {
  public:
+  ~LocalBackend() override { leave(); }
   std::string_view name() const override { return "local"; }
   std::string_view transport() const override { return "none"; }
 
   void run(const Operation& operation) override {
-    throw_if_aborted();
-    if (operation.receive != operation.send && operation.bytes() != 0) std::memcpy(operation.receive, operation.send, operation.bytes());
+    channels_.throw_if_over([&] { return describe(operation.signature, operation.purpose); });
+    if (CompositeCalls::is_composite(operation)) return composite_.run(operation, [](const Operation& plain) { copy(plain); });
+    copy(operation);
   }
 
   Work start(const Operation& operation) override {
@@ -26,33 +66,41 @@ class LocalBackend : public Backend {
     return Work();
   }
 
+  Work send(const Message& message) override { return ring::PointToPoint::send(messages_, message); }
+  Work receive(const Message& message) override { return ring::PointToPoint::receive(messages_, message); }
+
   Buffer allocate(std::size_t bytes) override {
-    throw_if_aborted();
+    channels_.throw_if_over([&] { return fmt::format("allocate ({} bytes)", bytes); });
     Buffer buffer = cpu_device().allocate(bytes);
     if (bytes != 0) std::memset(buffer.data(), 0, bytes);
     return buffer;
   }
 
   void abort(const std::string& reason) override {
-    const std::lock_guard lock(mutex_);
-    if (aborted_.load()) return;
-    reason_ = reason;
-    aborted_.store(true);
+    channels_.verdict().declare(ring::VerdictKind::kPeerLost, "the process group was aborted: " + reason);
+    channels_.interrupt();
   }
 
-  void leave() noexcept override {}
+  void leave() noexcept override { messages_->leave(); }
   TransportCounters counters() const override { return {}; }
 
  private:
-  void throw_if_aborted() {
-    if (!aborted_.load()) return;
-    const std::lock_guard lock(mutex_);
-    throw PeerLost("the process group was aborted: {}", reason_);
+  // The one rank's data is the result.
+  static void copy(const Operation& operation) {
+    std::size_t bytes = operation.bytes();
+    if (operation.signature.kind == OperationKind::kAllToAllV) {
+      const std::size_t sent = operation.layout->send_counts[0], received = operation.layout->receive_counts[0];
+      if (sent != received)
+        throw MismatchError("{}: rank 0 sends {} elements to itself and expects {}", describe(operation.signature, operation.purpose), sent,
+                            received);
+      bytes = sent * size_of(operation.signature.dtype);
+    }
+    if (operation.receive != operation.send && bytes != 0) std::memcpy(operation.receive, operation.send, bytes);
   }
 
-  std::atomic<bool> aborted_{false};
-  std::mutex mutex_;
-  std::string reason_;
+  NoChannels channels_;
+  std::shared_ptr<ring::PointToPoint> messages_ = std::make_shared<ring::PointToPoint>(Place{}, channels_);
+  CompositeCalls composite_{Place{}};
 };
 
 }  // namespace

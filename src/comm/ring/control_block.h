@@ -15,9 +15,10 @@ namespace lockstep::ring {
 
 inline constexpr std::size_t kCacheLine = 64;
 inline constexpr std::size_t kLinePayload = 48;
-inline constexpr std::size_t kSlotBytes = 8192;        // a rank's slot for messages that everybody reads whole
-inline constexpr std::size_t kTileBytes = 512 * 1024;  // a rank's window for memory that is not registered
-inline constexpr int kTiles = 3;                       // filled, being reduced, being read
+inline constexpr std::size_t kSlotBytes = 8192;          // a rank's slot for messages that everybody reads whole
+inline constexpr std::size_t kTileBytes = 512 * 1024;    // a rank's window for memory that is not registered
+inline constexpr std::size_t kChannelBytes = 64 * 1024;  // from one rank to another, for messages
+inline constexpr int kTiles = 3;                         // filled, being reduced, being read
 
 // One rank's part in one round, in one cache line: seeing the round number means having the rest as well.
 struct alignas(kCacheLine) Line {
@@ -38,6 +39,13 @@ struct alignas(2 * kCacheLine) RankBlock {  // two lines: what the prefetcher fe
   Card card;
   std::atomic<std::uint32_t> left;  // said goodbye
   std::atomic<std::int32_t> pid;
+};
+
+// Bytes on their way from one rank to another: a ring with one writer and one reader, who count what passed.
+struct Channel {
+  alignas(kCacheLine) std::atomic<std::uint64_t> written;
+  alignas(kCacheLine) std::atomic<std::uint64_t> read;
+  alignas(kCacheLine) std::byte bytes[kChannelBytes];
 };
 
 enum class VerdictKind : std::uint32_t { kNone, kMismatch, kTimeout, kPeerLost };
@@ -65,7 +73,7 @@ class ControlLayout {
 
   static std::size_t bytes(int ranks) {
     const auto n = static_cast<std::size_t>(ranks);
-    return tiles_at(n) + n * kTiles * kTileBytes;
+    return channels_at(n) + n * n * sizeof(Channel);
   }
 
   int ranks() const { return static_cast<int>(ranks_); }
@@ -78,12 +86,16 @@ class ControlLayout {
   std::byte* tile(int rank, std::uint64_t step) const {
     return base_ + tiles_at(ranks_) + (static_cast<std::size_t>(rank) * kTiles + step % kTiles) * kTileBytes;
   }
+  Channel& channel(int from, int to) const {
+    return reinterpret_cast<Channel*>(base_ + channels_at(ranks_))[static_cast<std::size_t>(from) * ranks_ + static_cast<std::size_t>(to)];
+  }
 
  private:
   static constexpr std::size_t kBlocksAt = 4096;
   static_assert(sizeof(ControlBlock) <= kBlocksAt);
   static std::size_t flat_at(std::size_t ranks) { return kBlocksAt + ranks * sizeof(RankBlock); }
   static std::size_t tiles_at(std::size_t ranks) { return (flat_at(ranks) + ranks * 2 * kSlotBytes + 4095) / 4096 * 4096; }
+  static std::size_t channels_at(std::size_t ranks) { return tiles_at(ranks) + ranks * kTiles * kTileBytes; }
 
   std::byte* base_;
   std::size_t ranks_;

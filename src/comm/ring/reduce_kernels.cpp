@@ -191,7 +191,8 @@ LOCKSTEP_RING_INLINE void reduce_op(const Reduction& job) {
   switch (job.op) {
     case ReduceOp::kAvg:
       if constexpr (!std::is_integral_v<T>) return reduce_shape<T, ReduceOp::kAvg>(job);
-      [[fallthrough]];  // the group refuses averages of integers
+      [[fallthrough]];          // the group refuses averages of integers
+    case ReduceOp::kPremulSum:  // the values come multiplied
     case ReduceOp::kSum:
       return reduce_shape<T, ReduceOp::kSum>(job);
     case ReduceOp::kProduct:

@@ -4,7 +4,9 @@
 
 #include "lockstep/core/error.h"
 #include "src/comm/comm_thread.h"
+#include "src/comm/composite.h"
 #include "src/comm/ring/memfd_fabric.h"
+#include "src/comm/ring/point_to_point.h"
 #include "src/comm/ring/shm_transport.h"
 #include "src/comm/ring/tcp_transport.h"
 #include "src/comm/ring/thread_fabric.h"
@@ -16,9 +18,11 @@ namespace {
 
 class RingBackend : public Backend {
  public:
-  RingBackend(std::unique_ptr<ring::Transport> transport, std::chrono::milliseconds timeout)
+  RingBackend(const Place& place, std::unique_ptr<ring::Transport> transport, std::chrono::milliseconds timeout)
       : transport_(std::move(transport)),
         timeout_(timeout),
+        messages_(std::make_shared<ring::PointToPoint>(place, transport_->channels())),
+        composite_(place),
         thread_(std::make_shared<CommThread>([this](const Operation& operation) { execute(operation); })) {}
   ~RingBackend() override {
     leave();
@@ -32,6 +36,9 @@ class RingBackend : public Backend {
   void run(const Operation& operation) override { thread_->run(operation); }
   Work start(const Operation& operation) override { return CommThread::start(thread_, operation); }
 
+  Work send(const Message& message) override { return ring::PointToPoint::send(messages_, message); }
+  Work receive(const Message& message) override { return ring::PointToPoint::receive(messages_, message); }
+
   Buffer allocate(std::size_t bytes) override {
     Operation operation;
     operation.signature.kind = OperationKind::kAllocate;
@@ -44,19 +51,26 @@ class RingBackend : public Backend {
   }
 
   void abort(const std::string& reason) override { transport_->abort(reason); }
-  void leave() noexcept override { transport_->leave(); }
+  void leave() noexcept override {
+    messages_->leave();
+    transport_->leave();
+  }
   TransportCounters counters() const override { return transport_->counters(); }
 
  private:
   void execute(const Operation& operation) {
     if (operation.signature.kind == OperationKind::kAllocate)
       allocated_ = transport_->allocate(operation);
+    else if (CompositeCalls::is_composite(operation))
+      composite_.run(operation, [this](const Operation& plain) { transport_->execute(plain); });
     else
       transport_->execute(operation);
   }
 
   std::unique_ptr<ring::Transport> transport_;
   std::chrono::milliseconds timeout_;
+  std::shared_ptr<ring::PointToPoint> messages_;  // a Work may outlive the backend; leave() parts it from the transport
+  CompositeCalls composite_;
   std::uint64_t allocations_ = 0;
   Buffer allocated_;
   std::shared_ptr<CommThread> thread_;  // last: it executes on the transport
@@ -84,11 +98,12 @@ std::unique_ptr<ring::Transport> make_transport(const BackendContext& context) {
 }  // namespace
 
 std::unique_ptr<Backend> make_ring_backend(const BackendContext& context) {
-  return make_ring_backend(make_transport(context), context.timeout);
+  return make_ring_backend(context.place, make_transport(context), context.timeout);
 }
 
-std::unique_ptr<Backend> make_ring_backend(std::unique_ptr<ring::Transport> transport, std::chrono::milliseconds timeout) {
-  return std::make_unique<RingBackend>(std::move(transport), timeout);
+std::unique_ptr<Backend> make_ring_backend(const Place& place, std::unique_ptr<ring::Transport> transport,
+                                           std::chrono::milliseconds timeout) {
+  return std::make_unique<RingBackend>(place, std::move(transport), timeout);
 }
 
 }  // namespace lockstep

@@ -13,6 +13,7 @@ namespace lockstep {
 std::unique_ptr<Backend> make_ring_backend(const BackendContext& context);
 
 // Around a transport made by hand: for ranks that are threads.
-std::unique_ptr<Backend> make_ring_backend(std::unique_ptr<ring::Transport> transport, std::chrono::milliseconds timeout);
+std::unique_ptr<Backend> make_ring_backend(const Place& place, std::unique_ptr<ring::Transport> transport,
+                                           std::chrono::milliseconds timeout);
 
 }  // namespace lockstep

@@ -19,6 +19,7 @@ ShmTransport::ShmTransport(const Place& place, std::unique_ptr<LocalFabric> fabr
       layout_(control_->data(), place.world_size),
       verdict_(layout_.control()),
       rounds_(layout_, place.rank, verdict_),
+      channels_(layout_, place.rank, verdict_),
       memory_(std::make_shared<RegisteredMemory>(place.rank)),
       in_(static_cast<std::size_t>(place.world_size)),
       out_(static_cast<std::size_t>(place.world_size)),
@@ -58,6 +59,10 @@ void ShmTransport::execute(const Operation& operation) {
       return reduce_scatter(operation);
     case OperationKind::kAllToAll:
       return all_to_all(operation);
+    case OperationKind::kAllGatherV:
+      return all_gather_v(operation);
+    case OperationKind::kAllToAllV:
+      return all_to_all_v(operation);
     case OperationKind::kAllocate:
       break;
   }

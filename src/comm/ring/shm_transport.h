@@ -27,6 +27,7 @@
 #include "src/comm/ring/life_watch.h"
 #include "src/comm/ring/registered_memory.h"
 #include "src/comm/ring/rounds.h"
+#include "src/comm/ring/shm_channels.h"
 #include "src/comm/ring/transport.h"
 #include "src/comm/ring/tuning.h"
 #include "src/comm/ring/verdict.h"
@@ -42,6 +43,7 @@ class ShmTransport : public Transport {
   std::string_view name() const override { return "shm"; }
   void execute(const Operation& operation) override;
   Buffer allocate(const Operation& operation) override;
+  ByteChannels& channels() override { return channels_; }
   void abort(const std::string& reason) override;
   void leave() noexcept override;
   TransportCounters counters() const override { return {bytes_read_.load(std::memory_order_relaxed), 0}; }
@@ -86,6 +88,8 @@ class ShmTransport : public Transport {
   void gather(const Operation& operation);
   void scatter(const Operation& operation);
   void all_to_all(const Operation& operation);
+  void all_gather_v(const Operation& operation);
+  void all_to_all_v(const Operation& operation);
   void move(const Offer& offer);  // executes pulls_
   void move_small(const Offer& offer);
   void move_by_tiles(const Offer& offer);
@@ -108,6 +112,7 @@ class ShmTransport : public Transport {
   ControlLayout layout_;
   SharedVerdict verdict_;
   Rounds rounds_;
+  ShmChannels channels_;
   std::shared_ptr<RegisteredMemory> memory_;
   std::vector<const std::byte*> in_;    // by rank; kept, so that operations allocate nothing
   std::vector<std::byte*> out_;         // by rank

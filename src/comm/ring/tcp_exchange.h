@@ -22,7 +22,7 @@ struct FrameHeader {
   std::uint32_t kind = kOperation;
   std::uint32_t reserved = 0;
   Signature signature;
-  char purpose[24] = {};  // begins what Purpose::name says
+  char purpose[16] = {};  // begins what Purpose::name says
 };
 static_assert(sizeof(FrameHeader) == 64);
 

@@ -69,8 +69,8 @@ T receive_value(const Fd& socket, Deadline deadline) {
   return value;
 }
 
-TcpPeer connect_to(int peer, const BackendContext& context, Deadline deadline) {
-  const std::string address = context.store->get(fmt::format("tcp/address/{}", peer), context.store_timeout);
+TcpPeer connect_to(int peer, const BackendContext& context, const std::string& mesh, Deadline deadline) {
+  const std::string address = context.store->get(fmt::format("{}/address/{}", mesh, peer), context.store_timeout);
   const int rank = context.place.rank;
   try {
     const std::size_t space = address.rfind(' ');
@@ -141,16 +141,16 @@ void welcome_higher_ranks(const Fd& listener, const BackendContext& context, std
 
 // Every rank connects to the lower ones first and then accepts the higher ones: rank 0 accepts at once, so no two wait
 // for each other.
-std::vector<TcpPeer> connect_mesh(const BackendContext& context) {
+std::vector<TcpPeer> connect_mesh(const BackendContext& context, const std::string& name) {
   const Deadline deadline = Clock::now() + context.store_timeout;
   const int rank = context.place.rank;
   std::vector<TcpPeer> peers(static_cast<std::size_t>(context.place.world_size));
   peers[static_cast<std::size_t>(rank)].pid = getpid();
   if (context.place.world_size == 1) return peers;
   const Fd listener = listen_tcp(context.advertise_address, 0);
-  context.store->set(fmt::format("tcp/address/{}", rank),
+  context.store->set(fmt::format("{}/address/{}", name, rank),
                      fmt::format("{} {}", context.advertise_address, local_endpoint(listener.get()).port));
-  for (int peer = 0; peer < rank; ++peer) peers[static_cast<std::size_t>(peer)] = connect_to(peer, context, deadline);
+  for (int peer = 0; peer < rank; ++peer) peers[static_cast<std::size_t>(peer)] = connect_to(peer, context, name, deadline);
   welcome_higher_ranks(listener, context, peers, deadline);
   return peers;
 }

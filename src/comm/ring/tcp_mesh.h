@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "lockstep/comm/backend.h"
@@ -14,7 +15,8 @@ struct TcpPeer {
   std::int32_t pid = 0;
 };
 
-// Collective. By rank. Throws RendezvousError that names the rank and address, or the ranks that did not come.
-std::vector<TcpPeer> connect_mesh(const BackendContext& context);
+// Collective; `name` tells the meshes of one group apart in the store. By rank. Throws RendezvousError that names the rank and address, or
+// the ranks that did not come.
+std::vector<TcpPeer> connect_mesh(const BackendContext& context, const std::string& name);
 
 }  // namespace lockstep::ring

@@ -1,6 +1,8 @@
 // Collectives over TCP that move data and compute nothing. See tcp_transport.h.
+#include <algorithm>
 #include <cstring>
 
+#include "src/comm/ring/parts.h"
 #include "src/comm/ring/tcp_transport.h"
 
 namespace lockstep::ring {
@@ -83,6 +85,54 @@ void TcpTransport::all_to_all(const Operation& operation) {
     if (peer == place_.rank) continue;
     exchange_.send(peer, part_of(send, peer, bytes), bytes);
     exchange_.receive(peer, part_of(operation.receive, peer, bytes), bytes);
+  }
+  run_exchange();
+}
+
+void TcpTransport::all_gather_v(const Operation& operation) {
+  const std::size_t element = size_of(operation.signature.dtype);
+  const auto& counts = operation.layout->receive_counts;
+  std::vector<std::byte*> parts;
+  auto* at = static_cast<std::byte*>(operation.receive);
+  for (const std::size_t count : counts) parts.push_back(std::exchange(at, at + count * element));
+  const auto bytes_of = [&](int rank) { return counts[static_cast<std::size_t>(rank)] * element; };
+  const std::byte* mine = parts[static_cast<std::size_t>(place_.rank)];
+  keep_own(parts[static_cast<std::size_t>(place_.rank)], operation.send, bytes_of(place_.rank));
+  for (int peer = 0; peer < ranks(); ++peer) {
+    if (peer == place_.rank) continue;
+    exchange_.send(peer, mine, bytes_of(place_.rank));
+    exchange_.receive(peer, parts[static_cast<std::size_t>(peer)], bytes_of(peer));
+  }
+  run_exchange();
+}
+
+// First everybody says what it sends to whom, then the parts travel.
+void TcpTransport::all_to_all_v(const Operation& operation) {
+  const auto n = static_cast<std::size_t>(ranks()), me = static_cast<std::size_t>(place_.rank);
+  const std::size_t element = size_of(operation.signature.dtype), row_bytes = n * sizeof(std::uint64_t);
+  const Layout& layout = *operation.layout;
+  CountMatrix counts(n);
+  std::copy(layout.send_counts.begin(), layout.send_counts.end(), counts.row(me));
+  for (int peer = 0; peer < ranks(); ++peer) {
+    if (peer == place_.rank) continue;
+    exchange_.send(peer, reinterpret_cast<const std::byte*>(counts.row(me)), row_bytes);
+    exchange_.receive(peer, reinterpret_cast<std::byte*>(counts.row(static_cast<std::size_t>(peer))), row_bytes);
+  }
+  run_exchange();
+  const std::string disagreement = counts.disagreement(me, layout.receive_counts);
+  if (!disagreement.empty()) end(VerdictKind::kMismatch, describe(operation.signature, operation.purpose) + ": " + disagreement);
+  auto* to = static_cast<std::byte*>(operation.receive);
+  for (int peer = 0; peer < ranks(); ++peer) {
+    const auto p = static_cast<std::size_t>(peer);
+    const std::byte* from = static_cast<const std::byte*>(operation.send) + counts.before(me, p) * element;
+    const std::size_t received = layout.receive_counts[p] * element;
+    if (p == me) {
+      keep_own(to, from, received);
+    } else {
+      exchange_.send(peer, from, layout.send_counts[p] * element);
+      exchange_.receive(peer, to, received);
+    }
+    to += received;
   }
   run_exchange();
 }

@@ -43,11 +43,20 @@ FrameHeader header_of(const Operation& operation) {
 
 }  // namespace
 
-TcpTransport::TcpTransport(const Place& place, std::shared_ptr<Store> store, std::vector<TcpPeer> peers, ReduceOrder order)
+TcpTransport::TcpTransport(const Place& place, std::shared_ptr<Store> store, std::vector<TcpPeer> peers, std::vector<TcpPeer> message_peers,
+                           ReduceOrder order)
     : place_(place),
       order_(order),
       store_(std::move(store)),
       peers_(std::move(peers)),
+      channels_(place.rank, std::move(message_peers),
+                {.declare = [this](VerdictKind kind, const std::string& text) { declare(kind, text); },
+                 .verdict =
+                     [this](Verdict& verdict) {
+                       if (!verdict_.stands()) return false;
+                       verdict = verdict_.get();
+                       return true;
+                     }}),
       exchange_(place.rank, peers_, events()),
       in_(static_cast<std::size_t>(place.world_size)) {}
 
@@ -86,6 +95,7 @@ void TcpTransport::declare(VerdictKind kind, const std::string& text) {
   verdict_.declare(verdict.kind, verdict.text);
   for (const TcpPeer& peer : peers_)
     if (peer.socket) shutdown(peer.socket.get(), SHUT_RDWR);
+  channels_.hang_up();
   if (place_.rank == 0) outlast_the_others(verdict.kind);
 }
 
@@ -169,6 +179,10 @@ void TcpTransport::execute(const Operation& operation) {
       return reduce_scatter(operation);
     case OperationKind::kAllToAll:
       return all_to_all(operation);
+    case OperationKind::kAllGatherV:
+      return all_gather_v(operation);
+    case OperationKind::kAllToAllV:
+      return all_to_all_v(operation);
     case OperationKind::kAllocate:
       return run_exchange();
   }
@@ -195,7 +209,8 @@ std::string TcpTransport::name_of_rank(int rank) const {
 std::string TcpTransport::obituary(int rank) const { return name_of_rank(rank) + " died: its connection closed without a goodbye"; }
 
 std::unique_ptr<Transport> make_tcp_transport(const BackendContext& context, ReduceOrder order) {
-  return std::make_unique<TcpTransport>(context.place, context.store, connect_mesh(context), order);
+  auto peers = connect_mesh(context, "tcp");
+  return std::make_unique<TcpTransport>(context.place, context.store, std::move(peers), connect_mesh(context, "tcp-messages"), order);
 }
 
 }  // namespace lockstep::ring

@@ -17,6 +17,7 @@
 #include "lockstep/comm/backend.h"
 #include "lockstep/core/place.h"
 #include "src/comm/ring/reduce_kernels.h"
+#include "src/comm/ring/tcp_channels.h"
 #include "src/comm/ring/tcp_exchange.h"
 #include "src/comm/ring/tcp_mesh.h"
 #include "src/comm/ring/transport.h"
@@ -26,15 +27,18 @@ namespace lockstep::ring {
 
 class TcpTransport : public Transport {
  public:
-  TcpTransport(const Place& place, std::shared_ptr<Store> store, std::vector<TcpPeer> peers, ReduceOrder order);
+  // Two connections to every peer: for collectives and for messages.
+  TcpTransport(const Place& place, std::shared_ptr<Store> store, std::vector<TcpPeer> peers, std::vector<TcpPeer> message_peers,
+               ReduceOrder order);
   ~TcpTransport() override;
 
   std::string_view name() const override { return "tcp"; }
   void execute(const Operation& operation) override;
   Buffer allocate(const Operation& operation) override;
+  ByteChannels& channels() override { return channels_; }
   void abort(const std::string& reason) override;
   void leave() noexcept override;
-  TransportCounters counters() const override { return {0, bytes_sent_.load(std::memory_order_relaxed)}; }
+  TransportCounters counters() const override { return {0, bytes_sent_.load(std::memory_order_relaxed) + channels_.bytes_sent()}; }
 
  private:
   void all_reduce(const Operation& operation);
@@ -49,6 +53,8 @@ class TcpTransport : public Transport {
   void gather(const Operation& operation);
   void scatter(const Operation& operation);
   void all_to_all(const Operation& operation);
+  void all_gather_v(const Operation& operation);
+  void all_to_all_v(const Operation& operation);
 
   void run_exchange();
   TcpExchange::Events events();
@@ -68,6 +74,7 @@ class TcpTransport : public Transport {
   std::shared_ptr<Store> store_;
   std::vector<TcpPeer> peers_;
   LocalVerdict verdict_;
+  TcpChannels channels_;
   TcpExchange exchange_;
   const Operation* operation_ = nullptr;
   std::chrono::steady_clock::time_point started_{};

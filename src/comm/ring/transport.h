@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "lockstep/comm/backend.h"
+#include "src/comm/ring/byte_channels.h"
 
 namespace lockstep::ring {
 
@@ -15,10 +16,12 @@ class Transport {
   virtual ~Transport() = default;
 
   virtual std::string_view name() const = 0;
-  // Runs a barrier, broadcast, all_reduce or all_gather to its end, or throws.
+  // Runs a collective to its end, or throws.
   virtual void execute(const Operation& operation) = 0;
   // The operation's count is the number of bytes. See Backend::allocate.
   virtual Buffer allocate(const Operation& operation) = 0;
+  // On which messages travel, beside the collectives.
+  virtual ByteChannels& channels() = 0;
   virtual void abort(const std::string& reason) = 0;
   virtual void leave() noexcept = 0;
   virtual TransportCounters counters() const = 0;

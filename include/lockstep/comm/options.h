@@ -1,0 +1,28 @@
+// What a process group and its calls may be told.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "lockstep/comm/operation.h"
+#include "lockstep/core/device.h"
+
+namespace lockstep {
+
+struct ProcessGroupOptions {
+  std::string backend = {};    // "": LOCKSTEP_BACKEND, else "ring"
+  std::string transport = {};  // "": LOCKSTEP_TRANSPORT, else "auto": shared memory when handing over a memfd works, else TCP
+  std::optional<std::chrono::milliseconds> timeout = {};        // a collective's deadline; LOCKSTEP_TIMEOUT_S, else 5 min
+  std::optional<std::chrono::milliseconds> store_timeout = {};  // the rendezvous'; LOCKSTEP_STORE_TIMEOUT_S, else 60 s
+};
+
+// What a single call may say beyond its data.
+struct CallOptions {
+  Purpose purpose = {};
+  std::chrono::milliseconds timeout{0};  // 0: the group's
+  DeviceKind device = DeviceKind::kCpu;  // where the pointers live: chooses the backend
+  double factor = 1;                     // ReduceOp::kPremulSum: what this rank's values are multiplied with
+};
+
+}  // namespace lockstep

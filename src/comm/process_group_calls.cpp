@@ -1,0 +1,253 @@
+// The calls of a process group: each is described, checked, numbered and handed to the backend.
+#include <algorithm>
+#include <exception>
+#include <numeric>
+
+#include "lockstep/core/error.h"
+#include "src/comm/call_checks.h"
+#include "src/comm/process_group_impl.h"
+
+namespace lockstep {
+
+namespace {
+
+std::uint32_t hash_of_name(const char* name) {
+  if (name == nullptr) return 0;
+  std::uint32_t hash = 2166136261u;  // FNV-1a
+  for (; *name != '\0'; ++name) hash = (hash ^ static_cast<unsigned char>(*name)) * 16777619u;
+  return hash;
+}
+
+// Counts are copied: the caller's may go before the Work is done.
+CallData gathered(const void* send, void* receive, ProcessGroup::Counts counts, DType dtype) {
+  auto layout = std::make_shared<Layout>();
+  layout->receive_counts.assign(counts.begin(), counts.end());
+  const std::size_t all = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+  return {send, receive, all, dtype, ReduceOp::kSum, -1, std::move(layout)};
+}
+
+CallData exchanged(const void* send, ProcessGroup::Counts send_counts, void* receive, ProcessGroup::Counts receive_counts, DType dtype) {
+  auto layout = std::make_shared<Layout>();
+  layout->send_counts.assign(send_counts.begin(), send_counts.end());
+  layout->receive_counts.assign(receive_counts.begin(), receive_counts.end());
+  return {send, receive, 0, dtype, ReduceOp::kSum, -1, std::move(layout)};
+}
+
+CallData coalesced(std::span<const Region> buffers, DType dtype, ReduceOp op, int root) {
+  auto layout = std::make_shared<Layout>();
+  layout->regions.assign(buffers.begin(), buffers.end());
+  std::size_t all = 0;
+  for (const Region& buffer : buffers) all += buffer.count;
+  return {nullptr, nullptr, all, dtype, op, root, std::move(layout)};
+}
+
+// Texts lie in host memory, whatever device the caller's other data is on.
+CallOptions for_host_memory(CallOptions call) {
+  call.device = DeviceKind::kCpu;
+  return call;
+}
+
+}  // namespace
+
+ProcessGroup::Impl::Impl(const Place& place, std::unique_ptr<Backend> cpu_backend, std::chrono::milliseconds timeout)
+    : place(place), timeout(timeout) {
+  backends[static_cast<std::size_t>(DeviceKind::kCpu)] = std::move(cpu_backend);
+}
+
+Backend& ProcessGroup::Impl::backend(DeviceKind device) const {
+  const auto& found = backends[static_cast<std::size_t>(device)];
+  if (!found) throw InvalidArgument("process group: this group has no backend for {} memory", device == DeviceKind::kCpu ? "cpu" : "cuda");
+  return *found;
+}
+
+Operation ProcessGroup::Impl::number(OperationKind kind, const CallData& data, const CallOptions& call) {
+  if (has_left) throw InvalidArgument("{}: this rank has left the group", name_of(kind));
+  Operation operation;
+  Signature& signature = operation.signature;
+  signature.count = data.count;
+  signature.layout = data.layout ? hash_of(*data.layout) : 0;
+  signature.kind = kind;
+  signature.dtype = data.dtype;
+  signature.op = data.op;
+  signature.root = data.root;
+  signature.purpose_index = call.purpose.index;
+  signature.purpose_hash = hash_of_name(call.purpose.name);
+  operation.send = data.send;
+  operation.receive = data.receive;
+  operation.layout = data.layout;
+  operation.factor = call.factor;
+  operation.purpose = call.purpose;
+  operation.timeout = call.timeout.count() > 0 ? call.timeout : timeout;
+  check_call(operation, place);
+  signature.sequence = ++sequence;
+  return operation;
+}
+
+Work ProcessGroup::Impl::send(Message message, const CallOptions& call) {
+  if (has_left) throw InvalidArgument("{}: this rank has left the group", describe_send(message));
+  message.timeout = call.timeout.count() > 0 ? call.timeout : timeout;
+  check_message(message, false, place);
+  return backend(call.device).send(message);
+}
+
+Work ProcessGroup::Impl::receive(Message message, const CallOptions& call) {
+  if (has_left) throw InvalidArgument("{}: this rank has left the group", describe_receive(message));
+  message.timeout = call.timeout.count() > 0 ? call.timeout : timeout;
+  check_message(message, true, place);
+  return backend(call.device).receive(message);
+}
+
+void ProcessGroup::Impl::leave() noexcept {
+  has_left = true;
+  for (const auto& each : backends)
+    if (each) each->leave();
+}
+
+void ProcessGroup::all_reduce(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op, const CallOptions& call) {
+  impl_->run(OperationKind::kAllReduce, {send, receive, count, dtype, op}, call);
+}
+
+Work ProcessGroup::all_reduce_async(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op, const CallOptions& call) {
+  return impl_->start(OperationKind::kAllReduce, {send, receive, count, dtype, op}, call);
+}
+
+void ProcessGroup::reduce(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op, int root, const CallOptions& call) {
+  impl_->run(OperationKind::kReduce, {send, receive, count, dtype, op, root}, call);
+}
+
+Work ProcessGroup::reduce_async(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op, int root,
+                                const CallOptions& call) {
+  return impl_->start(OperationKind::kReduce, {send, receive, count, dtype, op, root}, call);
+}
+
+void ProcessGroup::broadcast(void* data, std::size_t count, DType dtype, int root, const CallOptions& call) {
+  impl_->run(OperationKind::kBroadcast, {data, data, count, dtype, ReduceOp::kSum, root}, call);
+}
+
+Work ProcessGroup::broadcast_async(void* data, std::size_t count, DType dtype, int root, const CallOptions& call) {
+  return impl_->start(OperationKind::kBroadcast, {data, data, count, dtype, ReduceOp::kSum, root}, call);
+}
+
+void ProcessGroup::all_gather(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& call) {
+  impl_->run(OperationKind::kAllGather, {send, receive, count, dtype}, call);
+}
+
+Work ProcessGroup::all_gather_async(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& call) {
+  return impl_->start(OperationKind::kAllGather, {send, receive, count, dtype}, call);
+}
+
+void ProcessGroup::gather(const void* send, void* receive, std::size_t count, DType dtype, int root, const CallOptions& call) {
+  impl_->run(OperationKind::kGather, {send, receive, count, dtype, ReduceOp::kSum, root}, call);
+}
+
+Work ProcessGroup::gather_async(const void* send, void* receive, std::size_t count, DType dtype, int root, const CallOptions& call) {
+  return impl_->start(OperationKind::kGather, {send, receive, count, dtype, ReduceOp::kSum, root}, call);
+}
+
+void ProcessGroup::scatter(const void* send, void* receive, std::size_t count, DType dtype, int root, const CallOptions& call) {
+  impl_->run(OperationKind::kScatter, {send, receive, count, dtype, ReduceOp::kSum, root}, call);
+}
+
+Work ProcessGroup::scatter_async(const void* send, void* receive, std::size_t count, DType dtype, int root, const CallOptions& call) {
+  return impl_->start(OperationKind::kScatter, {send, receive, count, dtype, ReduceOp::kSum, root}, call);
+}
+
+void ProcessGroup::reduce_scatter(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op, const CallOptions& call) {
+  impl_->run(OperationKind::kReduceScatter, {send, receive, count, dtype, op}, call);
+}
+
+Work ProcessGroup::reduce_scatter_async(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op,
+                                        const CallOptions& call) {
+  return impl_->start(OperationKind::kReduceScatter, {send, receive, count, dtype, op}, call);
+}
+
+void ProcessGroup::all_to_all(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& call) {
+  impl_->run(OperationKind::kAllToAll, {send, receive, count, dtype}, call);
+}
+
+Work ProcessGroup::all_to_all_async(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& call) {
+  return impl_->start(OperationKind::kAllToAll, {send, receive, count, dtype}, call);
+}
+
+void ProcessGroup::barrier(const CallOptions& call) { impl_->run(OperationKind::kBarrier, {}, call); }
+
+Work ProcessGroup::barrier_async(const CallOptions& call) { return impl_->start(OperationKind::kBarrier, {}, call); }
+
+void ProcessGroup::all_gather(const void* send, void* receive, Counts counts, DType dtype, const CallOptions& call) {
+  impl_->run(OperationKind::kAllGatherV, gathered(send, receive, counts, dtype), call);
+}
+
+Work ProcessGroup::all_gather_async(const void* send, void* receive, Counts counts, DType dtype, const CallOptions& call) {
+  return impl_->start(OperationKind::kAllGatherV, gathered(send, receive, counts, dtype), call);
+}
+
+void ProcessGroup::all_to_all(const void* send, Counts send_counts, void* receive, Counts receive_counts, DType dtype,
+                              const CallOptions& call) {
+  impl_->run(OperationKind::kAllToAllV, exchanged(send, send_counts, receive, receive_counts, dtype), call);
+}
+
+Work ProcessGroup::all_to_all_async(const void* send, Counts send_counts, void* receive, Counts receive_counts, DType dtype,
+                                    const CallOptions& call) {
+  return impl_->start(OperationKind::kAllToAllV, exchanged(send, send_counts, receive, receive_counts, dtype), call);
+}
+
+void ProcessGroup::all_reduce_coalesced(std::span<const Region> buffers, DType dtype, ReduceOp op, const CallOptions& call) {
+  impl_->run(OperationKind::kAllReduce, coalesced(buffers, dtype, op, -1), call);
+}
+
+Work ProcessGroup::all_reduce_coalesced_async(std::span<const Region> buffers, DType dtype, ReduceOp op, const CallOptions& call) {
+  return impl_->start(OperationKind::kAllReduce, coalesced(buffers, dtype, op, -1), call);
+}
+
+void ProcessGroup::broadcast_coalesced(std::span<const Region> buffers, DType dtype, int root, const CallOptions& call) {
+  impl_->run(OperationKind::kBroadcast, coalesced(buffers, dtype, ReduceOp::kSum, root), call);
+}
+
+Work ProcessGroup::broadcast_coalesced_async(std::span<const Region> buffers, DType dtype, int root, const CallOptions& call) {
+  return impl_->start(OperationKind::kBroadcast, coalesced(buffers, dtype, ReduceOp::kSum, root), call);
+}
+
+void ProcessGroup::send(const void* data, std::size_t count, DType dtype, int to, int tag, const CallOptions& call) {
+  send_async(data, count, dtype, to, tag, call).wait();
+}
+
+Work ProcessGroup::send_async(const void* data, std::size_t count, DType dtype, int to, int tag, const CallOptions& call) {
+  return impl_->send({const_cast<void*>(data), count, dtype, to, tag}, call);
+}
+
+int ProcessGroup::recv(void* data, std::size_t count, DType dtype, int from, int tag, const CallOptions& call) {
+  int sender = from;
+  recv_async(data, count, dtype, from, tag, &sender, call).wait();
+  return sender;
+}
+
+Work ProcessGroup::recv_async(void* data, std::size_t count, DType dtype, int from, int tag, int* sender, const CallOptions& call) {
+  return impl_->receive({data, count, dtype, from, tag, sender}, call);
+}
+
+std::string ProcessGroup::broadcast_text(std::string_view text, int root, const CallOptions& options) {
+  const CallOptions call = for_host_memory(options);
+  auto bytes = static_cast<std::int64_t>(text.size());
+  broadcast(&bytes, 1, DType::kInt64, root, call);
+  std::string result(rank() == root ? text : std::string_view());
+  result.resize(static_cast<std::size_t>(bytes));
+  broadcast(result.data(), result.size(), DType::kUInt8, root, call);
+  return result;
+}
+
+std::vector<std::string> ProcessGroup::all_gather_text(std::string_view text, const CallOptions& options) {
+  const CallOptions call = for_host_memory(options);
+  const auto ranks = static_cast<std::size_t>(world_size());
+  const auto mine = static_cast<std::int64_t>(text.size());
+  std::vector<std::int64_t> lengths(ranks);
+  all_gather(&mine, lengths.data(), 1, DType::kInt64, call);
+  const auto longest = static_cast<std::size_t>(*std::max_element(lengths.begin(), lengths.end()));
+  std::string padded(text), all(ranks * longest, '\0');
+  padded.resize(longest);
+  all_gather(padded.data(), all.data(), longest, DType::kUInt8, call);
+  std::vector<std::string> texts;
+  for (std::size_t r = 0; r < ranks; ++r) texts.push_back(all.substr(r * longest, static_cast<std::size_t>(lengths[r])));
+  return texts;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,39 @@
+// A stream of bytes to and from every peer, on which messages travel.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "src/comm/ring/verdict.h"
+
+namespace lockstep::ring {
+
+// read() and write() are called by one thread at a time, the rest from any.
+class ByteChannels {
+ public:
+  virtual ~ByteChannels() = default;
+
+  // As much as goes at once, perhaps nothing: returns how many bytes. A peer that can no longer be written to takes nothing;
+  // reading tells why.
+  virtual std::size_t write(int peer, const std::byte* data, std::size_t bytes) noexcept = 0;
+  virtual std::size_t read(int peer, std::byte* data, std::size_t bytes) = 0;
+  // The peer has gone, so that what is not here already will not come: ask before a last read().
+  virtual bool has_gone(int peer) = 0;
+  virtual void close(int) {}  // nothing more will be read from the peer
+
+  // Returns when a read, or a write to one of the peers in `writing`, may move something, when interrupted, or at `until`;
+  // also for no reason.
+  virtual void wait(const std::vector<bool>& writing, std::chrono::steady_clock::time_point until) noexcept = 0;
+  virtual void interrupt() noexcept = 0;
+
+  // Throws the verdict on the group, if there is one; what `doing` returns begins the text.
+  virtual void throw_if_over(const std::function<std::string()>& doing) = 0;
+  // The group is over, on all ranks, for this reason or an earlier one: throws it.
+  [[noreturn]] virtual void end(VerdictKind kind, const std::string& text, const std::string& doing) = 0;
+  virtual std::string name_of_rank(int rank) const = 0;
+};
+
+}  // namespace lockstep::ring

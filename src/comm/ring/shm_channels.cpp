@@ -1,0 +1,99 @@
+#include "src/comm/ring/shm_channels.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "src/comm/ring/futex.h"
+
+namespace lockstep::ring {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kYieldFor = std::chrono::milliseconds(1);
+constexpr auto kLongestSleep = std::chrono::milliseconds(50);  // a goodbye that came a moment before the sleep is seen then
+
+}  // namespace
+
+// The counts and `sleepers` are sequentially consistent: either a sleeper sees what moved, or the mover sees the sleeper.
+void ShmChannels::wake_peers() {
+  if (layout_.control().sleepers.load() != 0) verdict_.ring_bell();
+}
+
+std::size_t ShmChannels::write(int peer, const std::byte* data, std::size_t bytes) noexcept {
+  Channel& channel = layout_.channel(rank_, peer);
+  const std::uint64_t written = channel.written.load(std::memory_order_relaxed);
+  const std::uint64_t room = kChannelBytes - (written - channel.read.load());
+  const std::size_t count = std::min<std::size_t>(bytes, room), at = written % kChannelBytes;
+  if (count == 0) return 0;
+  const std::size_t first = std::min(count, kChannelBytes - at);
+  std::memcpy(channel.bytes + at, data, first);
+  std::memcpy(channel.bytes, data + first, count - first);
+  channel.written.store(written + count);
+  wake_peers();
+  return count;
+}
+
+std::size_t ShmChannels::read(int peer, std::byte* data, std::size_t bytes) {
+  Channel& channel = layout_.channel(peer, rank_);
+  const std::uint64_t read = channel.read.load(std::memory_order_relaxed);
+  const std::size_t count = std::min<std::size_t>(bytes, channel.written.load() - read), at = read % kChannelBytes;
+  if (count == 0) return 0;
+  const std::size_t first = std::min(count, kChannelBytes - at);
+  std::memcpy(data, channel.bytes + at, first);
+  std::memcpy(data + first, channel.bytes, count - first);
+  channel.read.store(read + count);
+  wake_peers();
+  return count;
+}
+
+bool ShmChannels::can_move(const std::vector<bool>& writing) const {
+  for (int peer = 0; peer < layout_.ranks(); ++peer) {
+    if (peer == rank_) continue;
+    const Channel& in = layout_.channel(peer, rank_);
+    if (in.written.load() != in.read.load()) return true;
+    const Channel& out = layout_.channel(rank_, peer);
+    if (writing[static_cast<std::size_t>(peer)] && out.written.load() - out.read.load() < kChannelBytes) return true;
+  }
+  return verdict_.stands();
+}
+
+// As in rounds.cpp, without the pauses: moving bytes has taken longer than they would.
+void ShmChannels::wait(const std::vector<bool>& writing, Clock::time_point until) noexcept {
+  const auto woken = [&] { return can_move(writing) || interrupted_.exchange(false); };
+  const auto yield_until = std::min(until, Clock::now() + kYieldFor);
+  do {
+    if (woken()) return;
+    sched_yield();
+  } while (Clock::now() < yield_until);
+  ControlBlock& control = layout_.control();
+  control.sleepers.fetch_add(1);
+  const std::uint32_t seen = control.bell.load();
+  if (!woken()) {
+    const auto rest = std::chrono::duration_cast<std::chrono::nanoseconds>(until - Clock::now());
+    futex_wait(control.bell, seen, std::clamp<std::chrono::nanoseconds>(rest, std::chrono::microseconds(1), kLongestSleep));
+  }
+  control.sleepers.fetch_sub(1);
+}
+
+void ShmChannels::interrupt() noexcept {
+  interrupted_.store(true);
+  verdict_.ring_bell();
+}
+
+void ShmChannels::throw_if_over(const std::function<std::string()>& doing) {
+  if (verdict_.stands()) throw_verdict(verdict_.get(), doing());
+}
+
+void ShmChannels::end(VerdictKind kind, const std::string& text, const std::string& doing) {
+  verdict_.declare(kind, text);
+  throw_verdict(verdict_.get(), doing);
+}
+
+std::string ShmChannels::name_of_rank(int rank) const { return fmt::format("rank {} (pid {})", rank, layout_.block(rank).pid.load()); }
+
+}  // namespace lockstep::ring

@@ -1,0 +1,34 @@
+// Messages through shared memory: a ring of bytes from every rank to every other.
+#pragma once
+
+#include <atomic>
+
+#include "src/comm/ring/byte_channels.h"
+#include "src/comm/ring/control_block.h"
+
+namespace lockstep::ring {
+
+class ShmChannels : public ByteChannels {
+ public:
+  ShmChannels(const ControlLayout& layout, int rank, SharedVerdict& verdict) : layout_(layout), rank_(rank), verdict_(verdict) {}
+
+  std::size_t write(int peer, const std::byte* data, std::size_t bytes) noexcept override;
+  std::size_t read(int peer, std::byte* data, std::size_t bytes) override;
+  bool has_gone(int peer) override { return layout_.block(peer).left.load() != 0; }
+  void wait(const std::vector<bool>& writing, std::chrono::steady_clock::time_point until) noexcept override;
+  void interrupt() noexcept override;
+  void throw_if_over(const std::function<std::string()>& doing) override;
+  [[noreturn]] void end(VerdictKind kind, const std::string& text, const std::string& doing) override;
+  std::string name_of_rank(int rank) const override;
+
+ private:
+  bool can_move(const std::vector<bool>& writing) const;
+  void wake_peers();
+
+  ControlLayout layout_;
+  int rank_;
+  SharedVerdict& verdict_;
+  std::atomic<bool> interrupted_{false};
+};
+
+}  // namespace lockstep::ring

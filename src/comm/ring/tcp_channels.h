@@ -1,0 +1,53 @@
+// Messages over TCP: a connection to every peer, beside the one on which the collectives travel.
+#pragma once
+
+#include <poll.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "src/comm/ring/byte_channels.h"
+#include "src/comm/ring/tcp_mesh.h"
+
+namespace lockstep::ring {
+
+class TcpChannels : public ByteChannels {
+ public:
+  // Who decides that the group is over, with whom, and what is said then.
+  struct Judge {
+    std::function<void(VerdictKind, const std::string& text)> declare;
+    std::function<bool(Verdict& verdict)> verdict;  // false: none
+  };
+  TcpChannels(int rank, std::vector<TcpPeer> peers, Judge judge);
+  ~TcpChannels() override;
+
+  std::size_t write(int peer, const std::byte* data, std::size_t bytes) noexcept override;
+  std::size_t read(int peer, std::byte* data, std::size_t bytes) override;
+  bool has_gone(int peer) override { return closed_[static_cast<std::size_t>(peer)]; }
+  void close(int peer) override { closed_[static_cast<std::size_t>(peer)] = true; }
+  void wait(const std::vector<bool>& writing, std::chrono::steady_clock::time_point until) noexcept override;
+  void interrupt() noexcept override;
+  void throw_if_over(const std::function<std::string()>& doing) override;
+  [[noreturn]] void end(VerdictKind kind, const std::string& text, const std::string& doing) override;
+  std::string name_of_rank(int rank) const override;
+
+  // From any thread: all waiting ends, here and at the peers.
+  void hang_up() noexcept;
+  std::uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
+
+ private:
+  int socket_of(int peer) const { return peers_[static_cast<std::size_t>(peer)].socket.get(); }
+
+  int rank_;
+  std::vector<TcpPeer> peers_;
+  Judge judge_;
+  std::vector<std::atomic<bool>> closed_;  // by peer: said goodbye
+  std::vector<pollfd> polls_;
+  Fd interrupt_;
+  std::atomic<std::uint64_t> bytes_sent_{0};
+};
+
+}  // namespace lockstep::ring

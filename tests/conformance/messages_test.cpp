@@ -1,0 +1,248 @@
+// send and recv on every wire: tags, any sender, order, sizes beyond all buffers, and how waiting ends.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <numeric>
+
+#include "tests/conformance/ranks.h"
+
+namespace lockstep::testing {
+namespace {
+
+struct Case {
+  Wire wire;
+  int ranks;
+};
+
+class Messages : public ::testing::TestWithParam<Case> {
+ protected:
+  GroupSpec spec() const { return {.wire = GetParam().wire, .ranks = GetParam().ranks}; }
+};
+
+class LostMessages : public Messages {};  // needs a peer
+
+Message message(void* data, std::size_t count, DType dtype, int peer, int tag, milliseconds timeout = std::chrono::seconds(20)) {
+  return {data, count, dtype, peer, tag, nullptr, timeout};
+}
+void send(Rank& rank, const void* data, std::size_t count, int to, int tag = 0) {
+  rank.backend().send(message(const_cast<void*>(data), count, DType::kInt32, to, tag)).wait();
+}
+int receive(Rank& rank, void* data, std::size_t count, int from, int tag = 0, milliseconds timeout = std::chrono::seconds(20)) {
+  int sender = -7;
+  Message wanted = message(data, count, DType::kInt32, from, tag, timeout);
+  wanted.sender = &sender;
+  rank.backend().receive(wanted).wait();
+  return sender;
+}
+
+std::vector<std::int32_t> numbers(std::size_t count, int seed) {
+  std::vector<std::int32_t> values(count);
+  for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<std::int32_t>(i * 2654435761u) + seed;
+  return values;
+}
+
+TEST_P(Messages, GoAroundInARingInEverySize) {
+  run_threads(spec(), [](Rank& rank) {
+    const int to = (rank.rank() + 1) % rank.ranks(), from = (rank.rank() + rank.ranks() - 1) % rank.ranks();
+    for (const std::size_t count : {0, 1, 100, 16384, 16385, 100003, 1000003}) {
+      const auto sent = numbers(count, rank.rank());
+      std::vector<std::int32_t> got(count);
+      const Work out = rank.backend().send(message(const_cast<std::int32_t*>(sent.data()), count, DType::kInt32, to, 5));
+      EXPECT_EQ(receive(rank, got.data(), count, from, 5), from);
+      out.wait();
+      EXPECT_EQ(got, numbers(count, from)) << count;
+    }
+  });
+}
+
+// Messages that nobody asked for yet make room for those behind them, whatever their size.
+TEST_P(Messages, AreFoundByTagInAnyOrder) {
+  run_threads(spec(), [](Rank& rank) {
+    constexpr std::size_t kCount = 40000;  // more than a channel holds
+    constexpr int kTags = 6;
+    if (rank.rank() == 0) {
+      for (int to = 1; to < rank.ranks(); ++to)
+        for (int tag = 0; tag < kTags; ++tag) send(rank, numbers(kCount, tag * 10 + to).data(), kCount, to, tag);
+    } else {
+      std::vector<std::int32_t> got(kCount);
+      for (int tag = kTags - 1; tag >= 0; --tag) {
+        EXPECT_EQ(receive(rank, got.data(), kCount, 0, tag), 0);
+        EXPECT_EQ(got, numbers(kCount, tag * 10 + rank.rank())) << tag;
+      }
+    }
+  });
+}
+
+TEST_P(Messages, OfOneTagStayInOrder) {
+  run_threads(spec(), [](Rank& rank) {
+    constexpr int kMessages = 300;
+    const int to = (rank.rank() + 1) % rank.ranks(), from = (rank.rank() + rank.ranks() - 1) % rank.ranks();
+    std::array<std::int32_t, kMessages> sent{}, got{};
+    std::iota(sent.begin(), sent.end(), rank.rank() * 1000);
+    std::vector<Work> works;
+    for (std::size_t i = 0; i < kMessages; ++i) {
+      works.push_back(rank.backend().receive(message(&got[i], 1, DType::kInt32, from, 1)));
+      works.push_back(rank.backend().send(message(&sent[i], 1, DType::kInt32, to, 1)));
+    }
+    for (const Work& work : works) work.wait();
+    for (const Work& work : works) EXPECT_TRUE(work.done());
+    for (int i = 0; i < kMessages; ++i) ASSERT_EQ(got[static_cast<std::size_t>(i)], from * 1000 + i);
+  });
+}
+
+TEST_P(Messages, FromAnyRankTellTheSender) {
+  run_threads(spec(), [](Rank& rank) {
+    constexpr int kRounds = 20;
+    if (rank.rank() != 0) {
+      for (std::int32_t round = 0; round < kRounds; ++round) send(rank, &round, 1, 0, 9);
+      return;
+    }
+    std::vector<int> next(static_cast<std::size_t>(rank.ranks()));
+    for (int i = 0; i < kRounds * (rank.ranks() - 1); ++i) {
+      std::int32_t got = -1;
+      const int sender = receive(rank, &got, 1, kAnyRank, 9);
+      ASSERT_GT(sender, 0);
+      ASSERT_EQ(got, next[static_cast<std::size_t>(sender)]++) << "of rank " << sender;
+    }
+  });
+}
+
+TEST_P(Messages, ToOneself) {
+  run_threads(spec(), [](Rank& rank) {
+    const auto sent = numbers(70000, rank.rank());
+    std::vector<std::int32_t> got(sent.size());
+    send(rank, sent.data(), sent.size(), rank.rank(), 3);
+    EXPECT_EQ(receive(rank, got.data(), got.size(), rank.rank(), 3), rank.rank());
+    EXPECT_EQ(got, sent);
+    std::int32_t late = 0, one = 1;
+    const Work work = rank.backend().receive(message(&late, 1, DType::kInt32, rank.rank(), 4));
+    EXPECT_FALSE(work.done());
+    send(rank, &one, 1, rank.rank(), 4);
+    EXPECT_TRUE(work.done());
+    EXPECT_EQ(late, 1);
+  });
+}
+
+// Collectives on the communication thread and messages do not wait for each other.
+TEST_P(Messages, PassBesideCollectives) {
+  run_threads(spec(), [](Rank& rank) {
+    if (rank.ranks() == 1) return;
+    std::vector<float> data(200000, 1.0f);
+    const Work collective = rank.backend().start(rank.reduction(data.data(), data.size(), DType::kFloat32, ReduceOp::kSum));
+    const int to = (rank.rank() + 1) % rank.ranks(), from = (rank.rank() + rank.ranks() - 1) % rank.ranks();
+    const auto sent = numbers(50000, rank.rank());
+    std::vector<std::int32_t> got(sent.size());
+    const Work out = rank.backend().send(message(const_cast<std::int32_t*>(sent.data()), sent.size(), DType::kInt32, to, 0));
+    receive(rank, got.data(), got.size(), from);
+    out.wait();
+    collective.wait();
+    EXPECT_EQ(got, numbers(50000, from));
+    EXPECT_EQ(data[199999], static_cast<float>(rank.ranks()));
+  });
+}
+
+// Two threads wait, each for its own: whoever moves the bytes, both hear of it.
+TEST_P(Messages, MayBeWaitedForByTwoThreads) {
+  run_threads(spec(), [](Rank& rank) {
+    if (rank.ranks() == 1) return;
+    const int peer = rank.rank() ^ 1;
+    if (peer < rank.ranks())
+      for (int round = 0; round < 50; ++round) {
+        std::int32_t first = 0, second = 0, mine = rank.rank() * 100 + round;
+        const Work a = rank.backend().receive(message(&first, 1, DType::kInt32, peer, 1));
+        const Work b = rank.backend().receive(message(&second, 1, DType::kInt32, peer, 2));
+        std::thread other([&] { a.wait(); });
+        send(rank, &mine, 1, peer, 2);
+        b.wait();
+        send(rank, &mine, 1, peer, 1);
+        other.join();
+        EXPECT_EQ(first, peer * 100 + round);
+        EXPECT_EQ(second, peer * 100 + round);
+      }
+    rank.barrier();
+  });
+}
+
+TEST_P(LostMessages, ThatDisagreeEndTheGroup) {
+  const auto outcomes = outcomes_of_threads(spec(), [](Rank& rank) {
+    std::int32_t values[8] = {};
+    if (rank.rank() == 0) send(rank, values, 7, 1, 2);
+    if (rank.rank() == 1) receive(rank, values, 8, 0, 2);
+    rank.barrier();
+  });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.kind, "mismatch") << outcome.text;
+    EXPECT_NE(outcome.text.find("rank 0 sent int32 x 7 with tag 2 to rank 1, which receives int32 x 8"), std::string::npos) << outcome.text;
+  }
+}
+
+TEST_P(LostMessages, ThatDoNotComeEndAtTheDeadline) {
+  const auto outcomes = outcomes_of_threads(spec(), [](Rank& rank) {
+    std::int32_t value = 0;
+    if (rank.rank() == 0) receive(rank, &value, 1, 1, 2, milliseconds(200));
+    rank.barrier();
+  });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.kind, "timeout") << outcome.text;
+    EXPECT_NE(outcome.text.find("recv from rank 1 (tag 2, int32 x 1)"), std::string::npos) << outcome.text;
+  }
+}
+
+TEST_P(LostMessages, FromARankThatLeftAreReadAndThenItIsMissed) {
+  const auto outcomes = outcomes_of_threads(spec(), [](Rank& rank) {
+    std::int32_t value = 42;
+    if (rank.rank() == 1) {
+      send(rank, &value, 1, 0, 2);
+      rank.leave();
+    } else if (rank.rank() == 0) {
+      std::this_thread::sleep_for(milliseconds(50));
+      std::int32_t got = 0;
+      receive(rank, &got, 1, 1, 2);
+      EXPECT_EQ(got, 42);
+      receive(rank, &got, 1, 1, 2);
+    }
+  });
+  EXPECT_EQ(outcomes[0].kind, "peer lost");
+  EXPECT_NE(outcomes[0].text.find("has left the group"), std::string::npos) << outcomes[0].text;
+  EXPECT_EQ(outcomes[1].kind, "none") << outcomes[1].text;
+}
+
+TEST_P(LostMessages, AreAbortedWithTheGroup) {
+  const auto outcomes = outcomes_of_threads(spec(), [](Rank& rank) {
+    std::int32_t value = 0;
+    if (rank.rank() == 1) {
+      std::this_thread::sleep_for(milliseconds(30));
+      rank.backend().abort("enough");
+    }
+    receive(rank, &value, 1, 1 - std::min(rank.rank(), 1), 2);
+  });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.kind, "peer lost") << outcome.text;
+    EXPECT_NE(outcome.text.find("rank 1 aborted the group: enough"), std::string::npos) << outcome.text;
+  }
+}
+
+TEST_P(Messages, EndWithTheRankThatWaits) {
+  run_threads(spec(), [](Rank& rank) {
+    std::int32_t value = 0;
+    const Work work = rank.backend().receive(message(&value, 1, DType::kInt32, 0, 77));
+    rank.barrier();
+    rank.leave();
+    EXPECT_THROW(work.wait(), PeerLost);
+  });
+}
+
+std::vector<Case> cases_of(std::initializer_list<int> ranks) {
+  std::vector<Case> cases;
+  for (const Wire wire : {Wire::kThreads, Wire::kMemfd, Wire::kTcp})
+    for (const int n : ranks) cases.push_back({wire, n});
+  return cases;
+}
+std::string name_of_case(const ::testing::TestParamInfo<Case>& tested) {
+  return std::string(name_of(tested.param.wire)) + "_" + std::to_string(tested.param.ranks) + "_ranks";
+}
+INSTANTIATE_TEST_SUITE_P(Ring, Messages, ::testing::ValuesIn(cases_of({1, 2, 3, 4, 7})), name_of_case);
+INSTANTIATE_TEST_SUITE_P(Ring, LostMessages, ::testing::ValuesIn(cases_of({2, 3, 4, 7})), name_of_case);
+
+}  // namespace
+}  // namespace lockstep::testing
