@@ -241,12 +241,11 @@ std::vector<std::string> ProcessGroup::all_gather_text(std::string_view text, co
   const auto mine = static_cast<std::int64_t>(text.size());
   std::vector<std::int64_t> lengths(ranks);
   all_gather(&mine, lengths.data(), 1, DType::kInt64, call);
-  const auto longest = static_cast<std::size_t>(*std::max_element(lengths.begin(), lengths.end()));
-  std::string padded(text), all(ranks * longest, '\0');
-  padded.resize(longest);
-  all_gather(padded.data(), all.data(), longest, DType::kUInt8, call);
+  const std::vector<std::size_t> counts(lengths.begin(), lengths.end());
+  std::string all(std::accumulate(counts.begin(), counts.end(), std::size_t{0}), '\0');
+  all_gather(text.data(), all.data(), counts, DType::kUInt8, call);
   std::vector<std::string> texts;
-  for (std::size_t r = 0; r < ranks; ++r) texts.push_back(all.substr(r * longest, static_cast<std::size_t>(lengths[r])));
+  for (std::size_t r = 0, at = 0; r < ranks; at += counts[r++]) texts.push_back(all.substr(at, counts[r]));
   return texts;
 }
 

@@ -9,27 +9,12 @@
 #include "lockstep/core/error.h"
 #include "src/comm/local/local_backend.h"
 #include "src/comm/memory_store.h"
+#include "tests/comm/thread_ranks.h"
 
 namespace lockstep {
 namespace {
 
 using namespace std::chrono_literals;
-
-void run_ranks(int ranks, const std::string& transport, const std::function<void(ProcessGroup&)>& body) {
-  const auto store = std::make_shared<MemoryStore>();
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank)
-    threads.emplace_back([&, rank] {
-      try {
-        const auto group = ProcessGroup::create({rank, ranks, rank, ranks}, store, "secret",
-                                                {.backend = "ring", .transport = transport, .timeout = 20s, .store_timeout = 20s});
-        body(*group);
-      } catch (const Error& error) {
-        ADD_FAILURE() << "rank " << rank << ": " << error.what();
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
-}
 
 class Split : public ::testing::TestWithParam<const char*> {};
 

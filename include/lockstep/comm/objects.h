@@ -1,0 +1,20 @@
+// JSON values among the ranks: settings, metrics, paths. Over the CPU backend, collective and blocking; numbers arrive to the
+// bit, NaN included. Byte strings go with ProcessGroup::broadcast_text() and all_gather_text().
+//
+// Not part of lockstep.h: includes nlohmann/json.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep {
+
+// `object` of `root`, on all ranks; the others' is not read.
+nlohmann::json broadcast_object(ProcessGroup& group, const nlohmann::json& object, int root, const CallOptions& = {});
+
+// Every rank's object, by rank, on all ranks.
+std::vector<nlohmann::json> all_gather_object(ProcessGroup& group, const nlohmann::json& object, const CallOptions& = {});
+
+}  // namespace lockstep
