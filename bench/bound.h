@@ -1,0 +1,57 @@
+// What a collective's data movement costs by itself: the same reads and writes on the same registered buffers, without barriers,
+// checks and waiting. One call of it a rank; the slowest rank's time is the bound that results are compared with.
+//   all_reduce                each rank reduces its 1/n of the message: n reads and n writes an element (ring::reduce)
+//   reduce, reduce_scatter    the same with one write
+//   broadcast, all_gather,
+//   gather, scatter, all_to_all   each rank copies what it lacks from its peers' buffers (memcpy)
+// There is none for plain memory, over TCP and for other backends (peers' buffers are out of reach), for a world of one, for barrier,
+// and for all_to_all in place, which cannot be one pass.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "bench/collective_kind.h"
+
+namespace lockstep::bench {
+
+// Where the ranks' parts of one registered buffer are in this process.
+class SharedParts {
+ public:
+  // Collective. Finds the parts from this rank's; throws Error if they are not what the peers wrote there.
+  SharedParts(ProcessGroup& group, const Buffer& mine);
+  std::byte* of(int rank) const { return first_ + static_cast<std::size_t>(rank) * stride_; }
+
+ private:
+  std::byte* first_;
+  std::size_t stride_;
+};
+
+// Whether registered buffers of this group lie in memory that all ranks have mapped.
+bool has_shared_parts(ProcessGroup& group);
+
+class Bound {
+ public:
+  // By rank: where the message lies. `kind` must have a bound (see above).
+  Bound(const CollectiveKind& kind, const Layout& layout, const Call& call, int rank, std::vector<Memory> ends);
+  static bool exists(const CollectiveKind& kind, const Layout& layout);
+  void run();
+
+ private:
+  struct Copy {
+    std::byte* to;
+    const std::byte* from;
+  };
+  void plan_reduction(const CollectiveKind& kind, int rank);
+  void plan_copies(const CollectiveKind& kind, int rank);
+
+  Layout layout_;
+  Call call_;
+  std::vector<Memory> ends_;
+  std::vector<Copy> copies_;  // of a part each
+  std::vector<const std::byte*> inputs_;
+  std::vector<std::byte*> outputs_;
+  std::size_t count_ = 0;  // elements that this rank reduces
+};
+
+}  // namespace lockstep::bench

@@ -1,0 +1,115 @@
+#include "bench/collective_bench.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "bench/environment_report.h"
+#include "bench/overlap.h"
+#include "bench/result_report.h"
+#include "lockstep/core/error.h"
+#include "lockstep/launch/launch.h"
+
+namespace lockstep::bench {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string place_of(ProcessGroup& group) {
+  return fmt::format("{} rank{}, {} over {}", group.world_size(), group.world_size() == 1 ? "" : "s", group.backend().name(),
+                     group.backend().transport());
+}
+
+// Sizes that round to the same message are measured once.
+std::vector<std::size_t> distinct_sizes(const Settings& settings, int ranks) {
+  std::vector<std::size_t> distinct;
+  std::size_t last = 0;
+  for (const std::size_t bytes : settings.sizes) {
+    const Layout layout = layout_of(*settings.measure.kind, bytes, settings.measure.dtype, ranks, settings.measure.in_place);
+    if (distinct.empty() || layout.message_bytes() != last) distinct.push_back(bytes);
+    last = layout.message_bytes();
+  }
+  return distinct;
+}
+
+// Adds rows, fit and verdicts to the document.
+int run_table(const std::shared_ptr<ProcessGroup>& group, const Settings& settings, Json& document) {
+  Measurement measurement(group, settings.measure, settings.sizes.back());
+  std::optional<ResultReport> report;
+  if (group->rank() == 0) report.emplace(settings, group->world_size(), place_of(*group));
+  std::int64_t wrong = 0;
+  for (const std::size_t bytes : distinct_sizes(settings, group->world_size())) {
+    const Row row = measurement.measure(bytes);
+    wrong += row.wrong;
+    if (report) report->add(row);
+  }
+  if (report) {
+    report->finish();
+    document["rows"] = report->rows();
+    document.update(report->summary());
+  }
+  return wrong == 0 ? 0 : 1;
+}
+
+int run_overlap(const std::shared_ptr<ProcessGroup>& group, const Settings& settings, Json& document) {
+  const Overlap overlap = measure_overlap(group, settings.measure, settings.sizes.back());
+  if (group->rank() != 0) return 0;
+  document["overlap"] = overlap_as_json(overlap);
+  if (settings.json)
+    fmt::print("{}\n", Json{{"overlap", document["overlap"]}}.dump());
+  else
+    print_overlap(overlap);
+  return 0;
+}
+
+int run_rank(const Settings& settings) {
+  const auto group = init_process_group({.backend = settings.backend, .transport = settings.transport});
+  Json document = {{"program", settings.program}, {"environment", describe_environment(*group)}, {"settings", settings_as_json(settings)}};
+  const int code = settings.overlap ? run_overlap(group, settings, document) : run_table(group, settings, document);
+  if (group->rank() == 0 && !settings.json_file.empty()) write_document(settings.json_file, document);
+  if (code != 0 && group->rank() == 0) fmt::print(stderr, "{}: results are wrong, see #wrong\n", settings.program);
+  group->barrier();  // a rank that fails early would have the others ended before rank 0 has written
+  return code;
+}
+
+// Hands over to bench/peers/compare, which runs this program and the peers' in turn. Returns only by an error.
+[[noreturn]] void run_compare(const Settings& settings) {
+  const std::string script = std::string(LOCKSTEP_BENCH_FOLDER) + "/peers/compare";
+  std::vector<std::string> words = {
+      script, "all_reduce", "--program", std::filesystem::read_symlink("/proc/self/exe"), "--ranks", std::to_string(settings.ranks)};
+  const auto add = [&](const char* flag, const std::string& value) {
+    if (!value.empty()) words.insert(words.end(), {flag, value});
+  };
+  if (settings.measure.rounds != 0) add("--rounds", std::to_string(settings.measure.rounds));
+  add("--transport", settings.transport);
+  add("--backend", settings.backend);
+  if (settings.measure.plain) words.emplace_back("--plain");
+  if (settings.json) words.emplace_back("--json");
+  words.emplace_back("--peers");
+  words.insert(words.end(), settings.compare.begin(), settings.compare.end());
+  words.emplace_back("--sizes");
+  for (const std::size_t bytes : settings.sizes) words.push_back(std::to_string(bytes));
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  ::execv(script.c_str(), arguments.data());
+  throw Error("--compare: cannot run {}: {}; it needs the source tree that this program was built from, and Python 3", script,
+              std::strerror(errno));
+}
+
+}  // namespace
+
+int collective_main(Program program, int argc, char** argv) {
+  const Settings settings = parse_settings(program, argc, argv);
+  if (!settings.compare.empty()) run_compare(settings);
+  ::setenv("OMP_NUM_THREADS", "1", 0);  // --overlap's product computes in one thread
+  return launch::spawn(settings.ranks, argc, argv, [&](int, char**) { return run_rank(settings); });
+}
+
+}  // namespace lockstep::bench

@@ -1,0 +1,11 @@
+// The whole program behind bench/all_reduce and bench/collective.
+#pragma once
+
+#include "bench/settings.h"
+
+namespace lockstep::bench {
+
+// Returns the exit code: 1 when a result was wrong.
+int collective_main(Program program, int argc, char** argv);
+
+}  // namespace lockstep::bench

@@ -1,0 +1,72 @@
+// The collectives that the benchmark can time: where the parts of their data lie, what they are called with, what comes out.
+//
+// A part is `count` elements. A collective sends 1 or n parts (n: the ranks) and receives 1 or n. The next collective costs one
+// entry in the table of collective_kind.cpp.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep::bench {
+
+struct Call {
+  const void* send = nullptr;
+  void* receive = nullptr;
+  std::size_t count = 0;
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  int root = 0;
+};
+
+enum class Parts { kNone, kOne, kAll };
+
+struct CollectiveKind {
+  const char* name;
+  Parts sends, receives;
+  bool reduces;
+  bool has_root;
+  bool only_root_sends;
+  bool only_root_receives;
+  bool same_on_all;  // all ranks receive the same
+  bool always_in_place;
+  // What wires between the ranks carry for each byte of the message, as nccl-tests defines it: busbw = algbw * this.
+  double (*bus_factor)(double ranks);
+  void (*run)(ProcessGroup& group, const Call& call);
+
+  bool moves_data() const { return sends != Parts::kNone; }
+};
+
+// Throws InvalidArgument that lists the names.
+const CollectiveKind& find_collective(std::string_view name);
+std::string collective_names();  // "all_reduce, reduce, ..."
+
+// How the message of one size lies in memory.
+struct Layout {
+  int ranks = 1;
+  int send_parts = 0, receive_parts = 0;
+  std::size_t count = 0;  // elements of one part
+  std::size_t part_bytes = 0;
+  bool in_place = false;
+
+  std::size_t send_bytes() const { return static_cast<std::size_t>(send_parts) * part_bytes; }
+  std::size_t receive_bytes() const { return static_cast<std::size_t>(receive_parts) * part_bytes; }
+  std::size_t message_bytes() const { return send_parts > receive_parts ? send_bytes() : receive_bytes(); }
+};
+
+// A message of `bytes`, rounded down to whole elements in each part, but at least one.
+Layout layout_of(const CollectiveKind& kind, std::size_t bytes, DType dtype, int ranks, bool in_place);
+
+// Addresses in one rank's memory, as this process sees it.
+struct Memory {
+  std::byte* send = nullptr;
+  std::byte* receive = nullptr;
+};
+// What the call is given when a rank's memory begins there. In place, `send` is not used: both sides lie at `receive`, the smaller
+// one as its part `rank`.
+Memory ends_of(const Layout& layout, const Memory& memory, int rank);
+
+}  // namespace lockstep::bench

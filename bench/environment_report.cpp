@@ -1,0 +1,76 @@
+#include "bench/environment_report.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <sys/utsname.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "bench/build_info.h"
+#include "lockstep/core/environment.h"
+
+namespace lockstep::bench {
+
+namespace {
+
+// The value of the first line "name<spaces>: value" of a file in /proc; "unknown" without one.
+std::string value_in(const char* file, const std::string& name) {
+  std::ifstream lines(file);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t colon = line.find(':');
+    if (line.rfind(name, 0) != 0 || colon == std::string::npos) continue;
+    const std::size_t begin = line.find_first_not_of(" \t", colon + 1);
+    return begin == std::string::npos ? "" : line.substr(begin);
+  }
+  return "unknown";
+}
+
+std::string kernel() {
+  utsname names{};
+  return ::uname(&names) == 0 ? fmt::format("{} {} {}", names.sysname, names.release, names.machine) : "unknown";
+}
+
+std::string compiler() {
+#if defined(__clang__)
+  return "Clang " __clang_version__;
+#else
+  return "GCC " __VERSION__;
+#endif
+}
+
+}  // namespace
+
+nlohmann::ordered_json describe_environment(ProcessGroup& group) {
+  std::array<double, 3> load{};
+  const bool has_load = ::getloadavg(load.data(), 3) == 3;
+  const auto pinning = group.all_gather_text(value_in("/proc/self/status", "Cpus_allowed_list"));
+  const auto kernels = group.all_gather_text(kernel());
+  nlohmann::ordered_json environment = {
+      {"date", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))},
+      {"version", kVersion},
+      {"commit", kCommit},
+      {"compiler", compiler()},
+      {"build_type", kBuildType},
+      {"cpu", value_in("/proc/cpuinfo", "model name")},
+      {"host_cores", std::thread::hardware_concurrency()},
+      {"kernel", kernel()},
+      {"ranks", group.world_size()},
+      {"local_ranks", group.place().local_world_size},
+      {"pinning", pinning},
+      {"backend", group.backend().name()},
+      {"transport", group.backend().transport()},
+      {"load_average", has_load ? nlohmann::ordered_json(load) : nlohmann::ordered_json()},
+  };
+  if (const auto isa = env::text("LOCKSTEP_ISA")) environment["isa"] = *isa;
+  if (std::any_of(kernels.begin(), kernels.end(), [&](const std::string& other) { return other != kernels[0]; }))
+    environment["kernels"] = kernels;
+  return environment;
+}
+
+}  // namespace lockstep::bench

@@ -1,0 +1,71 @@
+// Times one collective at one size: every round fills the buffers, meets at a barrier, and times the call on each rank.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "bench/bound.h"
+#include "bench/collective_kind.h"
+#include "bench/test_data.h"
+
+namespace lockstep::bench {
+
+struct MeasureOptions {
+  const CollectiveKind* kind = nullptr;
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  int root = 0;
+  bool in_place = true;
+  bool plain = false;      // ordinary memory instead of registered
+  bool check = false;      // every element of the last round's results
+  std::size_t rounds = 0;  // 0: by size
+};
+
+struct Row {
+  Layout layout;
+  std::size_t rounds = 0;
+  // Microseconds. A round's time is that of the slowest rank, from its own entry into the call to its return.
+  double p50 = 0, p90 = 0, p99 = 0;
+  double spread = 0;               // (p90 - p10) / p50
+  std::optional<double> skew;      // median of: last rank's entry - first rank's; null: clocks of several machines
+  std::optional<double> transfer;  // median of: last return - last entry; null: the same
+  std::optional<double> bound;     // median of bound.h's loop; null: none
+  std::int64_t wrong = 0;          // elements, over all ranks
+  std::optional<bool> same_bits;   // in repeats with the same input, and on all ranks where all receive the same; null: no data
+};
+
+// How many rounds a message of `bytes` gets: as many as take about as long for every size.
+std::size_t rounds_for(std::size_t bytes);
+
+class Measurement {
+ public:
+  // Collective, like measure(): takes memory for messages of up to `largest` bytes.
+  Measurement(std::shared_ptr<ProcessGroup> group, const MeasureOptions& options, std::size_t largest);
+  // All ranks get the same row.
+  Row measure(std::size_t bytes);
+
+  Memory memory() const { return memory_; }
+
+ private:
+  struct Rounds {
+    std::vector<std::int64_t> entries, returns;  // this rank's clock, ns
+    std::vector<std::int64_t> bounds;            // ns
+  };
+  std::optional<Bound> bound_of(const Layout& layout, const Call& call) const;
+  Rounds run_rounds(const TestData& data, const Call& call, Bound* bound, std::size_t rounds);
+  void summarize(const Rounds& mine, Row& row);
+  std::vector<std::int64_t> from_all(const std::vector<std::int64_t>& mine);  // ranks x rounds
+  std::optional<bool> gives_same_bits(const TestData& data, const Call& call);
+
+  std::shared_ptr<ProcessGroup> group_;
+  MeasureOptions options_;
+  std::vector<Buffer> registered_;  // send, receive; in place: receive alone
+  std::vector<std::byte> plain_send_, plain_receive_;
+  Memory memory_;
+  std::vector<Memory> peers_;  // by rank, where a bound can be measured; else empty
+  bool clocks_agree_;
+};
+
+}  // namespace lockstep::bench

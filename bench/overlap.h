@@ -1,0 +1,28 @@
+// What a matrix product and an asynchronous all-reduce cost each other when they run together.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "bench/measure.h"
+
+namespace lockstep::bench {
+
+// Microseconds: medians over the rounds of the slowest rank's time.
+struct Overlap {
+  std::size_t bytes = 0;
+  std::int64_t rows = 0, features = 0;  // the product: (rows, features) x (features, features)
+  std::size_t rounds = 0;
+  double product_alone = 0, all_reduce_alone = 0;
+  double product_beside = 0, all_reduce_beside = 0;  // until each had ended, when both ran
+  double together = 0;                               // until both had ended
+};
+
+// Collective. The product is made as long as the all-reduce, computes in one thread, and runs in pieces; after each it is asked
+// whether the all-reduce is done, which is how its end is seen without a thread that watches. All ranks get the same result.
+Overlap measure_overlap(std::shared_ptr<ProcessGroup> group, const MeasureOptions& options, std::size_t bytes);
+
+void print_overlap(const Overlap& overlap);
+nlohmann::ordered_json overlap_as_json(const Overlap& overlap);
+
+}  // namespace lockstep::bench

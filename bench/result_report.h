@@ -1,0 +1,44 @@
+// Results as a table for people, JSON lines, or one JSON document.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/fit.h"
+#include "bench/settings.h"
+
+namespace lockstep::bench {
+
+class ResultReport {
+ public:
+  // `place`: what the head of the table says about where, "2 ranks, ring over shm".
+  ResultReport(const Settings& settings, int ranks, std::string place);
+
+  void add(const Row& row);  // prints it
+  void finish();             // prints fit and verdict
+
+  bool failed() const { return wrong_ != 0; }
+  std::int64_t wrong() const { return wrong_; }
+  const nlohmann::ordered_json& rows() const { return rows_; }
+  nlohmann::ordered_json summary() const;
+
+ private:
+  void print_head(const std::string& place) const;
+  void print_line(const Row& row) const;
+
+  const Settings& settings_;
+  int ranks_;
+  nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();
+  std::vector<Point> points_;
+  std::int64_t wrong_ = 0;
+  std::optional<bool> same_bits_;
+};
+
+nlohmann::ordered_json settings_as_json(const Settings& settings);
+
+// Puts the whole document into the file at once. Throws FileError.
+void write_document(const std::string& file, const nlohmann::ordered_json& document);
+
+}  // namespace lockstep::bench

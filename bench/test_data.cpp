@@ -1,0 +1,183 @@
+#include "bench/test_data.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "lockstep/core/crypto.h"
+#include "lockstep/core/error.h"
+#include "src/comm/ring/half.h"
+
+namespace lockstep::bench {
+
+namespace {
+
+constexpr std::size_t kPeriod = 509;       // prime
+constexpr int kScribble = 0xEE;            // no result has this in all bytes: exact values are small and not negative
+constexpr std::uint64_t kRoughSeed = 977;  // any
+
+template <typename T>
+void put(std::byte* at, T value) {
+  std::memcpy(at, &value, sizeof(value));
+}
+
+// Integers wrap, floating point rounds to nearest: `value` is exact in double.
+void encode(DType dtype, double value, std::byte* at) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return put(at, static_cast<float>(value));
+    case DType::kFloat64:
+      return put(at, value);
+    case DType::kFloat16:
+      return put(at, ring::narrow_float16(static_cast<float>(value)).bits);
+    case DType::kBFloat16:
+      return put(at, ring::narrow_bfloat16(static_cast<float>(value)).bits);
+    case DType::kInt8:
+    case DType::kUInt8:
+      return put(at, static_cast<std::uint8_t>(static_cast<std::int64_t>(value)));
+    case DType::kInt32:
+      return put(at, static_cast<std::int32_t>(value));
+    case DType::kInt64:
+      return put(at, static_cast<std::int64_t>(value));
+  }
+}
+
+struct Point {
+  int rank, part;
+  std::int64_t index;
+};
+
+// What rank `at.rank` has in element `at.index` of its part `at.part`.
+std::int64_t input(const CollectiveKind& kind, ReduceOp op, int ranks, const Point& at) {
+  const std::int64_t mixed = at.index * 7 + at.rank * 13 + at.part * 29;
+  if (!kind.reduces) return mixed % 101;
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAvg:
+      return mixed % std::clamp(120 / ranks, 2, 11);  // the sum of few ranks fits into an int8
+    case ReduceOp::kProduct:
+      return (at.index + at.part) % ranks == at.rank ? 1 + mixed % 3 : 1;
+    default:
+      return mixed % 120;
+  }
+}
+
+std::int64_t combine(ReduceOp op, std::int64_t a, std::int64_t b) {
+  switch (op) {
+    case ReduceOp::kProduct:
+      return a * b;
+    case ReduceOp::kMin:
+      return std::min(a, b);
+    case ReduceOp::kMax:
+      return std::max(a, b);
+    case ReduceOp::kBitAnd:
+      return a & b;
+    case ReduceOp::kBitOr:
+      return a | b;
+    case ReduceOp::kBitXor:
+      return a ^ b;
+    default:
+      return a + b;
+  }
+}
+
+// avg: the sum times 1 / ranks in the type that accumulates.
+double average(DType dtype, std::int64_t sum, int ranks) {
+  if (dtype == DType::kFloat64) return static_cast<double>(sum) * (1.0 / ranks);
+  return static_cast<double>(static_cast<float>(sum) * (1.0F / static_cast<float>(ranks)));
+}
+
+template <typename ValueAt>
+Block make_block(const Layout& layout, DType dtype, const ValueAt& value_at) {
+  const std::size_t elements = std::min(layout.count, kPeriod);
+  Block block(elements * size_of(dtype));
+  for (std::size_t i = 0; i < elements; ++i) encode(dtype, value_at(static_cast<std::int64_t>(i)), block.data() + i * size_of(dtype));
+  return block;
+}
+
+double rough_value(DType dtype, const Point& at) {
+  std::uint64_t bits = kRoughSeed + static_cast<std::uint64_t>(at.rank) * 0x9E3779B97F4A7C15u +
+                       static_cast<std::uint64_t>(at.part) * 0xC2B2AE3D27D4EB4Fu +
+                       static_cast<std::uint64_t>(at.index) * 0x165667B19E3779F9u;
+  bits ^= bits >> 29;
+  bits *= 0xBF58476D1CE4E5B9u;
+  bits ^= bits >> 32;
+  const double unit = static_cast<double>(bits >> 11) * 0x1p-53;
+  const bool floating = dtype == DType::kFloat32 || dtype == DType::kFloat64 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+  return floating ? 2 * unit - 1 : static_cast<double>(static_cast<std::int64_t>(unit * 127));
+}
+
+void fill_part(std::byte* part, std::size_t bytes, const Block& block) {
+  for (std::size_t at = 0; at < bytes; at += block.size()) std::memcpy(part + at, block.data(), std::min(block.size(), bytes - at));
+}
+
+std::size_t wrong_elements(const std::byte* got, const std::byte* expected, std::size_t bytes, std::size_t element) {
+  if (std::memcmp(got, expected, bytes) == 0) return 0;
+  std::size_t wrong = 0;
+  for (std::size_t at = 0; at < bytes; at += element) wrong += std::memcmp(got + at, expected + at, element) != 0 ? 1 : 0;
+  return wrong;
+}
+
+// Not `full`: the first and the last block alone.
+std::size_t wrong_in_part(const std::byte* part, std::size_t bytes, const Block& block, std::size_t element, bool full) {
+  std::size_t wrong = 0;
+  for (std::size_t at = 0; at < bytes; at += block.size())
+    if (full || at == 0 || bytes - at <= block.size())
+      wrong += wrong_elements(part + at, block.data(), std::min(block.size(), bytes - at), element);
+  return wrong;
+}
+
+}  // namespace
+
+TestData::TestData(const CollectiveKind& kind, const Layout& layout, const Call& call, int rank)
+    : kind_(kind), layout_(layout), call_(call), rank_(rank) {
+  for (int part = 0; part < layout.send_parts && sends(); ++part) {
+    exact_.push_back(make_block(layout, call.dtype, [&](std::int64_t i) {
+      return static_cast<double>(input(kind_, call_.op, layout_.ranks, {rank_, part, i}));
+    }));
+    rough_.push_back(make_block(layout, call.dtype, [&](std::int64_t i) { return rough_value(call_.dtype, {rank_, part, i}); }));
+  }
+  // Part p of what this rank receives was made by rank p (or the root); it was the sender's part for this rank, if it had many.
+  const int wanted_part = layout.send_parts > 1 ? rank : 0;
+  for (int part = 0; part < layout.receive_parts && receives(); ++part)
+    expected_.push_back(make_block(layout, call.dtype, [&](std::int64_t i) {
+      const int first = kind_.reduces ? 0 : layout_.receive_parts > 1 ? part : call_.root;
+      std::int64_t result = input(kind_, call_.op, layout_.ranks, {first, wanted_part, i});
+      for (int peer = 1; kind_.reduces && peer < layout_.ranks; ++peer)
+        result = combine(call_.op, result, input(kind_, call_.op, layout_.ranks, {peer, wanted_part, i}));
+      const bool averages = kind_.reduces && call_.op == ReduceOp::kAvg;
+      return averages ? average(call_.dtype, result, layout_.ranks) : static_cast<double>(result);
+    }));
+}
+
+bool TestData::sends() const { return kind_.moves_data() && (!kind_.only_root_sends || rank_ == call_.root); }
+bool TestData::receives() const { return kind_.moves_data() && (!kind_.only_root_receives || rank_ == call_.root); }
+
+void TestData::fill(const Memory& memory, Values values) const {
+  const Memory ends = ends_of(layout_, memory, rank_);
+  const bool whole_is_input = sends() && layout_.in_place && layout_.send_parts >= layout_.receive_parts;
+  if (!whole_is_input) {
+    if (layout_.in_place)
+      std::memset(memory.receive, kScribble, layout_.message_bytes());
+    else
+      std::memset(ends.receive, kScribble, layout_.receive_bytes());
+  }
+  const std::vector<Block>& blocks = values == Values::kExact ? exact_ : rough_;
+  for (std::size_t part = 0; part < blocks.size(); ++part)
+    fill_part(ends.send + part * layout_.part_bytes, layout_.part_bytes, blocks[part]);
+}
+
+std::size_t TestData::count_wrong(const Memory& memory, bool full) const {
+  const Memory ends = ends_of(layout_, memory, rank_);
+  std::size_t wrong = 0;
+  for (std::size_t part = 0; part < expected_.size(); ++part)
+    wrong += wrong_in_part(ends.receive + part * layout_.part_bytes, layout_.part_bytes, expected_[part], size_of(call_.dtype), full);
+  return wrong;
+}
+
+std::string TestData::hash_result(const Memory& memory) const {
+  if (!receives()) return "";
+  return crypto::hex(crypto::sha256({ends_of(layout_, memory, rank_).receive, layout_.receive_bytes()}));
+}
+
+}  // namespace lockstep::bench

@@ -1,0 +1,46 @@
+// What the ranks send and must receive. Values repeat after a prime number of elements, so that filling and checking cost
+// one pass, and a message moved by whole cache lines or parts does not look right by chance.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "bench/collective_kind.h"
+
+namespace lockstep::bench {
+
+// The elements of a part, repeated over it.
+using Block = std::vector<std::byte>;
+
+enum class Values {
+  kExact,  // whole numbers whose sums, products, ... every element type holds exactly: what must come out is known
+  kRough,  // full mantissas: a sum in another order has other bits
+};
+
+class TestData {
+ public:
+  TestData(const CollectiveKind& kind, const Layout& layout, const Call& call, int rank);
+
+  // Writes this rank's input, and in all else of its memory something that no result can be.
+  void fill(const Memory& memory, Values values) const;
+
+  // Elements of this rank's result that are wrong after fill(kExact) and the call; `full`: of all, else of the first and the
+  // last few hundred of each part.
+  std::size_t count_wrong(const Memory& memory, bool full) const;
+
+  // SHA-256 of this rank's result; "" when it receives nothing.
+  std::string hash_result(const Memory& memory) const;
+
+ private:
+  bool sends() const;
+  bool receives() const;
+
+  const CollectiveKind& kind_;
+  Layout layout_;
+  Call call_;
+  int rank_;
+  std::vector<Block> exact_, rough_, expected_;  // by part
+};
+
+}  // namespace lockstep::bench
