@@ -26,12 +26,12 @@ SharedParts::SharedParts(ProcessGroup& group, const Buffer& mine) : stride_(ring
   group.barrier();
 }
 
-bool Bound::exists(const CollectiveKind& kind, const Layout& layout) {
+bool Bound::exists(const CollectiveKind& kind, const MessageLayout& layout) {
   const bool exchanges = layout.send_parts == layout.ranks && layout.receive_parts == layout.ranks;
   return kind.moves_data() && layout.ranks > 1 && !(exchanges && layout.in_place);
 }
 
-Bound::Bound(const CollectiveKind& kind, const Layout& layout, const Call& call, int rank, std::vector<Memory> ends)
+Bound::Bound(const CollectiveKind& kind, const MessageLayout& layout, const Call& call, int rank, std::vector<Memory> ends)
     : layout_(layout), call_(call), ends_(std::move(ends)) {
   if (kind.reduces)
     plan_reduction(kind, rank);
@@ -54,10 +54,10 @@ void Bound::plan_reduction(const CollectiveKind& kind, int rank) {
 }
 
 void Bound::plan_copies(const CollectiveKind& kind, int rank) {
-  if (kind.only_root_receives && rank != call_.root) return;
+  if (!kind.receives_at(rank, layout_.ranks, call_.root) || (kind.pairs && rank % 2 == 0)) return;  // a pair: one way alone
   const auto part_of = [&](int index) { return static_cast<std::size_t>(index) * layout_.part_bytes; };
   for (int part = 0; part < layout_.receive_parts; ++part) {
-    const int sender = layout_.receive_parts > 1 ? part : call_.root;
+    const int sender = kind.pairs ? rank - 1 : layout_.receive_parts > 1 ? part : call_.root;
     const std::byte* from = ends_[static_cast<std::size_t>(sender)].send + part_of(layout_.send_parts > 1 ? rank : 0);
     std::byte* to = ends_[static_cast<std::size_t>(rank)].receive + part_of(part);
     if (from != to) copies_.push_back({to, from});

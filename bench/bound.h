@@ -4,6 +4,7 @@
 //   reduce, reduce_scatter    the same with one write
 //   broadcast, all_gather,
 //   gather, scatter, all_to_all   each rank copies what it lacks from its peers' buffers (memcpy)
+//   sendrecv                  the odd rank copies what the even one sends
 // There is none for plain memory, over TCP and for other backends (peers' buffers are out of reach), for a world of one, for barrier,
 // and for all_to_all in place, which cannot be one pass.
 #pragma once
@@ -33,8 +34,8 @@ bool has_shared_parts(ProcessGroup& group);
 class Bound {
  public:
   // By rank: where the message lies. `kind` must have a bound (see above).
-  Bound(const CollectiveKind& kind, const Layout& layout, const Call& call, int rank, std::vector<Memory> ends);
-  static bool exists(const CollectiveKind& kind, const Layout& layout);
+  Bound(const CollectiveKind& kind, const MessageLayout& layout, const Call& call, int rank, std::vector<Memory> ends);
+  static bool exists(const CollectiveKind& kind, const MessageLayout& layout);
   void run();
 
  private:
@@ -45,7 +46,7 @@ class Bound {
   void plan_reduction(const CollectiveKind& kind, int rank);
   void plan_copies(const CollectiveKind& kind, int rank);
 
-  Layout layout_;
+  MessageLayout layout_;
   Call call_;
   std::vector<Memory> ends_;
   std::vector<Copy> copies_;  // of a part each

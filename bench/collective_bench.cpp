@@ -31,7 +31,7 @@ std::vector<std::size_t> distinct_sizes(const Settings& settings, int ranks) {
   std::vector<std::size_t> distinct;
   std::size_t last = 0;
   for (const std::size_t bytes : settings.sizes) {
-    const Layout layout = layout_of(*settings.measure.kind, bytes, settings.measure.dtype, ranks, settings.measure.in_place);
+    const MessageLayout layout = layout_of(*settings.measure.kind, bytes, settings.measure.dtype, ranks, settings.measure.in_place);
     if (distinct.empty() || layout.message_bytes() != last) distinct.push_back(bytes);
     last = layout.message_bytes();
   }

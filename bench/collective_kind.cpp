@@ -12,24 +12,35 @@ namespace {
 double no_wire(double) { return 0; }
 double whole(double) { return 1; }
 double all_but_own(double ranks) { return (ranks - 1) / ranks; }
-double there_and_back(double ranks) { return 2 * (ranks - 1) / ranks; }
+double twice_all_but_own(double ranks) { return 2 * (ranks - 1) / ranks; }
+
+// The odd rank sends back what it has received.
+void ping_pong(ProcessGroup& group, const Call& call) {
+  const int rank = group.rank(), partner = rank ^ 1;
+  if (partner >= group.world_size()) return;
+  if (rank < partner) group.send(call.send, call.count, call.dtype, partner);
+  group.recv(call.receive, call.count, call.dtype, partner);
+  if (rank > partner) group.send(call.receive, call.count, call.dtype, partner);
+}
 
 constexpr std::array kCollectives = {
-    CollectiveKind{.name = "all_reduce",
-                   .sends = Parts::kOne,
-                   .receives = Parts::kOne,
-                   .reduces = true,
-                   .same_on_all = true,
-                   .bus_factor = there_and_back,
-                   .run = [](ProcessGroup& g, const Call& c) { g.all_reduce(c.send, c.receive, c.count, c.dtype, c.op); }},
-    CollectiveKind{.name = "reduce",
-                   .sends = Parts::kOne,
-                   .receives = Parts::kOne,
-                   .reduces = true,
-                   .has_root = true,
-                   .only_root_receives = true,
-                   .bus_factor = whole,
-                   .run = [](ProcessGroup& g, const Call& c) { g.reduce(c.send, c.receive, c.count, c.dtype, c.op, c.root); }},
+    CollectiveKind{
+        .name = "all_reduce",
+        .sends = Parts::kOne,
+        .receives = Parts::kOne,
+        .reduces = true,
+        .same_on_all = true,
+        .bus_factor = twice_all_but_own,
+        .run = [](ProcessGroup& g, const Call& c) { g.all_reduce(c.send, c.receive, c.count, c.dtype, c.op, {.factor = c.factor}); }},
+    CollectiveKind{
+        .name = "reduce",
+        .sends = Parts::kOne,
+        .receives = Parts::kOne,
+        .reduces = true,
+        .has_root = true,
+        .only_root_receives = true,
+        .bus_factor = whole,
+        .run = [](ProcessGroup& g, const Call& c) { g.reduce(c.send, c.receive, c.count, c.dtype, c.op, c.root, {.factor = c.factor}); }},
     CollectiveKind{.name = "broadcast",
                    .sends = Parts::kOne,
                    .receives = Parts::kOne,
@@ -59,17 +70,19 @@ constexpr std::array kCollectives = {
                    .only_root_sends = true,
                    .bus_factor = all_but_own,
                    .run = [](ProcessGroup& g, const Call& c) { g.scatter(c.send, c.receive, c.count, c.dtype, c.root); }},
-    CollectiveKind{.name = "reduce_scatter",
-                   .sends = Parts::kAll,
-                   .receives = Parts::kOne,
-                   .reduces = true,
-                   .bus_factor = all_but_own,
-                   .run = [](ProcessGroup& g, const Call& c) { g.reduce_scatter(c.send, c.receive, c.count, c.dtype, c.op); }},
+    CollectiveKind{
+        .name = "reduce_scatter",
+        .sends = Parts::kAll,
+        .receives = Parts::kOne,
+        .reduces = true,
+        .bus_factor = all_but_own,
+        .run = [](ProcessGroup& g, const Call& c) { g.reduce_scatter(c.send, c.receive, c.count, c.dtype, c.op, {.factor = c.factor}); }},
     CollectiveKind{.name = "all_to_all",
                    .sends = Parts::kAll,
                    .receives = Parts::kAll,
                    .bus_factor = all_but_own,
                    .run = [](ProcessGroup& g, const Call& c) { g.all_to_all(c.send, c.receive, c.count, c.dtype); }},
+    CollectiveKind{.name = "sendrecv", .sends = Parts::kOne, .receives = Parts::kOne, .pairs = true, .bus_factor = whole, .run = ping_pong},
     CollectiveKind{.name = "barrier", .bus_factor = no_wire, .run = [](ProcessGroup& g, const Call&) { g.barrier(); }},
 };
 
@@ -89,8 +102,18 @@ const CollectiveKind& find_collective(std::string_view name) {
   throw InvalidArgument("--op: '{}' is no collective; it is one of {}", name, collective_names());
 }
 
-Layout layout_of(const CollectiveKind& kind, std::size_t bytes, DType dtype, int ranks, bool in_place) {
-  Layout layout{.ranks = ranks, .send_parts = parts(kind.sends, ranks), .receive_parts = parts(kind.receives, ranks)};
+bool CollectiveKind::sends_from(int rank, int ranks, int root) const {
+  if (pairs) return rank % 2 == 0 && rank + 1 < ranks;
+  return moves_data() && (!only_root_sends || rank == root);
+}
+
+bool CollectiveKind::receives_at(int rank, int ranks, int root) const {
+  if (pairs) return (rank ^ 1) < ranks;
+  return moves_data() && (!only_root_receives || rank == root);
+}
+
+MessageLayout layout_of(const CollectiveKind& kind, std::size_t bytes, DType dtype, int ranks, bool in_place) {
+  MessageLayout layout{.ranks = ranks, .send_parts = parts(kind.sends, ranks), .receive_parts = parts(kind.receives, ranks)};
   layout.in_place = in_place || kind.always_in_place;
   const auto most = static_cast<std::size_t>(std::max(layout.send_parts, layout.receive_parts));
   if (most == 0) return layout;
@@ -99,7 +122,7 @@ Layout layout_of(const CollectiveKind& kind, std::size_t bytes, DType dtype, int
   return layout;
 }
 
-Memory ends_of(const Layout& layout, const Memory& memory, int rank) {
+Memory ends_of(const MessageLayout& layout, const Memory& memory, int rank) {
   if (!layout.in_place || layout.send_parts == layout.receive_parts)
     return {layout.in_place ? memory.receive : memory.send, memory.receive};
   std::byte* part = memory.receive + static_cast<std::size_t>(rank) * layout.part_bytes;

@@ -20,6 +20,7 @@ struct Call {
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   int root = 0;
+  double factor = 1;  // of premul_sum, this rank's
 };
 
 enum class Parts { kNone, kOne, kAll };
@@ -33,11 +34,14 @@ struct CollectiveKind {
   bool only_root_receives;
   bool same_on_all;  // all ranks receive the same
   bool always_in_place;
+  bool pairs;  // ranks 0 and 1, 2 and 3, ...: there and back, and the time of one way counts; a rank without partner looks on
   // What wires between the ranks carry for each byte of the message, as nccl-tests defines it: busbw = algbw * this.
   double (*bus_factor)(double ranks);
   void (*run)(ProcessGroup& group, const Call& call);
 
   bool moves_data() const { return sends != Parts::kNone; }
+  bool sends_from(int rank, int ranks, int root) const;
+  bool receives_at(int rank, int ranks, int root) const;
 };
 
 // Throws InvalidArgument that lists the names.
@@ -45,7 +49,7 @@ const CollectiveKind& find_collective(std::string_view name);
 std::string collective_names();  // "all_reduce, reduce, ..."
 
 // How the message of one size lies in memory.
-struct Layout {
+struct MessageLayout {
   int ranks = 1;
   int send_parts = 0, receive_parts = 0;
   std::size_t count = 0;  // elements of one part
@@ -58,7 +62,7 @@ struct Layout {
 };
 
 // A message of `bytes`, rounded down to whole elements in each part, but at least one.
-Layout layout_of(const CollectiveKind& kind, std::size_t bytes, DType dtype, int ranks, bool in_place);
+MessageLayout layout_of(const CollectiveKind& kind, std::size_t bytes, DType dtype, int ranks, bool in_place);
 
 // Addresses in one rank's memory, as this process sees it.
 struct Memory {
@@ -67,6 +71,6 @@ struct Memory {
 };
 // What the call is given when a rank's memory begins there. In place, `send` is not used: both sides lie at `receive`, the smaller
 // one as its part `rank`.
-Memory ends_of(const Layout& layout, const Memory& memory, int rank);
+Memory ends_of(const MessageLayout& layout, const Memory& memory, int rank);
 
 }  // namespace lockstep::bench

@@ -3,6 +3,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/utsname.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -44,6 +45,16 @@ std::string compiler() {
 #endif
 }
 
+// What steers the library from outside; secrets stay out.
+nlohmann::ordered_json variables() {
+  nlohmann::ordered_json found = nlohmann::ordered_json::object();
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string text = *entry, name = text.substr(0, text.find('='));
+    if (name.rfind("LOCKSTEP_", 0) == 0 && name != env::kToken && name != env::kTokenFile) found[name] = text.substr(name.size() + 1);
+  }
+  return found;
+}
+
 }  // namespace
 
 nlohmann::ordered_json describe_environment(ProcessGroup& group) {
@@ -67,7 +78,7 @@ nlohmann::ordered_json describe_environment(ProcessGroup& group) {
       {"transport", group.backend().transport()},
       {"load_average", has_load ? nlohmann::ordered_json(load) : nlohmann::ordered_json()},
   };
-  if (const auto isa = env::text("LOCKSTEP_ISA")) environment["isa"] = *isa;
+  environment["variables"] = variables();
   if (std::any_of(kernels.begin(), kernels.end(), [&](const std::string& other) { return other != kernels[0]; }))
     environment["kernels"] = kernels;
   return environment;

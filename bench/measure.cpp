@@ -41,7 +41,7 @@ Measurement::Measurement(std::shared_ptr<ProcessGroup> group, const MeasureOptio
     : group_(std::move(group)), options_(options), clocks_agree_(on_one_machine(*group_)) {
   if (options_.root < 0 || options_.root >= group_->world_size())
     throw InvalidArgument("--root {}: the ranks are 0 to {}", options_.root, group_->world_size() - 1);
-  const Layout layout = layout_of(*options_.kind, largest, options_.dtype, group_->world_size(), options_.in_place);
+  const MessageLayout layout = layout_of(*options_.kind, largest, options_.dtype, group_->world_size(), options_.in_place);
   if (!options_.kind->moves_data()) return;
   const bool shared = !options_.plain && has_shared_parts(*group_);
   peers_.resize(shared ? static_cast<std::size_t>(group_->world_size()) : 0);
@@ -62,7 +62,7 @@ Measurement::Measurement(std::shared_ptr<ProcessGroup> group, const MeasureOptio
   if (!layout.in_place) take(&Memory::send, layout.send_bytes(), plain_send_);
 }
 
-std::optional<Bound> Measurement::bound_of(const Layout& layout, const Call& call) const {
+std::optional<Bound> Measurement::bound_of(const MessageLayout& layout, const Call& call) const {
   if (peers_.empty() || !Bound::exists(*options_.kind, layout)) return std::nullopt;
   std::vector<Memory> ends;
   for (int rank = 0; rank < layout.ranks; ++rank) ends.push_back(ends_of(layout, peers_[static_cast<std::size_t>(rank)], rank));
@@ -104,6 +104,7 @@ std::vector<std::int64_t> Measurement::from_all(const std::vector<std::int64_t>&
 void Measurement::summarize(const Rounds& mine, Row& row) {
   const std::size_t rounds = mine.entries.size(), ranks = static_cast<std::size_t>(group_->world_size());
   const auto entries = from_all(mine.entries), returns = from_all(mine.returns), bounds = from_all(mine.bounds);
+  const double share = options_.kind->pairs ? 0.5 : 1;  // there and back
   std::vector<double> times, skews, transfers, bound_times;
   for (std::size_t round = 0; round < rounds; ++round) {
     std::int64_t time = 0, first = entries[round], last = first, end = returns[round], bound = 0;
@@ -114,9 +115,9 @@ void Measurement::summarize(const Rounds& mine, Row& row) {
       end = std::max(end, returns[at]);
       bound = std::max(bound, bounds[at]);
     }
-    times.push_back(static_cast<double>(time));
+    times.push_back(share * static_cast<double>(time));
     skews.push_back(static_cast<double>(last - first));
-    transfers.push_back(static_cast<double>(end - last));
+    transfers.push_back(share * static_cast<double>(end - last));
     bound_times.push_back(static_cast<double>(bound));
   }
   row.p50 = median_us(times);
@@ -153,7 +154,7 @@ Row Measurement::measure(std::size_t bytes) {
   row.layout = layout_of(*options_.kind, bytes, options_.dtype, group_->world_size(), options_.in_place);
   row.rounds = options_.rounds != 0 ? options_.rounds : rounds_for(row.layout.message_bytes());
   const Memory ends = ends_of(row.layout, memory_, group_->rank());
-  const Call call{ends.send, ends.receive, row.layout.count, options_.dtype, options_.op, options_.root};
+  const Call call{ends.send, ends.receive, row.layout.count, options_.dtype, options_.op, options_.root, premul_factor(group_->rank())};
   const TestData data(*options_.kind, row.layout, call, group_->rank());
   std::optional<Bound> bound = bound_of(row.layout, call);
   summarize(run_rounds(data, call, bound ? &*bound : nullptr, row.rounds), row);

@@ -24,9 +24,9 @@ struct MeasureOptions {
 };
 
 struct Row {
-  Layout layout;
+  MessageLayout layout;
   std::size_t rounds = 0;
-  // Microseconds. A round's time is that of the slowest rank, from its own entry into the call to its return.
+  // Microseconds. A round's time is that of the slowest rank, from its own entry into the call to its return (sendrecv: half).
   double p50 = 0, p90 = 0, p99 = 0;
   double spread = 0;               // (p90 - p10) / p50
   std::optional<double> skew;      // median of: last rank's entry - first rank's; null: clocks of several machines
@@ -53,7 +53,7 @@ class Measurement {
     std::vector<std::int64_t> entries, returns;  // this rank's clock, ns
     std::vector<std::int64_t> bounds;            // ns
   };
-  std::optional<Bound> bound_of(const Layout& layout, const Call& call) const;
+  std::optional<Bound> bound_of(const MessageLayout& layout, const Call& call) const;
   Rounds run_rounds(const TestData& data, const Call& call, Bound* bound, std::size_t rounds);
   void summarize(const Rounds& mine, Row& row);
   std::vector<std::int64_t> from_all(const std::vector<std::int64_t>& mine);  // ranks x rounds

@@ -55,7 +55,8 @@ class OverlapRun {
         memory_(group_, options, bytes),
         layout_(layout_of(*options.kind, bytes, options.dtype, group_->world_size(), options.in_place)),
         ends_(ends_of(layout_, memory_.memory(), group_->rank())),
-        data_(*options.kind, layout_, {ends_.send, ends_.receive, layout_.count, options.dtype, options.op, 0}, group_->rank()) {}
+        data_(*options.kind, layout_,
+              {ends_.send, ends_.receive, layout_.count, options.dtype, options.op, 0, premul_factor(group_->rank())}, group_->rank()) {}
 
   Overlap run() {
     match_product();
@@ -86,7 +87,10 @@ class OverlapRun {
     data_.fill(memory_.memory(), Values::kExact);
     group_->barrier();
   }
-  Work start_all_reduce() { return group_->all_reduce_async(ends_.send, ends_.receive, layout_.count, options_.dtype, options_.op); }
+  Work start_all_reduce() {
+    return group_->all_reduce_async(ends_.send, ends_.receive, layout_.count, options_.dtype, options_.op,
+                                    {.factor = premul_factor(group_->rank())});
+  }
 
   double product_alone() {
     meet();
@@ -133,7 +137,7 @@ class OverlapRun {
   std::shared_ptr<ProcessGroup> group_;
   MeasureOptions options_;
   Measurement memory_;
-  Layout layout_;
+  MessageLayout layout_;
   Memory ends_;
   TestData data_;
   Product product_;

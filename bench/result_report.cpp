@@ -65,9 +65,9 @@ void ResultReport::print_head(const std::string& place) const {
   if (measure.kind->moves_data())
     fmt::print(", {} memory, {}", measure.plain ? "plain" : "registered", measure.in_place ? "in place" : "out of place");
   fmt::print("\n");
-  fmt::print("{:>11} {:>11} {:>8} {:>7} {:>4} {:>10} {:>7} {:>7} {:>6} {:>10} {:>10} {:>10} {:>6} {:>9} {:>10} {:>6}\n", "size", "count",
+  fmt::print("{:>11} {:>11} {:>8} {:>10} {:>4} {:>10} {:>7} {:>7} {:>6} {:>10} {:>10} {:>10} {:>6} {:>9} {:>10} {:>6}\n", "size", "count",
              "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "p50", "p90", "p99", "spread", "skew", "transfer", "bound");
-  fmt::print("{:>11} {:>11} {:>8} {:>7} {:>4} {:>10} {:>7} {:>7} {:>6} {:>10} {:>10} {:>10} {:>6} {:>9} {:>10} {:>6}\n", "(B)",
+  fmt::print("{:>11} {:>11} {:>8} {:>10} {:>4} {:>10} {:>7} {:>7} {:>6} {:>10} {:>10} {:>10} {:>6} {:>9} {:>10} {:>6}\n", "(B)",
              "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(us)", "(us)", "", "(us)", "(us)", "(%)");
   std::fflush(stdout);
 }
@@ -75,7 +75,7 @@ void ResultReport::print_head(const std::string& place) const {
 void ResultReport::print_line(const Row& row) const {
   const MeasureOptions& measure = settings_.measure;
   fmt::print(
-      "{:>11} {:>11} {:>8} {:>7} {:>4} {:>10.2f} {:>7.2f} {:>7.2f} {:>6} {:>10.2f} {:>10.2f} {:>10.2f} {:>6.2f} {:>9} {:>10} {:>6}\n",
+      "{:>11} {:>11} {:>8} {:>10} {:>4} {:>10.2f} {:>7.2f} {:>7.2f} {:>6} {:>10.2f} {:>10.2f} {:>10.2f} {:>6.2f} {:>9} {:>10} {:>6}\n",
       row.layout.message_bytes(), row.layout.count, measure.kind->moves_data() ? name_of(measure.dtype) : "-", reduction_of(measure),
       measure.kind->has_root ? measure.root : -1, row.p50, algbw(row), algbw(row) * measure.kind->bus_factor(ranks_), row.wrong, row.p50,
       row.p90, row.p99, row.spread, cell(row.skew, 2), cell(row.transfer, 2), cell(percent_of_bound(row), 1));

@@ -62,10 +62,9 @@ DType parse_dtype(const std::string& name) {
 }
 
 ReduceOp parse_reduction(const char* flag, const std::string& name) {
-  constexpr int kReductions = static_cast<int>(ReduceOp::kBitXor) + 1;
-  if (const auto op = find_name<ReduceOp>(name, kReductions)) return *op;
+  if (const auto op = find_name<ReduceOp>(name, kReduceOps)) return *op;
   std::string names;
-  for (int value = 0; value < kReductions; ++value) names += (value == 0 ? "" : ", ") + std::string(name_of(static_cast<ReduceOp>(value)));
+  for (int value = 0; value < kReduceOps; ++value) names += (value == 0 ? "" : ", ") + std::string(name_of(static_cast<ReduceOp>(value)));
   throw InvalidArgument("{}: '{}' is no reduction; it is one of {}", flag, name, names);
 }
 
@@ -77,8 +76,10 @@ void check_reduction(const MeasureOptions& measure) {
   if (measure.kind->reduces && bits && is_floating(measure.dtype))
     throw InvalidArgument("{} of {}: bitwise reductions are for integers; choose one with --dtype", name_of(measure.op),
                           name_of(measure.dtype));
-  if (measure.kind->reduces && measure.op == ReduceOp::kAvg && !is_floating(measure.dtype))
-    throw InvalidArgument("avg of {}: averages are for floating point; choose it with --dtype", name_of(measure.dtype));
+  const bool fractions = measure.op == ReduceOp::kAvg || measure.op == ReduceOp::kPremulSum;
+  if (measure.kind->reduces && fractions && !is_floating(measure.dtype))
+    throw InvalidArgument("{} of {}: it is for floating point; choose such a type with --dtype", name_of(measure.op),
+                          name_of(measure.dtype));
 }
 
 MeasureOptions read_measure(Program program, const Flags& flags) {
@@ -188,6 +189,7 @@ Settings parse_settings(Program program, int argc, char** argv) {
   }
   if (settings.measure.kind->has_root && (settings.measure.root < 0 || settings.measure.root >= settings.ranks))
     throw InvalidArgument("--root {}: the ranks are 0 to {}", settings.measure.root, settings.ranks - 1);
+  if (settings.measure.kind->pairs && settings.ranks < 2) throw InvalidArgument("--ranks 1: {} takes two", settings.measure.kind->name);
   check_writable("--json-file", settings.json_file);
   check_writable("--plot", settings.plot_file);
   check_together(settings);

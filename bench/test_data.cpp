@@ -1,7 +1,7 @@
 #include "bench/test_data.h"
 
 #include <algorithm>
-#include <cstdint>
+#include <cmath>
 #include <cstring>
 
 #include "lockstep/core/crypto.h"
@@ -54,6 +54,7 @@ std::int64_t input(const CollectiveKind& kind, ReduceOp op, int ranks, const Poi
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kAvg:
+    case ReduceOp::kPremulSum:
       return mixed % std::clamp(120 / ranks, 2, 11);  // the sum of few ranks fits into an int8
     case ReduceOp::kProduct:
       return (at.index + at.part) % ranks == at.rank ? 1 + mixed % 3 : 1;
@@ -88,7 +89,7 @@ double average(DType dtype, std::int64_t sum, int ranks) {
 }
 
 template <typename ValueAt>
-Block make_block(const Layout& layout, DType dtype, const ValueAt& value_at) {
+Block make_block(const MessageLayout& layout, DType dtype, const ValueAt& value_at) {
   const std::size_t elements = std::min(layout.count, kPeriod);
   Block block(elements * size_of(dtype));
   for (std::size_t i = 0; i < elements; ++i) encode(dtype, value_at(static_cast<std::int64_t>(i)), block.data() + i * size_of(dtype));
@@ -129,7 +130,9 @@ std::size_t wrong_in_part(const std::byte* part, std::size_t bytes, const Block&
 
 }  // namespace
 
-TestData::TestData(const CollectiveKind& kind, const Layout& layout, const Call& call, int rank)
+double premul_factor(int rank) { return rank % 2 == 0 ? 1 : 2; }
+
+TestData::TestData(const CollectiveKind& kind, const MessageLayout& layout, const Call& call, int rank)
     : kind_(kind), layout_(layout), call_(call), rank_(rank) {
   for (int part = 0; part < layout.send_parts && sends(); ++part) {
     exact_.push_back(make_block(layout, call.dtype, [&](std::int64_t i) {
@@ -137,21 +140,23 @@ TestData::TestData(const CollectiveKind& kind, const Layout& layout, const Call&
     }));
     rough_.push_back(make_block(layout, call.dtype, [&](std::int64_t i) { return rough_value(call_.dtype, {rank_, part, i}); }));
   }
-  // Part p of what this rank receives was made by rank p (or the root); it was the sender's part for this rank, if it had many.
-  const int wanted_part = layout.send_parts > 1 ? rank : 0;
+  // Part p of what this rank receives was made by rank p (or the root, or its pair's even rank); it was the sender's part for
+  // this rank, if that had many.
   for (int part = 0; part < layout.receive_parts && receives(); ++part)
-    expected_.push_back(make_block(layout, call.dtype, [&](std::int64_t i) {
-      const int first = kind_.reduces ? 0 : layout_.receive_parts > 1 ? part : call_.root;
-      std::int64_t result = input(kind_, call_.op, layout_.ranks, {first, wanted_part, i});
-      for (int peer = 1; kind_.reduces && peer < layout_.ranks; ++peer)
-        result = combine(call_.op, result, input(kind_, call_.op, layout_.ranks, {peer, wanted_part, i}));
-      const bool averages = kind_.reduces && call_.op == ReduceOp::kAvg;
-      return averages ? average(call_.dtype, result, layout_.ranks) : static_cast<double>(result);
-    }));
+    expected_.push_back(make_block(layout, call.dtype, [&](std::int64_t i) { return result(part, i); }));
 }
 
-bool TestData::sends() const { return kind_.moves_data() && (!kind_.only_root_sends || rank_ == call_.root); }
-bool TestData::receives() const { return kind_.moves_data() && (!kind_.only_root_receives || rank_ == call_.root); }
+double TestData::result(int part, std::int64_t index) const {
+  const int wanted_part = layout_.send_parts > 1 ? rank_ : 0;
+  const auto given = [&](int rank) {
+    const std::int64_t factor = kind_.reduces && call_.op == ReduceOp::kPremulSum ? std::llround(premul_factor(rank)) : 1;
+    return factor * input(kind_, call_.op, layout_.ranks, {rank, wanted_part, index});
+  };
+  if (!kind_.reduces) return static_cast<double>(given(kind_.pairs ? rank_ & ~1 : layout_.receive_parts > 1 ? part : call_.root));
+  std::int64_t reduced = given(0);
+  for (int rank = 1; rank < layout_.ranks; ++rank) reduced = combine(call_.op, reduced, given(rank));
+  return call_.op == ReduceOp::kAvg ? average(call_.dtype, reduced, layout_.ranks) : static_cast<double>(reduced);
+}
 
 void TestData::fill(const Memory& memory, Values values) const {
   const Memory ends = ends_of(layout_, memory, rank_);

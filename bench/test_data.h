@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -18,9 +19,12 @@ enum class Values {
   kRough,  // full mantissas: a sum in another order has other bits
 };
 
+// What rank `rank` multiplies by in premul_sum: results stay exact.
+double premul_factor(int rank);
+
 class TestData {
  public:
-  TestData(const CollectiveKind& kind, const Layout& layout, const Call& call, int rank);
+  TestData(const CollectiveKind& kind, const MessageLayout& layout, const Call& call, int rank);
 
   // Writes this rank's input, and in all else of its memory something that no result can be.
   void fill(const Memory& memory, Values values) const;
@@ -33,11 +37,13 @@ class TestData {
   std::string hash_result(const Memory& memory) const;
 
  private:
-  bool sends() const;
-  bool receives() const;
+  bool sends() const { return kind_.sends_from(rank_, layout_.ranks, call_.root); }
+  bool receives() const { return kind_.receives_at(rank_, layout_.ranks, call_.root); }
+
+  double result(int part, std::int64_t index) const;  // of an element that this rank receives
 
   const CollectiveKind& kind_;
-  Layout layout_;
+  MessageLayout layout_;
   Call call_;
   int rank_;
   std::vector<Block> exact_, rough_, expected_;  // by part
