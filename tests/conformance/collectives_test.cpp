@@ -223,6 +223,8 @@ std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (const Wire wire : {Wire::kThreads, Wire::kMemfd, Wire::kTcp})
     for (const int ranks : {1, 2, 3, 4, 7}) cases.push_back({wire, ranks});
+  for (const Wire wire : {Wire::kThreadsVm, Wire::kMemfdVm})
+    for (const int ranks : {2, 3, 7}) cases.push_back({wire, ranks});
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Ring, Collectives, ::testing::ValuesIn(all_cases()), [](const ::testing::TestParamInfo<Case>& tested) {

@@ -155,7 +155,7 @@ TEST_P(Faults, WorkThrowsWhatEndedIt) {
   EXPECT_THAT(outcomes[0].text, HasSubstr("rank 1 (pid "));
 }
 
-INSTANTIATE_TEST_SUITE_P(Ring, Faults, ::testing::Values(Wire::kThreads, Wire::kMemfd, Wire::kTcp),
+INSTANTIATE_TEST_SUITE_P(Ring, Faults, ::testing::Values(Wire::kThreads, Wire::kMemfd, Wire::kTcp, Wire::kMemfdVm),
                          [](const ::testing::TestParamInfo<Wire>& tested) { return std::string(name_of(tested.param)); });
 
 // -- with processes
@@ -217,7 +217,7 @@ TEST_P(Deaths, AStoppedRankIsNamedAtTheDeadline) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ring, Deaths, ::testing::Values(Wire::kMemfd, Wire::kTcp),
+INSTANTIATE_TEST_SUITE_P(Ring, Deaths, ::testing::Values(Wire::kMemfd, Wire::kMemfdVm, Wire::kTcp),
                          [](const ::testing::TestParamInfo<Wire>& tested) { return std::string(name_of(tested.param)); });
 
 // -- tokens and transports

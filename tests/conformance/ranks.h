@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -27,8 +28,13 @@
 
 namespace lockstep::testing {
 
-enum class Wire { kThreads, kMemfd, kTcp };
-inline const char* name_of(Wire wire) { return wire == Wire::kThreads ? "threads" : wire == Wire::kMemfd ? "memfd" : "tcp"; }
+// kThreadsVm, kMemfdVm: the same, and ranks reach into each other's plain memory where they would use tiles.
+enum class Wire { kThreads, kMemfd, kTcp, kThreadsVm, kMemfdVm };
+inline const char* name_of(Wire wire) {
+  constexpr const char* kNames[] = {"threads", "memfd", "tcp", "threads_vm", "memfd_vm"};
+  return kNames[static_cast<std::size_t>(wire)];
+}
+inline bool is_vm(Wire wire) { return wire == Wire::kThreadsVm || wire == Wire::kMemfdVm; }
 
 using std::chrono::milliseconds;
 
@@ -102,6 +108,7 @@ class TuningFile {
   explicit TuningFile(const std::string& json) {
     const int fd = mkstemp(path_);
     LOCKSTEP_CHECK(fd >= 0 && write(fd, json.data(), json.size()) == static_cast<ssize_t>(json.size()), "cannot write {}", path_);
+    fchmod(fd, 0644);  // ranks may have given up being root
     close(fd);
     setenv(env::kTuning, path_, 1);
   }
@@ -121,12 +128,15 @@ class TuningFile {
 class Meeting {
  public:
   explicit Meeting(GroupSpec spec) : spec_(std::move(spec)) {
+    // Small pieces, so that a message of a test is several.
+    if (is_vm(spec_.wire) && !spec_.tuning)
+      spec_.tuning = ring::Tuning{.plain_path = ring::PlainPath::kVm, .vm_from_bytes = 0, .vm_piece_bytes = 16384};
     if (spec_.tuning) file_.emplace(ring::to_json({*spec_.tuning, ring::tuning_origin_here(spec_.ranks)}));
   }
 
   Rank join(int rank) const {
     const Place place{rank, spec_.ranks, rank, spec_.ranks};
-    if (spec_.wire == Wire::kThreads) {
+    if (spec_.wire == Wire::kThreads || spec_.wire == Wire::kThreadsVm) {
       auto fabric = std::make_unique<ring::ThreadFabric>(threads_);
       auto control = fabric->share(ring::ControlLayout::bytes(spec_.ranks), spec_.timeout);
       auto transport =

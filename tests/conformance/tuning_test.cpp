@@ -15,7 +15,13 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr ring::Tuning kUnusual{.line_bytes = 16, .flat_bytes = 3000, .tile_bytes = 65536, .reduce_order = ring::ReduceOrder::kTree};
+constexpr ring::Tuning kUnusual{.line_bytes = 16,
+                                .flat_bytes = 3000,
+                                .tile_bytes = 65536,
+                                .plain_path = ring::PlainPath::kVm,
+                                .vm_from_bytes = 5000,
+                                .vm_piece_bytes = 8192,
+                                .reduce_order = ring::ReduceOrder::kTree};
 
 TEST(TuningTable, ComesBackFromJsonAsItWas) {
   const ring::TuningTable table = ring::parse_tuning(ring::to_json({kUnusual, {.cores = 96, .ranks = 8}}), "table.json");
@@ -39,6 +45,8 @@ TEST(TuningTable, WhatCannotBeUsedIsRefusedByFileAndKey) {
       {R"({"flat_bytes": 8193})", "it must lie in 0..8192"},
       {R"({"line_bytes": 49})", "\"line_bytes\" is 49; it must lie in 0..48"},
       {R"({"tile_bytes": 100000})", "be a multiple of 4096"},
+      {R"({"plain_path": "pigeon"})", "\"plain_path\" is \"pigeon\"; it is one of tiles, vm"},
+      {R"({"plain_path": 1})", "\"plain_path\" is 1"},
       {R"({"reduce_order": "random"})", "it is one of rank, tree"},
       {R"([1])", "a JSON object is expected"},
       {R"({"flat_bytes": )", "is not JSON"},
@@ -51,10 +59,10 @@ TEST(TuningTable, WhatCannotBeUsedIsRefusedByFileAndKey) {
 
 // Rank 0 reads; the others must not wait for a table that will not come.
 TEST(TuningTable, AFileThatRankZeroCannotUseIsAnErrorOnAllRanks) {
-  const TuningFile file(R"({"reduce_order": "pigeon"})");
+  const TuningFile file(R"({"plain_path": "pigeon"})");
   for (const Wire wire : {Wire::kMemfd, Wire::kTcp})
     for (const Outcome& outcome : outcomes_of_threads({.wire = wire, .ranks = 3}, [](Rank&) {}))
-      EXPECT_THAT(outcome.text, AllOf(HasSubstr(file.path()), HasSubstr("\"reduce_order\"")));
+      EXPECT_THAT(outcome.text, AllOf(HasSubstr(file.path()), HasSubstr("\"plain_path\"")));
 }
 
 TEST(TuningTable, AnUnknownOrderIsRefusedOnAllRanks) {

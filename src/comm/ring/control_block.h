@@ -5,6 +5,7 @@
 // written again in round k + 2, which its owner enters only after all ranks published k + 1, that is, read round k.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -34,11 +35,16 @@ struct alignas(kCacheLine) Card {
   char purpose[64];
 };
 
+using ProbeWord = std::array<std::byte, 16>;
+
 struct alignas(2 * kCacheLine) RankBlock {  // two lines: what the prefetcher fetches as a pair belongs to one rank
   Line lines[2];
   Card card;
   std::atomic<std::uint32_t> left;  // said goodbye
   std::atomic<std::int32_t> pid;
+  std::atomic<std::uint32_t> reaching;  // into other ranks' ordinary memory, at this moment
+  ProbeWord word;                       // see ProcessMemory
+  std::atomic<std::uint64_t> words_at;  // its address in this rank's process
 };
 
 // Bytes on their way from one rank to another: a ring with one writer and one reader, who count what passed.
@@ -48,7 +54,7 @@ struct Channel {
   alignas(kCacheLine) std::byte bytes[kChannelBytes];
 };
 
-enum class VerdictKind : std::uint32_t { kNone, kMismatch, kTimeout, kPeerLost };
+enum class VerdictKind : std::uint32_t { kNone, kMismatch, kTimeout, kPeerLost, kFailed };
 
 // Why the group is over. The first to write it wins; all ranks throw what stands here.
 struct VerdictRecord {

@@ -8,6 +8,8 @@
 #include <span>
 #include <string>
 
+#include "src/comm/ring/peer_memory.h"
+
 namespace lockstep::ring {
 
 // Memory that all ranks of the machine see; unmapped by this process when the last handle goes.
@@ -27,6 +29,9 @@ class LocalFabric {
 
   // By rank: a descriptor that hangs up when that rank's process is gone. -1, or an empty list: nothing to watch.
   virtual std::span<const int> life_lines() const { return {}; }
+
+  // The ranks' ordinary memory; null: it cannot be reached, or nobody asked for it. The same on all ranks.
+  virtual PeerMemory* peer_memory() { return nullptr; }
 
   // Closes what peers watch. Called after the goodbye was written to shared memory.
   virtual void close() noexcept {}

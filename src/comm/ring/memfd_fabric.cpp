@@ -11,6 +11,7 @@
 
 #include "lockstep/comm/store.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
 #include "src/comm/ring/control_block.h"
 #include "src/comm/ring/unix_link.h"
 #include "src/comm/socket.h"
@@ -71,6 +72,8 @@ class MemfdFabric : public LocalFabric {
     return rank_ == 0 ? give(bytes, deadline) : take(bytes, deadline);
   }
   std::span<const int> life_lines() const override { return watched_; }
+  PeerMemory* peer_memory() override { return peer_memory_.get(); }
+  void set_peer_memory(std::unique_ptr<PeerMemory> memory) { peer_memory_ = std::move(memory); }
   void close() noexcept override { own_line_ = Fd(); }
 
  private:
@@ -107,6 +110,7 @@ class MemfdFabric : public LocalFabric {
   std::vector<Fd> peer_lines_;   // by rank; none for this rank
   Fd own_line_;
   std::vector<int> watched_;
+  std::unique_ptr<PeerMemory> peer_memory_;
 };
 
 // -- the handshake. Rank 0: its nonce. The other: rank, its nonce, its proof, its life line. Rank 0: its proof.
@@ -136,7 +140,7 @@ UnixLink welcome_one(const Fd& listener, const BackendContext& context, std::vec
   return link;
 }
 
-std::unique_ptr<LocalFabric> welcome_all(const Fd& listener, const BackendContext& context, Deadline deadline) {
+std::unique_ptr<MemfdFabric> welcome_all(const Fd& listener, const BackendContext& context, Deadline deadline) {
   const auto n = static_cast<std::size_t>(context.place.world_size);
   LifeLine own = make_life_line();
   std::vector<UnixLink> links(n);
@@ -152,7 +156,7 @@ std::unique_ptr<LocalFabric> welcome_all(const Fd& listener, const BackendContex
   return std::make_unique<MemfdFabric>(0, std::move(links), std::move(lines), std::move(own.write));
 }
 
-std::unique_ptr<LocalFabric> join(Fd socket, const BackendContext& context, Deadline deadline) {
+std::unique_ptr<MemfdFabric> join(Fd socket, const BackendContext& context, Deadline deadline) {
   const auto n = static_cast<std::size_t>(context.place.world_size);
   const int rank = context.place.rank;
   LifeLine own = make_life_line();
@@ -209,7 +213,7 @@ std::string reason_of_failure(Attempt&& attempt) {
 
 }  // namespace
 
-LocalMeeting meet_on_this_machine(const BackendContext& context) {
+LocalMeeting meet_on_this_machine(const BackendContext& context, bool reach_memory) {
   const Deadline deadline = Clock::now() + context.store_timeout;
   const bool is_first = context.place.rank == 0;
   Fd socket;  // rank 0's listener, the others' connection
@@ -227,17 +231,29 @@ LocalMeeting meet_on_this_machine(const BackendContext& context) {
     context.store->set("shm/name", trouble.empty() ? name : "");
     if (!trouble.empty()) throw Error("{}", trouble);
   });
+  std::unique_ptr<MemfdFabric> fabric;
+  std::unique_ptr<ProcessMemory> memory;
   LocalMeeting meeting;
   meeting.refusal = agree(context, "reached", failure);
   if (!meeting.refusal.empty()) return meeting;
   failure = reason_of_failure([&] {
-    meeting.fabric = is_first ? welcome_all(socket, context, deadline) : join(std::move(socket), context, deadline);
-    meeting.control = meeting.fabric->share(ControlLayout::bytes(context.place.world_size), context.store_timeout);
+    fabric = is_first ? welcome_all(socket, context, deadline) : join(std::move(socket), context, deadline);
+    meeting.control = fabric->share(ControlLayout::bytes(context.place.world_size), context.store_timeout);
+    const ControlLayout layout(meeting.control->data(), context.place.world_size);
+    if (reach_memory) memory = std::make_unique<ProcessMemory>(layout, context.place.rank);
   });
   socket = Fd();  // first: who still waits for rank 0 hears at once that it gave up
-  if (!failure.empty()) meeting.fabric.reset();
+  if (!failure.empty()) fabric.reset();
   meeting.refusal = agree(context, "mapped", failure);
-  if (!meeting.refusal.empty()) meeting = {nullptr, nullptr, meeting.refusal};
+  if (!meeting.refusal.empty()) return {nullptr, nullptr, meeting.refusal};
+  if (reach_memory) {
+    const std::string refusal = agree(context, "reached memory", reason_of_failure([&] { memory->prove(); }));
+    if (refusal.empty())
+      fabric->set_peer_memory(std::move(memory));
+    else if (is_first)
+      log::warn("ring: large messages in plain memory go through shared windows, for {}", refusal);
+  }
+  meeting.fabric = std::move(fabric);
   return meeting;
 }
 

@@ -18,7 +18,8 @@ struct LocalMeeting {
   std::string refusal;                     // the same on all ranks: which rank could not, and why
 };
 
-// Collective: all ranks come to the same result, through the store.
-LocalMeeting meet_on_this_machine(const BackendContext& context);
+// Collective: all ranks come to the same result, through the store. With `reach_memory` the fabric has the ranks' ordinary
+// memory, unless the system refuses that to one of them, which is logged.
+LocalMeeting meet_on_this_machine(const BackendContext& context, bool reach_memory);
 
 }  // namespace lockstep::ring

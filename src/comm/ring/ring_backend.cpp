@@ -86,7 +86,7 @@ std::unique_ptr<ring::Transport> make_transport(const BackendContext& context) {
     auto control = fabric->share(ring::ControlLayout::bytes(1), context.timeout);
     return std::make_unique<ring::ShmTransport>(context.place, std::move(fabric), std::move(control), tuning);
   }
-  ring::LocalMeeting meeting = ring::meet_on_this_machine(context);
+  ring::LocalMeeting meeting = ring::meet_on_this_machine(context, tuning.plain_path == ring::PlainPath::kVm);
   if (meeting.fabric)
     return std::make_unique<ring::ShmTransport>(context.place, std::move(meeting.fabric), std::move(meeting.control), tuning);
   if (context.transport == "shm")

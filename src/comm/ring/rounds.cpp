@@ -53,7 +53,7 @@ Rounds::Rounds(const ControlLayout& layout, int rank, SharedVerdict& verdict)
 void Rounds::begin(const Operation& operation) {
   operation_ = &operation;
   started_ = {};
-  if (verdict_.stands()) throw_verdict(verdict_.get(), doing());  // first: peers may be reading the card of the call that failed
+  throw_if_over();  // first: peers may be reading the card of the call that failed
   hash_ = hash_of(operation.signature);
   Card& card = layout_.block(rank_).card;
   card.signature = operation.signature;
@@ -129,7 +129,7 @@ void Rounds::look_for_trouble(int peer) {
   const bool left = layout_.block(peer).left.load() != 0;
   if (has_arrived(peer)) return;  // asked after `left`: it may have arrived and then left, which is fine
   if (left) verdict_.declare(VerdictKind::kPeerLost, name_of_rank(peer) + " has left the group");
-  if (verdict_.stands()) throw_verdict(verdict_.get(), doing());
+  throw_if_over();
   if (Clock::now() - started_ >= operation_->timeout) report_timeout();
 }
 

@@ -35,8 +35,14 @@ class Rounds {
     await_all();
   }
 
-  // What this rank is doing, for messages.
+  // Throws the verdict if there is one.
+  void throw_if_over() {
+    if (verdict_.stands()) throw_verdict(verdict_.get(), doing());
+  }
+
+  // What this rank is doing, and "rank 1 (pid 2)", for messages.
   std::string doing() const;
+  std::string name_of_rank(int rank) const;
 
  private:
   bool has_arrived(int peer) const { return layout_.line(peer, round_).round.load() == round_; }
@@ -47,7 +53,6 @@ class Rounds {
   void look_for_trouble(int peer);
   [[noreturn]] void report_mismatch(int peer);
   [[noreturn]] void report_timeout();
-  std::string name_of_rank(int rank) const;
 
   ControlLayout layout_;
   int rank_;

@@ -14,6 +14,7 @@ void ShmTransport::all_reduce(const Operation& operation) {
   if (bytes <= tuning_.flat_bytes) return all_reduce_small(operation);
   const Places places = locate(operation.receive, bytes);
   if (places.direct) return all_reduce_in_place(operation, places);
+  if (goes_by_vm(bytes)) return all_reduce_by_vm(operation);
   all_reduce_by_tiles(operation);
 }
 
@@ -39,6 +40,15 @@ void ShmTransport::all_reduce_in_place(const Operation& operation, const Places&
   }
   reduce(call, ranks(), slice.count());
   count_read(slice.count() * element * static_cast<std::size_t>(ranks() - 1));
+  rounds_.barrier();
+}
+
+void ShmTransport::all_reduce_by_vm(const Operation& operation) {
+  const Signature& call = operation.signature;
+  const Slice slice = slice_of(call.count, call.dtype, place_.rank, ranks());
+  const std::size_t offset = slice.begin * size_of(call.dtype);
+  auto* const own = static_cast<std::byte*>(operation.receive) + offset;
+  reduce_by_vm(call, {own, own, offset, slice.count(), VmShare::kAll});
   rounds_.barrier();
 }
 

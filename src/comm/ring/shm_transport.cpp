@@ -23,7 +23,9 @@ ShmTransport::ShmTransport(const Place& place, std::unique_ptr<LocalFabric> fabr
       memory_(std::make_shared<RegisteredMemory>(place.rank)),
       in_(static_cast<std::size_t>(place.world_size)),
       out_(static_cast<std::size_t>(place.world_size)),
-      offsets_(static_cast<std::size_t>(place.world_size)) {
+      peer_memory_(fabric_->peer_memory()),
+      offsets_(static_cast<std::size_t>(place.world_size)),
+      addresses_(static_cast<std::size_t>(place.world_size)) {
   layout_.block(place_.rank).pid.store(getpid());
   watch_.emplace(fabric_->life_lines(), [this](int rank) {
     const RankBlock& block = layout_.block(rank);
@@ -40,6 +42,15 @@ ShmTransport::~ShmTransport() {
 
 void ShmTransport::execute(const Operation& operation) {
   rounds_.begin(operation);
+  try {
+    dispatch(operation);
+  } catch (...) {
+    await_no_peer_reaches();  // the caller may give its buffers back
+    throw;
+  }
+}
+
+void ShmTransport::dispatch(const Operation& operation) {
   switch (operation.signature.kind) {
     case OperationKind::kBarrier:
       return rounds_.barrier();
@@ -108,17 +119,23 @@ void ShmTransport::leave() noexcept {
 }
 
 // The round that begins a large operation.
-ShmTransport::Places ShmTransport::locate(const void* data, std::size_t bytes) {
+ShmTransport::Places ShmTransport::locate(const void* data, std::size_t bytes, const void* offered) {
+  struct Announcement {
+    Location location;
+    std::uint64_t address;
+  };
+  static_assert(sizeof(Announcement) <= kLinePayload);
   Places places{false, memory_->find(data, bytes)};
-  const Location mine = places.mine.location;
+  const Announcement mine{places.mine.location, reinterpret_cast<std::uint64_t>(offered != nullptr ? offered : data)};
   std::memcpy(rounds_.payload(), &mine, sizeof mine);
   rounds_.publish();
-  places.direct = mine.segment != 0;
+  places.direct = mine.location.segment != 0;
   for (int rank = 0; rank < ranks(); ++rank) {
-    Location location = mine;
-    if (rank != place_.rank) std::memcpy(&location, rounds_.await(rank).payload, sizeof location);
-    if (location.segment != mine.segment) places.direct = false;
-    offsets_[static_cast<std::size_t>(rank)] = location.offset;
+    Announcement theirs = mine;
+    if (rank != place_.rank) std::memcpy(&theirs, rounds_.await(rank).payload, sizeof theirs);
+    if (theirs.location.segment != mine.location.segment) places.direct = false;
+    offsets_[static_cast<std::size_t>(rank)] = theirs.location.offset;
+    addresses_[static_cast<std::size_t>(rank)] = theirs.address;
   }
   return places;
 }

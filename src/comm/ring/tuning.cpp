@@ -20,8 +20,14 @@ using Json = nlohmann::ordered_json;
 
 // -- names of what is chosen
 
+const char* name_of(PlainPath path) { return path == PlainPath::kVm ? "vm" : "tiles"; }
 const char* name_of(ReduceOrder order) { return order == ReduceOrder::kTree ? "tree" : "rank"; }
 
+std::optional<PlainPath> plain_path_of(const std::string& name) {
+  for (const PlainPath path : {PlainPath::kTiles, PlainPath::kVm})
+    if (name == name_of(path)) return path;
+  return std::nullopt;
+}
 std::optional<ReduceOrder> reduce_order_of(const std::string& name) {
   for (const ReduceOrder order : {ReduceOrder::kRank, ReduceOrder::kTree})
     if (name == name_of(order)) return order;
@@ -125,6 +131,9 @@ std::string to_json(const TuningTable& table) {
               {"line_bytes", t.line_bytes},
               {"flat_bytes", t.flat_bytes},
               {"tile_bytes", t.tile_bytes},
+              {"plain_path", name_of(t.plain_path)},
+              {"vm_from_bytes", t.vm_from_bytes},
+              {"vm_piece_bytes", t.vm_piece_bytes},
               {"reduce_order", name_of(t.reduce_order)}}
       .dump(2);
 }
@@ -139,6 +148,9 @@ TuningTable parse_tuning(const std::string& json, const std::string& file, const
   reader.bytes("line_bytes", 0, kLinePayload, 1, t.line_bytes);
   reader.bytes("flat_bytes", 0, kSlotBytes, 1, t.flat_bytes);
   reader.bytes("tile_bytes", 64 * 1024, kTileBytes, 4096, t.tile_bytes);
+  reader.choice("plain_path", plain_path_of, "tiles, vm", t.plain_path);
+  reader.bytes("vm_from_bytes", 0, std::size_t{1} << 40, 1, t.vm_from_bytes);
+  reader.bytes("vm_piece_bytes", 4096, 16 << 20, 4096, t.vm_piece_bytes);
   reader.choice("reduce_order", reduce_order_of, "rank, tree", t.reduce_order);
   if (const auto made_on = reader.take("made_on")) {
     Reader origin(*made_on, where + ": \"made_on\"");

@@ -14,6 +14,8 @@ void throw_verdict(const Verdict& verdict, std::string_view doing) {
       throw MismatchError("{}", verdict.text);
     case VerdictKind::kTimeout:
       throw TimeoutError("{}: {}", doing, verdict.text);
+    case VerdictKind::kFailed:
+      throw Error("{}: {}", doing, verdict.text);
     case VerdictKind::kPeerLost:
     case VerdictKind::kNone:
       break;
