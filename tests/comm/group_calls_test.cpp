@@ -136,7 +136,7 @@ TEST_P(GroupCalls, ThreadsTakeTurnsAndShareWork) {
       std::atomic<int> waited{0};
       std::vector<std::thread> waiters;
       for (int i = 0; i < 3; ++i)
-        waiters.emplace_back([&, copy = work] {
+        waiters.emplace_back([&, i, copy = work] {
           while (i == 0 && !copy.done()) std::this_thread::yield();
           copy.wait();
           ++waited;
