@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace lockstep::bench {
@@ -14,32 +15,51 @@ struct PlotPoint {
 // How an axis is divided and what its marks say.
 struct PlotAxis {
   std::string label;
-  double base = 10;                              // marks stand at powers of it; 10: also at 2 and 5 times these where there is room
+  double base = 10;                              // marks stand at powers of it; 10: also at multiples of these on a short axis
   std::function<std::string(double)> text = {};  // of a mark; empty: the number
 };
+
+PlotAxis bytes_axis(std::string label);               // powers of two: 4 B, 1 KiB, 1 MiB
+PlotAxis microseconds_axis(std::string label);        // values in us, marks in ns, us, ms or s
+PlotAxis count_axis(std::string label, double base);  // 2, 4, ..., 4,096
 
 class LogLogPlot {
  public:
   LogLogPlot(std::string title, PlotAxis x, PlotAxis y) : title_(std::move(title)), x_(std::move(x)), y_(std::move(y)) {}
 
-  // Points in rising order of x, all positive: throws InvalidArgument otherwise, or when there are none.
-  void add_curve(const std::string& name, std::vector<PlotPoint> points);
+  // A logarithm knows no zero: points that are not positive and finite are left out, the line breaks there, and the picture says so
+  // at its foot.
+  void add_curve(const std::string& name, const std::vector<PlotPoint>& points);
+  void add_note(const std::string& text) { notes_.push_back(text); }  // a line at the foot
 
-  std::string svg() const;  // at least one curve
-  // Throws FileError that names the path.
+  // Throws InvalidArgument when no curve has a point that can be drawn.
+  std::string svg() const;
+  // The same, and FileError with path and reason when the file cannot be written.
   void write(const std::string& path) const;
 
  private:
   struct Curve {
     std::string name;
-    std::vector<PlotPoint> points;
+    std::vector<std::vector<PlotPoint>> pieces;
   };
+  double picture_width() const;
+
   std::string title_;
   PlotAxis x_, y_;
-  std::vector<Curve> curves_;
+  std::vector<Curve> curves_;  // with a point at least
+  std::vector<std::string> notes_;
 };
 
 // Marks between `low` and `high` for an axis of this base, at most `most`: what the picture uses, a pure function.
 std::vector<double> log_marks(double low, double high, double base, std::size_t most);
+
+struct PlotRange {
+  double low, high;
+};
+// From mark to mark around `values`, so that at least two marks are seen even when all values are the same.
+PlotRange range_around(PlotRange values, double base);
+
+// Fit for XML: <, >, &, quotes escaped; what is no UTF-8 or may not occur becomes '?'.
+std::string xml_text(const std::string& text);
 
 }  // namespace lockstep::bench
