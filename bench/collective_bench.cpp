@@ -11,6 +11,7 @@
 
 #include "bench/environment_report.h"
 #include "bench/overlap.h"
+#include "bench/result_plot.h"
 #include "bench/result_report.h"
 #include "lockstep/core/error.h"
 #include "lockstep/launch/launch.h"
@@ -73,6 +74,7 @@ int run_rank(const Settings& settings) {
   Json document = {{"program", settings.program}, {"environment", describe_environment(*group)}, {"settings", settings_as_json(settings)}};
   const int code = settings.overlap ? run_overlap(group, settings, document) : run_table(group, settings, document);
   if (group->rank() == 0 && !settings.json_file.empty()) write_document(settings.json_file, document);
+  if (group->rank() == 0 && !settings.plot_file.empty()) plot_results({{place_of(*group), document}}, settings.plot_file);
   if (code != 0 && group->rank() == 0) fmt::print(stderr, "{}: results are wrong, see #wrong\n", settings.program);
   group->barrier();  // a rank that fails early would have the others ended before rank 0 has written
   return code;
@@ -108,6 +110,10 @@ int run_rank(const Settings& settings) {
 int collective_main(Program program, int argc, char** argv) {
   const Settings settings = parse_settings(program, argc, argv);
   if (!settings.compare.empty()) run_compare(settings);
+  if (!settings.result_files.empty()) {
+    plot_results(read_results(settings.result_files), settings.plot_file);
+    return 0;
+  }
   ::setenv("OMP_NUM_THREADS", "1", 0);  // --overlap's product computes in one thread
   return launch::spawn(settings.ranks, argc, argv, [&](int, char**) { return run_rank(settings); });
 }

@@ -150,6 +150,8 @@ void check_together(const Settings& settings) {
   if (settings.overlap && std::string_view(measure.kind->name) != "all_reduce")
     throw InvalidArgument("--overlap is for all_reduce, not for {}", measure.kind->name);
   if (settings.overlap && !settings.plot_file.empty()) throw InvalidArgument("--overlap makes no curve: leave --plot out");
+  if (!measure.kind->moves_data() && !settings.plot_file.empty())
+    throw InvalidArgument("--plot: {} has one size, no curve", measure.kind->name);
   if (settings.compare.empty()) return;
   if (std::string_view(measure.kind->name) != "all_reduce" || measure.dtype != DType::kFloat32 || measure.op != ReduceOp::kSum ||
       !measure.in_place)

@@ -159,6 +159,7 @@ double TestData::result(int part, std::int64_t index) const {
 }
 
 void TestData::fill(const Memory& memory, Values values) const {
+  if (!kind_.moves_data()) return;
   const Memory ends = ends_of(layout_, memory, rank_);
   const bool whole_is_input = sends() && layout_.in_place && layout_.send_parts >= layout_.receive_parts;
   if (!whole_is_input) {

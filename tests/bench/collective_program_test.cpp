@@ -48,6 +48,12 @@ class TemporaryFile {
   std::string path_;
 };
 
+int count(const std::string& text, const std::string& word) {
+  int found = 0;
+  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++found;
+  return found;
+}
+
 struct Results {
   std::vector<json> rows;
   json summary;
@@ -187,6 +193,29 @@ TEST(AllReduce, TheJsonFileSaysWhereAndHowItWasMeasured) {
   EXPECT_EQ(document["wrong"], 0);
 }
 
+TEST(Plot, DrawsTheRunOrSeveralResultFiles) {
+  const TemporaryFile first(".json"), second(".json"), own(".svg"), both(".svg");
+  run(Words{ALL_REDUCE, "--json-file", first.path(), "--plot", own.path()} + kSmall);
+  run(Words{ALL_REDUCE, "--plain", "--json-file", second.path()} + kSmall);
+  EXPECT_THAT(own.text(), AllOf(::testing::StartsWith("<svg"), HasSubstr("2 ranks, ring over "), HasSubstr("KiB"), HasSubstr("</svg>")));
+  Child child({ALL_REDUCE, "--plot", both.path(), first.path(), second.path()});
+  EXPECT_EQ(child.wait(kDeadline), 0) << child.errors();
+  EXPECT_EQ(child.output(), "") << "files are drawn, nothing is measured";
+  for (const TemporaryFile* file : {&first, &second})
+    EXPECT_THAT(both.text(), HasSubstr(std::filesystem::path(file->path()).stem().string()));
+  EXPECT_EQ(count(both.text(), "<polyline"), 2);
+}
+
+TEST(Plot, WhatIsNoResultIsNamed) {
+  const TemporaryFile text(".json"), picture(".svg");
+  std::ofstream(text.path()) << "{}";
+  Child other({ALL_REDUCE, "--plot", picture.path(), text.path()}), missing({ALL_REDUCE, "--plot", picture.path(), "/does/not/exist.json"});
+  EXPECT_EQ(other.wait(kDeadline), 2);
+  EXPECT_THAT(other.errors(), AllOf(HasSubstr(text.path()), HasSubstr("--json-file")));
+  EXPECT_EQ(missing.wait(kDeadline), 1);
+  EXPECT_THAT(missing.errors(), HasSubstr("/does/not/exist.json: cannot be read"));
+}
+
 TEST(AllReduce, OverlapTellsWhatEachCostsTheOther) {
   const Words overlap = {ALL_REDUCE, "--overlap", "-e", "64K", "--rounds", "3"};
   const json result = run(overlap + Words{"--json"}).summary["overlap"];
@@ -284,6 +313,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadStart{"transport", {ALL_REDUCE, "--transport", "smoke"}, "smoke"},
         BadStart{"file_nowhere", {ALL_REDUCE, "--json-file", "/does/not/exist/r.json"}, "/does/not/exist/r.json: cannot be written"},
         BadStart{"results_without_plot", {ALL_REDUCE, "results.json"}, "--plot"},
+        BadStart{"plot_of_a_barrier", {COLLECTIVE, "--op", "barrier", "--plot", "barrier.svg"}, "no curve"},
+        BadStart{"plot_nowhere", {ALL_REDUCE, "--plot", "/does/not/exist/r.svg"}, "/does/not/exist/r.svg: cannot be written"},
         BadStart{"overlap_of_a_gather", {COLLECTIVE, "--op", "gather", "--overlap"}, "--overlap is for all_reduce"},
         BadStart{"compare_of_a_gather", {COLLECTIVE, "--op", "gather", "--compare"}, "--compare"},
         BadStart{"compare_under_lockrun", {LOCKRUN, "-n", "1", ALL_REDUCE, "--compare"}, "without a launcher"}),
