@@ -4,6 +4,9 @@
 #include "src/comm/delay/delay_backend.h"
 #include "src/comm/local/local_backend.h"
 #include "src/comm/ring/ring_backend.h"
+#if LOCKSTEP_WITH_MPI
+#include "src/comm/mpi/mpi_backend.h"
+#endif
 
 namespace lockstep {
 
@@ -11,9 +14,17 @@ std::unique_ptr<Backend> make_backend(std::string_view name, const BackendContex
   if (context.place.world_size > 1 && (name == "delay" || name == "local"))
     throw InvalidArgument("backend '{}' moves no data: it is for a world of one, this one has {} ranks", name, context.place.world_size);
   if (name == "ring") return make_ring_backend(context);
+  if (name == "mpi") {
+#if LOCKSTEP_WITH_MPI
+    return make_mpi_backend(context);
+#else
+    throw InvalidArgument(
+        "backend 'mpi' is not in this build: install Open MPI's headers (libopenmpi-dev) and configure with -Dmpi=enabled, or use ring");
+#endif
+  }
   if (name == "delay") return std::make_unique<DelayBackend>(delay_cost_from_environment());
   if (name == "local") return make_local_backend();
-  throw InvalidArgument("unknown backend '{}': LOCKSTEP_BACKEND is one of ring, local, delay", name);
+  throw InvalidArgument("unknown backend '{}': LOCKSTEP_BACKEND is one of ring, mpi, local, delay", name);
 }
 
 Work Backend::send(const Message& message) { throw InvalidArgument("{}: backend '{}' has no messages", describe_send(message), name()); }

@@ -1,0 +1,150 @@
+#include "src/comm/mpi/mpi_backend.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <vector>
+
+#include "lockstep/comm/store.h"
+#include "lockstep/core/device.h"
+#include "lockstep/core/error.h"
+#include "src/comm/comm_thread.h"
+#include "src/comm/composite.h"
+#include "src/comm/mpi/mpi_collectives.h"
+#include "src/comm/mpi/mpi_messages.h"
+#include "src/comm/mpi/mpi_runtime.h"
+#include "src/comm/ring/verdict.h"
+
+namespace lockstep {
+
+namespace {
+
+// What outlives the backend while anything of it is under way.
+struct MpiGroup {
+  MpiGroup(const Place& place, MPI_Comm collectives, MPI_Comm messages, std::size_t most)
+      : collectives(place, collectives, most, [this] { throw_if_over("backend mpi"); }),
+        messages(std::make_shared<mpi::Messages>(place.rank, messages, [this] { throw_if_over("backend mpi"); })) {}
+
+  void throw_if_over(std::string_view doing) const {
+    if (verdict.stands()) ring::throw_verdict(verdict.get(), doing);
+  }
+
+  ring::LocalVerdict verdict;
+  mpi::Collectives collectives;
+  std::shared_ptr<mpi::Messages> messages;
+};
+
+class MpiBackend : public Backend {
+ public:
+  MpiBackend(const Place& place, std::chrono::milliseconds timeout, std::unique_ptr<MpiGroup> group)
+      : timeout_(timeout),
+        group_(group.release()),
+        composite_(place),
+        thread_(std::make_shared<CommThread>([this](const Operation& operation) { execute(operation); })) {}
+  // What MPI may still write to is kept for good after a failure.
+  ~MpiBackend() override {
+    leave();
+    thread_->stop();
+    if (!failed_) delete group_;
+  }
+
+  std::string_view name() const override { return "mpi"; }
+  std::string_view transport() const override { return "mpi"; }
+  void run(const Operation& operation) override { thread_->run(operation); }
+  Work start(const Operation& operation) override { return CommThread::start(thread_, operation); }
+  Work send(const Message& message) override { return mpi::Messages::send(group_->messages, message); }
+  Work receive(const Message& message) override { return mpi::Messages::receive(group_->messages, message); }
+
+  Buffer allocate(std::size_t bytes) override {
+    Operation operation;
+    operation.signature.kind = OperationKind::kAllocate;
+    operation.signature.sequence = ++allocations_;
+    operation.signature.count = bytes;
+    operation.signature.dtype = DType::kUInt8;
+    operation.timeout = timeout_;
+    thread_->run(operation);
+    Buffer buffer = cpu_device().allocate(bytes);
+    if (bytes != 0) std::memset(buffer.data(), 0, bytes);
+    return buffer;
+  }
+
+  void abort(const std::string& reason) override {
+    mpi::mark_broken();
+    group_->verdict.declare(ring::VerdictKind::kPeerLost, "the process group was aborted: " + reason);
+  }
+  void leave() noexcept override {
+    group_->verdict.declare(ring::VerdictKind::kPeerLost, "this rank's process group is gone: wait for a Work before its group goes");
+  }
+  TransportCounters counters() const override { return {}; }
+
+ private:
+  void execute(const Operation& operation) {
+    group_->throw_if_over(describe(operation.signature, operation.purpose));
+    try {
+      if (CompositeCalls::is_composite(operation))
+        composite_.run(operation, [this](const Operation& plain) { group_->collectives.execute(plain); });
+      else
+        group_->collectives.execute(operation);
+    } catch (...) {
+      failed_ = true;
+      mpi::mark_broken();
+      throw;
+    }
+  }
+
+  std::chrono::milliseconds timeout_;
+  MpiGroup* group_;
+  bool failed_ = false;
+  CompositeCalls composite_;
+  std::uint64_t allocations_ = 0;
+  std::shared_ptr<CommThread> thread_;  // last: it executes on the rest
+};
+
+int rank_in_world() {
+  const auto held = mpi::lock();
+  int rank = 0;
+  mpi::check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
+  return rank;
+}
+
+// By rank of the group: which process of MPI_COMM_WORLD it is.
+std::vector<int> members_of(const BackendContext& context) {
+  const int world_rank = rank_in_world();
+  context.store->set(fmt::format("mpi/{}", context.place.rank), std::to_string(world_rank));
+  std::vector<int> members;
+  for (int rank = 0; rank < context.place.world_size; ++rank) {
+    members.push_back(std::stoi(context.store->get(fmt::format("mpi/{}", rank), context.store_timeout)));
+    for (int other = 0; other < rank; ++other)
+      if (members[static_cast<std::size_t>(other)] == members.back())
+        throw InvalidArgument("backend mpi: ranks {} and {} are both process {} of MPI; a rank must be a process of its own", other, rank,
+                              members.back());
+  }
+  return members;
+}
+
+// Collective among the members alone; not freed, which would be collective too.
+MPI_Comm make_communicator(const std::vector<int>& members, int tag) {
+  const auto held = mpi::lock();
+  MPI_Group world = MPI_GROUP_NULL, group = MPI_GROUP_NULL;
+  MPI_Comm communicator = MPI_COMM_NULL;
+  mpi::check(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
+  mpi::check(MPI_Group_incl(world, static_cast<int>(members.size()), members.data(), &group), "MPI_Group_incl");
+  mpi::check(MPI_Comm_create_group(MPI_COMM_WORLD, group, tag, &communicator), "MPI_Comm_create_group");
+  mpi::check(MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  MPI_Group_free(&group);
+  MPI_Group_free(&world);
+  return communicator;
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_mpi_backend(const BackendContext& context, std::size_t most) {
+  mpi::start(context.place.world_size);
+  const std::vector<int> members = members_of(context);
+  constexpr int kCollectives = 1, kMessages = 2;
+  const MPI_Comm collectives = make_communicator(members, kCollectives), messages = make_communicator(members, kMessages);
+  return std::make_unique<MpiBackend>(context.place, context.timeout,
+                                      std::make_unique<MpiGroup>(context.place, collectives, messages, most));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,28 @@
+// Open MPI's non-blocking collectives, for clusters whose fabric MPI knows (InfiniBand, Omni-Path, Slingshot). One rank is
+// one process that mpirun (or srun with PMIx) has started.
+//
+// Threads: MPI is initialised with MPI_THREAD_SERIALIZED; a lock of the process keeps its calls apart. Asynchronous
+// calls run on the communication thread, in order. Who waits progresses MPI, by MPI_Test: nothing moves between two waits.
+// Every call is preceded by a comparison of signatures: one small MPI_Iallreduce.
+//
+// What it cannot do, for want of it in MPI:
+//   abort      wakes this rank only; the others wait until their deadline, or until mpirun ends the job.
+//   lost peers are not named: mpirun ends the job when a process dies; a rank that stays away is a TimeoutError without name.
+//   waiting    is polling: yields for a millisecond, then up to a thousand wake-ups a second.
+//   order      of sums is MPI's. float16 and bfloat16 travel as float32.
+//   counts     above 2^31 - 1 elements: reductions and broadcasts are cut into pieces, the others refused.
+// After an error the group is unusable and MPI_Finalize is left out when the process ends, so that nothing hangs there.
+#pragma once
+
+#include <climits>
+#include <memory>
+
+#include "lockstep/comm/backend.h"
+
+namespace lockstep {
+
+// Collective over the ranks that meet in the context's store. Throws InvalidArgument when MPI did not start these ranks.
+// `most` elements go into one call of MPI; tests make it small.
+std::unique_ptr<Backend> make_mpi_backend(const BackendContext& context, std::size_t most = INT_MAX);
+
+}  // namespace lockstep

@@ -1,0 +1,69 @@
+// The collectives on one communicator of MPI, each run to its end in the calling thread.
+//
+// What MPI reads and writes besides the caller's data are members: a call that was given up may still be under way, and
+// then the object is kept for good.
+#pragma once
+
+#include <mpi.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/operation.h"
+#include "lockstep/core/place.h"
+
+namespace lockstep::mpi {
+
+class Collectives {
+ public:
+  // `trouble` throws when this rank's group is over; asked while waiting.
+  Collectives(const Place& place, MPI_Comm communicator, std::size_t most, std::function<void()> trouble);
+
+  // What a rank says of its call when the ranks disagree.
+  struct Statement {
+    Signature signature;
+    char purpose[56] = {};
+  };
+
+  // Compares the signatures of all ranks, then moves the data. Throws MismatchError that is the same on all ranks, or
+  // TimeoutError at the operation's deadline.
+  void execute(const Operation& operation);
+
+ private:
+  void compare(const Operation& operation);
+  [[noreturn]] void explain_mismatch(const Operation& operation);
+  void move(const Operation& operation);
+  void reduce(const Operation& operation);
+  void reduce_piece(const Operation& operation, const std::byte* send, std::byte* receive, std::size_t count);
+  void call_reduce(const Operation& operation, const void* send, void* receive, std::size_t count, MPI_Datatype type);
+  void broadcast(const Operation& operation);
+  void all_gather_v(const Operation& operation);
+  void all_to_all_v(const Operation& operation);
+  void must_fit(const Operation& operation, std::size_t elements) const;
+  // Starts a non-blocking call and waits for it.
+  void finish(const Operation& operation, const char* call, const std::function<int(MPI_Request*)>& start);
+  int ranks() const { return place_.world_size; }
+  bool is_root(const Operation& operation) const { return operation.signature.root == place_.rank; }
+
+  struct IntParts {  // lengths and where the parts begin, in elements
+    std::vector<int> counts, offsets;
+    IntParts& operator=(const std::vector<std::size_t>& lengths);
+  };
+
+  Place place_;
+  MPI_Comm communicator_;
+  std::size_t most_;
+  std::function<void()> trouble_;
+  std::chrono::steady_clock::time_point deadline_{};
+  std::vector<float> wide_send_, wide_receive_;  // of types that MPI does not have
+  std::vector<std::byte> scratch_;               // where MPI knows no place: all_to_all, reduce_scatter
+  std::vector<std::uint64_t> words_, all_words_;
+  Statement statement_;
+  std::vector<Statement> statements_;
+  IntParts out_, in_;
+};
+
+}  // namespace lockstep::mpi

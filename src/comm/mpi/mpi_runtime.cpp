@@ -1,0 +1,127 @@
+#include "src/comm/mpi/mpi_runtime.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <string>
+#include <thread>
+
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep::mpi {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
+
+constexpr auto kYieldFor = std::chrono::milliseconds(1);
+constexpr auto kFinalizeTime = std::chrono::seconds(5);
+
+std::mutex& mutex() {
+  static std::mutex one;
+  return one;
+}
+
+std::string text_of(int code) {
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  return {text, static_cast<std::size_t>(length)};
+}
+
+// Open MPI's, and what other starters that speak PMI set.
+bool was_started_by_mpi() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_SIZE", "PMI_RANK"})
+    if (env::text(name)) return true;
+  return false;
+}
+
+class Runtime {
+ public:
+  Runtime() {
+    int is_initialized = 0, level = MPI_THREAD_SINGLE;
+    MPI_Initialized(&is_initialized);
+    if (is_initialized != 0) {
+      MPI_Query_thread(&level);
+    } else {
+      check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level), "MPI_Init_thread");
+      is_ours_ = true;
+    }
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    if (level < MPI_THREAD_SERIALIZED)
+      throw InvalidArgument(
+          "backend mpi: MPI was initialised with thread level {}, MPI_THREAD_SERIALIZED is needed; call "
+          "MPI_Init_thread, or leave it to Lockstep",
+          level);
+  }
+
+  // A rank that ended by an error never comes to MPI_Finalize: all say that they are there first, for a bounded time.
+  ~Runtime() {
+    if (!is_ours_ || is_broken.load()) return;
+    MPI_Request all_are_here = MPI_REQUEST_NULL;
+    if (MPI_Ibarrier(MPI_COMM_WORLD, &all_are_here) != MPI_SUCCESS) return;
+    if (wait(all_are_here, Clock::now() + kFinalizeTime, [] {})) MPI_Finalize();
+  }
+
+  std::atomic<bool> is_broken{false};
+
+ private:
+  bool is_ours_ = false;
+};
+
+Runtime& runtime() {
+  mutex();  // made first: it outlives the runtime
+  static Runtime one;
+  return one;
+}
+
+}  // namespace
+
+std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex()); }
+
+void mark_broken() { runtime().is_broken.store(true); }
+
+void check(int code, const char* call) {
+  if (code != MPI_SUCCESS) throw Error("{}: {}", call, text_of(code));
+}
+
+void start(int ranks) {
+  if (ranks > 1 && !was_started_by_mpi())
+    throw InvalidArgument(
+        "backend mpi: this process was not started by MPI; start the program with mpirun -n {}, or use "
+        "LOCKSTEP_BACKEND=ring, which needs no MPI",
+        ranks);
+  const auto held = lock();
+  runtime();
+  int world = 0;
+  check(MPI_Comm_size(MPI_COMM_WORLD, &world), "MPI_Comm_size");
+  if (world < ranks)
+    throw InvalidArgument("backend mpi: the group has {} ranks, but mpirun started {}: every rank must be a process of MPI's own", ranks,
+                          world);
+}
+
+bool wait(MPI_Request& request, Clock::time_point deadline, const std::function<void()>& trouble, MPI_Status* status) {
+  const auto yield_until = Clock::now() + kYieldFor;
+  microseconds nap(20);
+  while (true) {
+    int is_done = 0;
+    {
+      const auto held = lock();
+      check(MPI_Test(&request, &is_done, status), "MPI_Test");
+    }
+    if (is_done != 0) return true;
+    trouble();
+    const auto now = Clock::now();
+    if (now >= deadline) return false;
+    if (now < yield_until) {
+      sched_yield();
+    } else {
+      std::this_thread::sleep_for(nap);
+      nap = std::min<microseconds>(nap * 2, std::chrono::milliseconds(1));
+    }
+  }
+}
+
+}  // namespace lockstep::mpi

@@ -1,0 +1,33 @@
+// MPI as one process has it: initialised once, called by one thread at a time, ended with the process.
+#pragma once
+
+#include <mpi.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <mutex>
+
+namespace lockstep::mpi {
+
+// MPI calls need MPI_THREAD_SERIALIZED: every one is made with this lock held.
+std::unique_lock<std::mutex> lock();
+
+// Initialises MPI, unless the program has. Throws InvalidArgument when this process cannot take part in a group of
+// `ranks` by MPI: it was not started by mpirun, too few were, or the program's own MPI_Init gave a lower thread level.
+void start(int ranks);
+
+// From now on MPI_Finalize is left out at the end of the process, where it would wait for ranks that do not come: mpirun
+// then ends the others.
+void mark_broken();
+
+// Throws Error that says what failed and how; `call` is the name of an MPI function. Locked or not.
+void check(int code, const char* call);
+
+// Waits for a request, which is null afterwards: the waiter progresses MPI. Tests at once, then with yields for a
+// millisecond, then with sleeps of up to a millisecond. `trouble` is asked now and then and throws to give up; at
+// the deadline, returns false. Both leave the request as it is.
+bool wait(MPI_Request& request, std::chrono::steady_clock::time_point deadline, const std::function<void()>& trouble,
+          MPI_Status* status = MPI_STATUS_IGNORE);
+
+}  // namespace lockstep::mpi

@@ -1,0 +1,22 @@
+// Lockstep's types and operations in MPI's words.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstddef>
+
+#include "lockstep/comm/operation.h"
+
+namespace lockstep::mpi {
+
+// float16 and bfloat16 have no type in MPI: two bytes that MPI only moves.
+MPI_Datatype moved_type(DType dtype);
+// What is reduced in its place: float32 for the two.
+DType reduced_type(DType dtype);
+MPI_Op op_of(ReduceOp op);
+
+void widen(DType from, const std::byte* in, float* out, std::size_t count);
+// Rounds to nearest, after multiplying by `factor`.
+void narrow(DType to, const float* in, std::byte* out, std::size_t count, float factor);
+
+}  // namespace lockstep::mpi
