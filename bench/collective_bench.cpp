@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 
 #include "bench/environment_report.h"
 #include "bench/overlap.h"
@@ -96,8 +98,10 @@ int run_rank(const Settings& settings) {
   words.emplace_back("--peers");
   words.insert(words.end(), settings.compare.begin(), settings.compare.end());
   words.emplace_back("--sizes");
-  for (const std::size_t bytes : settings.sizes) words.push_back(std::to_string(bytes));
+  std::transform(settings.sizes.begin(), settings.sizes.end(), std::back_inserter(words),
+                 [](std::size_t bytes) { return std::to_string(bytes); });
   std::vector<char*> arguments;
+  arguments.reserve(words.size() + 1);
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   ::execv(script.c_str(), arguments.data());

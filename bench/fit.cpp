@@ -19,7 +19,11 @@ std::optional<Fit> fit_line(const std::vector<Point>& points) {
   }
   const double determinant = w * wxx - wx * wx;
   if (!(determinant > 1e-12 * w * wxx)) return std::nullopt;
-  const double beta = (w * wxy - wx * wy) / determinant, alpha = (wy - beta * wx) / w;
+  double beta = (w * wxy - wx * wy) / determinant, alpha = (wy - beta * wx) / w;
+  if (alpha < 0) {  // large messages alone: what they cost beside their bytes is lost in the noise
+    alpha = 0;
+    beta = wxy / wxx;
+  }
   if (!(beta > 0)) return std::nullopt;
   double worst = 0;
   for (const Point& point : points)

@@ -65,6 +65,7 @@ Measurement::Measurement(std::shared_ptr<ProcessGroup> group, const MeasureOptio
 std::optional<Bound> Measurement::bound_of(const MessageLayout& layout, const Call& call) const {
   if (peers_.empty() || !Bound::exists(*options_.kind, layout)) return std::nullopt;
   std::vector<Memory> ends;
+  ends.reserve(peers_.size());
   for (int rank = 0; rank < layout.ranks; ++rank) ends.push_back(ends_of(layout, peers_[static_cast<std::size_t>(rank)], rank));
   return Bound(*options_.kind, layout, call, group_->rank(), std::move(ends));
 }

@@ -55,7 +55,7 @@ Json row_as_json(const Settings& settings, int ranks, const Row& row) {
 
 }  // namespace
 
-ResultReport::ResultReport(const Settings& settings, int ranks, std::string place) : settings_(settings), ranks_(ranks) {
+ResultReport::ResultReport(const Settings& settings, int ranks, const std::string& place) : settings_(settings), ranks_(ranks) {
   if (!settings.json) print_head(place);
 }
 

@@ -14,7 +14,7 @@ namespace lockstep::bench {
 class ResultReport {
  public:
   // `place`: what the head of the table says about where, "2 ranks, ring over shm".
-  ResultReport(const Settings& settings, int ranks, std::string place);
+  ResultReport(const Settings& settings, int ranks, const std::string& place);
 
   void add(const Row& row);  // prints it
   void finish();             // prints fit and verdict

@@ -99,7 +99,10 @@ TEST(BenchData, PlacesAreTheGroupsConvention) {
 
 TEST(BenchFit, FindsTheLine) {
   std::vector<Point> points;
-  for (double bytes = 4; bytes < 1e8; bytes *= 4) points.push_back({bytes, 2.5 + bytes / 8e3});  // 8 GB/s are 8e3 bytes in 1 us
+  for (std::size_t size = 4; size < 100'000'000; size *= 4) {
+    const auto bytes = static_cast<double>(size);
+    points.push_back({bytes, 2.5 + bytes / 8e3});  // 8 GB/s are 8e3 bytes in 1 us
+  }
   const auto fit = fit_line(points);
   ASSERT_TRUE(fit);
   EXPECT_NEAR(fit->alpha_us, 2.5, 1e-6);
@@ -108,6 +111,13 @@ TEST(BenchFit, FindsTheLine) {
   points.back().us *= 2;
   EXPECT_NEAR(fit_line(points)->alpha_us, 2.5, 0.2) << "relative weights: a large message does not hide the latency";
   EXPECT_GT(fit_line(points)->worst_percent, 10);
+}
+
+TEST(BenchFit, ALatencyIsNeverNegative) {
+  const auto fit = fit_line({{1e6, 100}, {2e6, 210}, {4e6, 430}});
+  ASSERT_TRUE(fit);
+  EXPECT_EQ(fit->alpha_us, 0);
+  EXPECT_NEAR(fit->gb_per_s, 9.6, 0.3);
 }
 
 TEST(BenchFit, NoLineWithoutTwoSizesOrWhenTimeFalls) {
