@@ -43,15 +43,6 @@ void ShmTransport::all_reduce_in_place(const Operation& operation, const Places&
   rounds_.barrier();
 }
 
-void ShmTransport::all_reduce_by_vm(const Operation& operation) {
-  const Signature& call = operation.signature;
-  const Slice slice = slice_of(call.count, call.dtype, place_.rank, ranks());
-  const std::size_t offset = slice.begin * size_of(call.dtype);
-  auto* const own = static_cast<std::byte*>(operation.receive) + offset;
-  reduce_by_vm(call, {own, own, offset, slice.count(), VmShare::kAll});
-  rounds_.barrier();
-}
-
 // Step t fills its tile, reduces the one before, and after the round reads that one's results: filling, reducing and
 // reading take turns on three tiles. A tile is filled again three steps later, two rounds after it was read.
 void ShmTransport::all_reduce_by_tiles(const Operation& operation) {

@@ -26,10 +26,7 @@ void ShmTransport::move(const Offer& offer) {
   if (offer.largest <= tuning_.flat_bytes) return move_small(offer);
   const Places places = locate(offer.anchor, offer.anchor_bytes, offer.data);
   if (!places.direct && !goes_by_vm(offer.largest)) return move_by_tiles(offer);
-  if (!places.direct) {
-    pull_by_vm();
-    return rounds_.barrier();
-  }
+  if (!places.direct) return pull_by_vm();
   for (const Pull& pull : pulls_)
     read_from_peer(pull.to, places.mine.at(pull.peer, offsets_[static_cast<std::size_t>(pull.peer)]) + pull.offset, pull.bytes);
   rounds_.barrier();

@@ -32,8 +32,7 @@ void ShmTransport::reduce_to_root(const Operation& operation) {
   if (!places.direct) {
     const std::size_t offset = slice.begin * element;
     auto* const result = is_root ? static_cast<std::byte*>(operation.receive) + offset : nullptr;
-    reduce_by_vm(call, {data + offset, result, offset, slice.count(), call.root});
-    return rounds_.barrier();
+    return reduce_by_vm(call, {data + offset, result, offset, slice.count(), call.root});
   }
   for (int rank = 0; rank < ranks(); ++rank) {
     const auto r = static_cast<std::size_t>(rank);
@@ -95,10 +94,7 @@ void ShmTransport::reduce_scatter(const Operation& operation) {
   }
   const Places places = locate(send, all);
   if (!places.direct && !goes_by_vm(all)) return reduce_scatter_by_tiles(operation);
-  if (!places.direct) {
-    reduce_by_vm(call, {send + own, result, own, call.count, VmShare::kNobody});
-    return rounds_.barrier();
-  }
+  if (!places.direct) return reduce_by_vm(call, {send + own, result, own, call.count, VmShare::kNobody});
   for (int rank = 0; rank < ranks(); ++rank)
     in_[static_cast<std::size_t>(rank)] = places.mine.at(rank, offsets_[static_cast<std::size_t>(rank)]) + own;
   sum();

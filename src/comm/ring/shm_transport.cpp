@@ -20,12 +20,11 @@ ShmTransport::ShmTransport(const Place& place, std::unique_ptr<LocalFabric> fabr
       verdict_(layout_.control()),
       rounds_(layout_, place.rank, verdict_),
       channels_(layout_, place.rank, verdict_),
+      copies_(layout_, place.rank, fabric_->peer_memory(), rounds_, verdict_),
       memory_(std::make_shared<RegisteredMemory>(place.rank)),
       in_(static_cast<std::size_t>(place.world_size)),
       out_(static_cast<std::size_t>(place.world_size)),
-      peer_memory_(fabric_->peer_memory()),
-      offsets_(static_cast<std::size_t>(place.world_size)),
-      addresses_(static_cast<std::size_t>(place.world_size)) {
+      offsets_(static_cast<std::size_t>(place.world_size)) {
   layout_.block(place_.rank).pid.store(getpid());
   watch_.emplace(fabric_->life_lines(), [this](int rank) {
     const RankBlock& block = layout_.block(rank);
@@ -45,7 +44,7 @@ void ShmTransport::execute(const Operation& operation) {
   try {
     dispatch(operation);
   } catch (...) {
-    await_no_peer_reaches();  // the caller may give its buffers back
+    copies_.await_no_peer_reaches();  // the caller may give its buffers back
     throw;
   }
 }
@@ -135,7 +134,7 @@ ShmTransport::Places ShmTransport::locate(const void* data, std::size_t bytes, c
     if (rank != place_.rank) std::memcpy(&theirs, rounds_.await(rank).payload, sizeof theirs);
     if (theirs.location.segment != mine.location.segment) places.direct = false;
     offsets_[static_cast<std::size_t>(rank)] = theirs.location.offset;
-    addresses_[static_cast<std::size_t>(rank)] = theirs.address;
+    copies_.set_buffer(rank, theirs.address);
   }
   return places;
 }

@@ -1,8 +1,8 @@
 // Collectives through shared memory, for ranks on one machine.
 //
-// Up to 48 bytes travel inside the line that announces the rank, up to about 1 KiB in a slot beside it: one round (tuning.h
-// has the limits). Larger messages begin with a round in which every rank says where its data lies. If all lie in one registered segment
-// they are worked on in place:
+// Up to 48 bytes travel inside the line that announces the rank, up to 512 or so in a slot beside it: one round (tuning.h
+// has the limits). Larger messages begin with a round in which every rank says where its data lies. If all lie in one
+// registered segment they are worked on in place:
 //   all_reduce  each rank takes its own 1/n slice, loads all ranks' values of it, adds them in rank order, and stores
 //               the result into all buffers; n reads and n writes an element, no staging; then one more round.
 //   reduce, reduce_scatter  the same, the result stored into the root's buffer, or the owner's.
@@ -26,6 +26,7 @@
 #include "src/comm/ring/control_block.h"
 #include "src/comm/ring/fabric.h"
 #include "src/comm/ring/life_watch.h"
+#include "src/comm/ring/peer_copies.h"
 #include "src/comm/ring/registered_memory.h"
 #include "src/comm/ring/rounds.h"
 #include "src/comm/ring/shm_channels.h"
@@ -109,15 +110,12 @@ class ShmTransport : public Transport {
     std::size_t count;
     int to;  // the rank whose buffer gets the results, kAll or kNobody
   };
-  class Reaching;
   // What is not direct goes by system calls, else by tiles. `bytes`: of the whole message, the same on all ranks.
   bool goes_by_vm(std::size_t bytes) const {
-    return tuning_.plain_path == PlainPath::kVm && peer_memory_ != nullptr && bytes >= tuning_.vm_from_bytes;
+    return tuning_.plain_path == PlainPath::kVm && copies_.possible() && bytes >= tuning_.vm_from_bytes;
   }
   void reduce_by_vm(const Signature& call, const VmShare& share);
   void pull_by_vm();  // executes pulls_
-  void await_no_peer_reaches() noexcept;
-  [[noreturn]] void fail_copy(const char* what, int peer, std::size_t offset, std::size_t bytes, int error);
 
   void read_from_peer(void* out, const std::byte* from, std::size_t bytes);
   void count_read(std::size_t bytes) { bytes_read_.fetch_add(bytes, std::memory_order_relaxed); }
@@ -137,13 +135,12 @@ class ShmTransport : public Transport {
   SharedVerdict verdict_;
   Rounds rounds_;
   ShmChannels channels_;
+  PeerCopies copies_;
   std::shared_ptr<RegisteredMemory> memory_;
-  std::vector<const std::byte*> in_;      // by rank; kept, so that operations allocate nothing
-  std::vector<std::byte*> out_;           // by rank
-  PeerMemory* peer_memory_;               // the fabric's
-  std::vector<std::uint64_t> offsets_;    // by rank, set by locate()
-  std::vector<std::uint64_t> addresses_;  // by rank, set by locate(); 0: offers nothing
-  std::vector<std::byte> vm_pieces_;      // by rank: what was read of it
+  std::vector<const std::byte*> in_;    // by rank; kept, so that operations allocate nothing
+  std::vector<std::byte*> out_;         // by rank
+  std::vector<std::uint64_t> offsets_;  // by rank, set by locate()
+  std::vector<std::byte> vm_pieces_;    // by rank: what was read of it
   std::vector<Pull> pulls_;
   std::vector<std::byte> scratch_;  // all_to_all in place reads from here
   std::atomic<std::uint64_t> bytes_read_{0};
