@@ -100,7 +100,7 @@ Tuning load_here(int ranks) {
   Tuning tuning = default_tuning(here.ranks, here.cores);
   if (const auto file = env::text(env::kTuning)) {
     const TuningTable table = parse_tuning(read_file(*file), *file, tuning);
-    if (table.made_on != here)
+    if (table.made_on != TuningOrigin{} && table.made_on != here)
       log::warn(
           "tuning: '{}' was made with {} ranks on {} cores, this group has {} on {}: it may not be the fastest; see "
           "bench/all_reduce --tune",
