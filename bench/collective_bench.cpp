@@ -15,6 +15,7 @@
 #include "bench/overlap.h"
 #include "bench/result_plot.h"
 #include "bench/result_report.h"
+#include "bench/tune.h"
 #include "lockstep/core/error.h"
 #include "lockstep/launch/launch.h"
 
@@ -119,7 +120,8 @@ int collective_main(Program program, int argc, char** argv) {
     return 0;
   }
   ::setenv("OMP_NUM_THREADS", "1", 0);  // --overlap's product computes in one thread
-  return launch::spawn(settings.ranks, argc, argv, [&](int, char**) { return run_rank(settings); });
+  return launch::spawn(settings.ranks, argc, argv,
+                       [&](int, char**) { return settings.tune_file.empty() ? run_rank(settings) : tune(settings.tune_file); });
 }
 
 }  // namespace lockstep::bench

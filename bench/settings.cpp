@@ -40,7 +40,8 @@ cxxopts::Options describe_flags(Program program, const std::string& name) {
       "backend", "ring, mpi or nccl; default: LOCKSTEP_BACKEND, else ring", text(""))("transport", "auto, shm or tcp", text(""));
   options.add_options("Instead of the table")("overlap", "a matrix product and an all-reduce of the size of -e, alone and together")(
       "compare", "in turn with the peers' programs that bench/peers/setup installs: openmpi,gloo",
-      cxxopts::value<std::vector<std::string>>()->implicit_value("openmpi,gloo"));
+      cxxopts::value<std::vector<std::string>>()->implicit_value("openmpi,gloo"))(
+      "tune", "measure the paths through shared memory and write the table that LOCKSTEP_TUNING loads to this file", text(""));
   options.add_options("Results")("json", "JSON lines")("json-file", "results and environment as one JSON file", text(""))(
       "plot", "SVG of time by size; with result files as arguments it shows these and measures nothing", text(""))("h,help", "this")(
       "result-files", "", cxxopts::value<std::vector<std::string>>());
@@ -143,7 +144,15 @@ void check_writable(const char* flag, const std::string& file) {
     throw InvalidArgument("{} {}: cannot be written", flag, file);
 }
 
-void check_together(const Settings& settings) {
+void check_tuning(Program program, const Settings& settings) {
+  if (program != Program::kAllReduce) throw InvalidArgument("--tune is a flag of all_reduce");
+  if (settings.overlap || !settings.compare.empty() || !settings.plot_file.empty() || !settings.json_file.empty())
+    throw InvalidArgument("--tune chooses what it measures: leave --overlap, --compare, --plot and --json-file out");
+  if (!settings.transport.empty() || !settings.backend.empty())
+    throw InvalidArgument("--tune is for the ring backend over shared memory: leave --backend and --transport out");
+}
+
+void check_together(Program program, const Settings& settings) {
   const MeasureOptions& measure = settings.measure;
   if (settings.plot_file.empty() && !settings.result_files.empty())
     throw InvalidArgument("'{}': result files are arguments of --plot alone", settings.result_files.front());
@@ -152,6 +161,7 @@ void check_together(const Settings& settings) {
   if (settings.overlap && !settings.plot_file.empty()) throw InvalidArgument("--overlap makes no curve: leave --plot out");
   if (!measure.kind->moves_data() && !settings.plot_file.empty())
     throw InvalidArgument("--plot: {} has one size, no curve", measure.kind->name);
+  if (!settings.tune_file.empty()) check_tuning(program, settings);
   if (settings.compare.empty()) return;
   if (std::string_view(measure.kind->name) != "all_reduce" || measure.dtype != DType::kFloat32 || measure.op != ReduceOp::kSum ||
       !measure.in_place)
@@ -183,6 +193,7 @@ Settings parse_settings(Program program, int argc, char** argv) {
     if (flags.count("compare") != 0) settings.compare = flags["compare"].as<std::vector<std::string>>();
     settings.json_file = flags["json-file"].as<std::string>();
     settings.plot_file = flags["plot"].as<std::string>();
+    settings.tune_file = flags["tune"].as<std::string>();
     if (flags.count("result-files") != 0) settings.result_files = flags["result-files"].as<std::vector<std::string>>();
   } catch (const Error&) {
     throw;
@@ -194,7 +205,8 @@ Settings parse_settings(Program program, int argc, char** argv) {
   if (settings.measure.kind->pairs && settings.ranks < 2) throw InvalidArgument("--ranks 1: {} takes two", settings.measure.kind->name);
   check_writable("--json-file", settings.json_file);
   check_writable("--plot", settings.plot_file);
-  check_together(settings);
+  check_writable("--tune", settings.tune_file);
+  check_together(program, settings);
   return settings;
 }
 

@@ -20,6 +20,7 @@ struct Settings {
   bool overlap = false;
   std::vector<std::string> compare;       // the peers; empty: no comparison
   std::string json_file, plot_file;       // "": none
+  std::string tune_file;                  // "": nothing is tuned
   std::vector<std::string> result_files;  // to be drawn; not empty: nothing is measured
 };
 

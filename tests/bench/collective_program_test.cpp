@@ -228,6 +228,23 @@ TEST(AllReduce, OverlapTellsWhatEachCostsTheOther) {
   EXPECT_THAT(people.output(), AllOf(HasSubstr("product"), HasSubstr("all_reduce of 64 KiB"), HasSubstr("both together")));
 }
 
+// What it finds depends on the machine and its load; that it is a table which a group takes does not.
+TEST(Tune, WritesATableThatAGroupLoads) {
+  const TemporaryFile file(".json");
+  Child child({ALL_REDUCE, "--ranks", "2", "--tune", file.path()});
+  EXPECT_EQ(child.wait(kDeadline), 0) << child.errors();
+  EXPECT_THAT(child.output(), HasSubstr("load it with LOCKSTEP_TUNING=" + file.path()));
+  const json table = json::parse(file.text());
+  EXPECT_EQ(table["made_on"]["ranks"], 2);
+  for (const char* key : {"line_bytes", "flat_bytes", "tile_bytes", "plain_path", "vm_from_bytes", "vm_piece_bytes", "reduce_order"})
+    EXPECT_TRUE(table.contains(key)) << key;
+  for (const char* ranks : {"2", "3"}) {
+    Child user(Words{ALL_REDUCE, "--ranks", ranks, "--plain"} + kSmall, {.environment = {{"LOCKSTEP_TUNING", file.path()}}});
+    EXPECT_EQ(user.wait(kDeadline), 0) << user.errors();
+    EXPECT_EQ(user.errors().find("was made with 2 ranks") != std::string::npos, ranks[0] == '3') << user.errors();
+  }
+}
+
 TEST(Compare, WithoutPeersSaysHowToInstallThem) {
   if (std::system("command -v python3 > /dev/null 2>&1") != 0) GTEST_SKIP() << "python3 is not installed";
   Child child({ALL_REDUCE, "--compare"}, {.environment = {{"PEERS_BUILD", "/does/not/exist"}}});
@@ -315,6 +332,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadStart{"results_without_plot", {ALL_REDUCE, "results.json"}, "--plot"},
         BadStart{"plot_of_a_barrier", {COLLECTIVE, "--op", "barrier", "--plot", "barrier.svg"}, "no curve"},
         BadStart{"plot_nowhere", {ALL_REDUCE, "--plot", "/does/not/exist/r.svg"}, "/does/not/exist/r.svg: cannot be written"},
+        BadStart{"tuning_of_tcp", {ALL_REDUCE, "--tune", "t.json", "--transport", "tcp"}, "leave --backend and --transport out"},
+        BadStart{"tuning_of_one", {ALL_REDUCE, "--tune", "t.json", "--ranks", "1"}, "one rank has nothing to tune"},
         BadStart{"overlap_of_a_gather", {COLLECTIVE, "--op", "gather", "--overlap"}, "--overlap is for all_reduce"},
         BadStart{"compare_of_a_gather", {COLLECTIVE, "--op", "gather", "--compare"}, "--compare"},
         BadStart{"compare_under_lockrun", {LOCKRUN, "-n", "1", ALL_REDUCE, "--compare"}, "without a launcher"}),
