@@ -292,6 +292,22 @@ TEST(Launchers, MpirunsRanksAreUsed) {
   EXPECT_EQ(other.wait(kDeadline), 2);
 }
 
+TEST(Launchers, TheMpiBackendIsMeasuredUnderMpirun) {
+  if (std::system("command -v mpirun > /dev/null 2>&1") != 0) GTEST_SKIP() << "mpirun is not installed";
+  const TemporaryFile file(".json");
+  Child child(
+      Words{"mpirun", "--oversubscribe", "-n", "2", COLLECTIVE, "--op", "reduce_scatter", "--backend", "mpi", "--json-file", file.path()} +
+          kSmall,
+      {.environment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}}});
+  const int code = child.wait(kDeadline);
+  if (code == 2 && child.errors().find("is not in this build") != std::string::npos) GTEST_SKIP() << "this build has no mpi backend";
+  ASSERT_EQ(code, 0) << child.errors();
+  const json document = json::parse(file.text());
+  EXPECT_EQ(document["environment"]["backend"], "mpi");
+  EXPECT_EQ(document["wrong"], 0);
+  EXPECT_EQ(document["rows"].size(), 3u);
+}
+
 struct BadStart {
   const char* name;
   Words command;
