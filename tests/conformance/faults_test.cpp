@@ -205,6 +205,31 @@ TEST_P(Deaths, SleepingSurvivorsAreWoken) {
   }
 }
 
+// Rank 0 waits for a message of the victim, rank 2 for one of rank 0: both must hear of the death.
+TEST_P(Deaths, SurvivorsThatWaitForMessagesAreWoken) {
+  for (const bool in_mid_message : {false, true}) {
+    const auto reports = run_processes({.wire = GetParam(), .ranks = 3}, [&](Rank& rank, RankReport& report) {
+      std::vector<std::int32_t> data(10000003);
+      const auto message = [&](int peer) {
+        return Message{data.data(), data.size(), DType::kInt32, peer, 6, nullptr, std::chrono::seconds(30)};
+      };
+      rank.barrier();
+      if (rank.rank() == 1) {
+        const Work half_sent = in_mid_message ? rank.backend().send(message(0)) : Work();  // more than fits under way
+        std::this_thread::sleep_for(milliseconds(100));
+        report.stamp();
+        raise(SIGKILL);
+      }
+      rank.backend().receive(message(rank.rank() == 0 ? 1 : 0)).wait();
+    });
+    for (const std::size_t survivor : {0u, 2u}) {
+      EXPECT_EQ(reports[survivor].kind(), "peer lost") << reports[survivor].text();
+      EXPECT_THAT(reports[survivor].text(), AllOf(HasSubstr("rank 1 (pid "), HasSubstr("died")));
+      EXPECT_LT(reports[survivor].seconds_after(reports[1]), 2.0);
+    }
+  }
+}
+
 TEST_P(Deaths, AStoppedRankIsNamedAtTheDeadline) {
   const auto reports = run_processes({.wire = GetParam(), .ranks = 3, .timeout = milliseconds(400)}, [&](Rank& rank, RankReport&) {
     rank.barrier();
