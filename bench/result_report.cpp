@@ -99,7 +99,7 @@ Json ResultReport::summary() const {
   Json fit;
   if (const auto line = fit_line(points_))
     fit = {{"alpha_us", rounded(line->alpha_us, 3)},
-           {"bandwidth_gbps", rounded(line->gb_per_s, 3)},
+           {"gbps", rounded(line->gb_per_s, 3)},
            {"worst_percent", rounded(line->worst_percent, 1)}};
   return {{"fit", fit}, {"wrong", wrong_}, {"same_bits", same_bits_ ? Json(*same_bits_) : Json()}};
 }

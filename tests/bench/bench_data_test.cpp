@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "bench/fit.h"
+#include "bench/result_report.h"
 #include "bench/test_data.h"
 
 namespace lockstep::bench {
@@ -125,6 +126,23 @@ TEST(BenchFit, NoLineWithoutTwoSizesOrWhenTimeFalls) {
   EXPECT_FALSE(fit_line({{1024, 5}}));
   EXPECT_FALSE(fit_line({{1024, 5}, {1024, 6}}));
   EXPECT_FALSE(fit_line({{1024, 6}, {4096, 5}}));
+}
+
+TEST(BenchFit, StandsInTheResultsUnderTheNamesThatSimulateReads) {
+  Settings settings;
+  settings.measure.kind = &find_collective("all_reduce");
+  settings.json = true;
+  ResultReport report(settings, 2, "");
+  for (const std::size_t bytes : {4UL, 4096UL, 4194304UL}) {
+    Row row;
+    row.layout = layout_of(*settings.measure.kind, bytes, DType::kFloat32, 2, true);
+    row.p50 = 2.5 + static_cast<double>(bytes) / 8e3;
+    report.add(row);
+  }
+  EXPECT_EQ(report.summary()["fit"]["alpha_us"], 2.5);
+  EXPECT_EQ(report.summary()["fit"]["gbps"], 8);
+  EXPECT_EQ(settings_as_json(settings)["collective"], "all_reduce");
+  EXPECT_EQ(settings_as_json(settings)["ranks"], 2);
 }
 
 }  // namespace
