@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "lockstep/core/error.h"
+#include "tests/support/message_of.h"
 
 namespace lockstep::bench {
 namespace {
@@ -18,15 +19,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr double kKi = 1024, kMi = kKi * kKi;
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 int count(const std::string& text, const std::string& part) {
   int found = 0;

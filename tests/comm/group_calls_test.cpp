@@ -7,18 +7,10 @@
 
 #include "lockstep/comm/objects.h"
 #include "tests/comm/thread_ranks.h"
+#include "tests/support/message_of.h"
 
 namespace lockstep {
 namespace {
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 class GroupCalls : public ::testing::TestWithParam<const char*> {};
 

@@ -13,6 +13,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/core/error.h"
 #include "src/comm/socket.h"
+#include "tests/support/message_of.h"
 
 namespace lockstep {
 namespace {
@@ -20,15 +21,6 @@ namespace {
 using namespace std::chrono_literals;
 using Kind = JobEnvironment::Kind;
 constexpr auto kTime = 20s;
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 // Free a moment ago; nobody else binds explicit ports here.
 std::uint16_t free_port() { return local_endpoint(listen_tcp("127.0.0.1", 0).get()).port; }

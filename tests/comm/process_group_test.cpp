@@ -13,20 +13,12 @@
 #include "src/comm/join.h"
 #include "src/comm/local/local_backend.h"
 #include "src/comm/memory_store.h"
+#include "tests/support/message_of.h"
 
 namespace lockstep {
 namespace {
 
 using namespace std::chrono_literals;
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 TEST(WorldOfOne, CollectivesAreTheIdentity) {
   const auto group = ProcessGroup::create({}, std::make_shared<MemoryStore>(), "");

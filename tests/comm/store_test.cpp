@@ -17,21 +17,13 @@
 #include "src/comm/memory_store.h"
 #include "src/comm/socket.h"
 #include "src/comm/store_protocol.h"
+#include "tests/support/message_of.h"
 
 namespace lockstep {
 namespace {
 
 using namespace std::chrono_literals;
 constexpr auto kTime = 20s;
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 void expect_store_behaviour(Store& a, Store& b) {
   a.set("key", "value");

@@ -1,0 +1,20 @@
+// What a call throws, as text.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+
+inline std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+}  // namespace lockstep
