@@ -1,8 +1,13 @@
-// The list of backends: the one place in comm/ that knows which are built in.
+// The list of backends: the one place in comm/ that knows which are built in, and what each has and promises.
+#include <algorithm>
+#include <span>
+#include <string>
+
 #include "lockstep/comm/backend.h"
 #include "lockstep/core/error.h"
 #include "src/comm/delay/delay_backend.h"
 #include "src/comm/local/local_backend.h"
+#include "src/comm/recording/recording_backend.h"
 #include "src/comm/ring/ring_backend.h"
 #if LOCKSTEP_WITH_MPI
 #include "src/comm/mpi/mpi_backend.h"
@@ -10,22 +15,93 @@
 
 namespace lockstep {
 
-std::unique_ptr<Backend> make_backend(std::string_view name, const BackendContext& context) {
-  if (context.place.world_size > 1 && (name == "delay" || name == "local"))
-    throw InvalidArgument("backend '{}' moves no data: it is for a world of one, this one has {} ranks", name, context.place.world_size);
-  if (name == "ring") return make_ring_backend(context);
-  if (name == "mpi") {
+namespace {
+
+constexpr Capabilities kRing{.messages = true,
+                             .moves_data = true,
+                             .same_bits_on_all_ranks = true,
+                             .repeatable_bits = true,
+                             .sums_in_rank_order = true,
+                             .idle_waiting = true,
+                             .abort = true,
+                             .names_lost_peers = true,
+                             .counts_bytes = true,
+                             .ranks_may_be_threads = true};
 #if LOCKSTEP_WITH_MPI
-    return make_mpi_backend(context);
-#else
-    throw InvalidArgument(
-        "backend 'mpi' is not in this build: install Open MPI's headers (libopenmpi-dev) and configure with -Dmpi=enabled, or use ring");
+constexpr Capabilities kMpi{.messages = true, .moves_data = true, .same_bits_on_all_ranks = true, .repeatable_bits = true};
 #endif
-  }
-  if (name == "delay") return std::make_unique<DelayBackend>(delay_cost_from_environment());
-  if (name == "local") return make_local_backend();
-  throw InvalidArgument("unknown backend '{}': LOCKSTEP_BACKEND is one of ring, mpi, local, delay", name);
+constexpr Capabilities kLocal{.messages = true,
+                              .same_bits_on_all_ranks = true,
+                              .repeatable_bits = true,
+                              .sums_in_rank_order = true,
+                              .idle_waiting = true,
+                              .abort = true,
+                              .ranks_may_be_threads = true,
+                              .most_ranks = 1};
+constexpr Capabilities kDelay{.same_bits_on_all_ranks = true,
+                              .repeatable_bits = true,
+                              .sums_in_rank_order = true,
+                              .idle_waiting = true,
+                              .abort = true,
+                              .ranks_may_be_threads = true,
+                              .most_ranks = 1};
+
+std::unique_ptr<Backend> make_recording_backend(const BackendContext& context) {
+  return std::make_unique<RecordingBackend>(make_backend(context.place.world_size > 1 ? "ring" : "local", context));
 }
+
+struct BuiltIn {
+  std::string_view name;
+  std::unique_ptr<Backend> (*make)(const BackendContext&);
+  const Capabilities& capabilities;
+};
+constexpr BuiltIn kBackends[] = {
+    {"ring", [](const BackendContext& context) { return make_ring_backend(context); }, kRing},
+#if LOCKSTEP_WITH_MPI
+    {"mpi", [](const BackendContext& context) { return make_mpi_backend(context); }, kMpi},
+#endif
+    {"local", [](const BackendContext&) { return make_local_backend(); }, kLocal},
+    {"delay",
+     [](const BackendContext&) -> std::unique_ptr<Backend> { return std::make_unique<DelayBackend>(delay_cost_from_environment()); },
+     kDelay},
+    {"recording", make_recording_backend, kRing},  // around the default
+};
+
+std::string listed() {
+  std::string names;
+  for (const BuiltIn& each : kBackends) names += (names.empty() ? "" : ", ") + std::string(each.name);
+  return names;
+}
+
+const BuiltIn& find(std::string_view name) {
+  const auto found = std::find_if(std::begin(kBackends), std::end(kBackends), [name](const BuiltIn& each) { return each.name == name; });
+  if (found != std::end(kBackends)) return *found;
+  if (name == "mpi")
+    throw InvalidArgument(
+        "backend 'mpi' is not in this build: install Open MPI's headers (libopenmpi-dev) and configure with -Dmpi=enabled; "
+        "built in are {}",
+        listed());
+  throw InvalidArgument("unknown backend '{}': LOCKSTEP_BACKEND is one of {}", name, listed());
+}
+
+}  // namespace
+
+std::vector<std::string_view> backend_names() {
+  std::vector<std::string_view> names;
+  for (const BuiltIn& each : kBackends) names.push_back(each.name);
+  return names;
+}
+
+const Capabilities& capabilities_of(std::string_view backend) { return find(backend).capabilities; }
+
+std::unique_ptr<Backend> make_backend(std::string_view name, const BackendContext& context) {
+  const BuiltIn& chosen = find(name);
+  if (context.place.world_size > chosen.capabilities.most_ranks)
+    throw InvalidArgument("backend '{}' moves no data: it is for a world of one, this one has {} ranks", name, context.place.world_size);
+  return chosen.make(context);
+}
+
+const Capabilities& Backend::capabilities() const { return capabilities_of(name()); }
 
 Work Backend::send(const Message& message) { throw InvalidArgument("{}: backend '{}' has no messages", describe_send(message), name()); }
 Work Backend::receive(const Message& message) {

@@ -176,4 +176,52 @@ void check_message(const Message& message, bool is_receive, const Place& place) 
     throw InvalidArgument("{} on rank {}: the pointer to the data is null", what, place.rank);
 }
 
+namespace {
+
+template <typename Enum>
+std::string list_of(const SetOf<Enum>& set, int values) {
+  std::string names;
+  for (int i = 0; i < values; ++i)
+    if (set.has(static_cast<Enum>(i))) names += (names.empty() ? "" : ", ") + std::string(name_of(static_cast<Enum>(i)));
+  return names.empty() ? "none" : names;
+}
+
+// "; backend ring has it (LOCKSTEP_BACKEND)": of this build, for more than one rank.
+template <typename Has>
+std::string who_has_it(Has&& has) {
+  std::string names;
+  for (const std::string_view name : backend_names())
+    if (const Capabilities& capabilities = capabilities_of(name); capabilities.moves_data && has(capabilities))
+      names += (names.empty() ? "" : ", ") + std::string(name);
+  return names.empty() ? "" : "; choose another backend for it: " + names + " (LOCKSTEP_BACKEND or ProcessGroupOptions::backend)";
+}
+
+}  // namespace
+
+void check_capabilities(const Signature& call, const Capabilities& capabilities, std::string_view backend) {
+  const auto lacks = [&call](const Capabilities& all) {
+    if (!all.operations.has(call.kind)) return 1;
+    if (call.kind == OperationKind::kBarrier || call.kind == OperationKind::kAllocate) return 0;
+    if (!all.types.has(call.dtype)) return 2;
+    return is_reduction(call.kind) && !all.reductions.has(call.op) ? 3 : 0;
+  };
+  const int lacking = lacks(capabilities);
+  if (lacking == 0 || size_of(call.dtype) == 0 || call.op > ReduceOp::kPremulSum) return;  // the latter is for check_call()
+  const std::string others = who_has_it([&](const Capabilities& all) { return lacks(all) == 0; });
+  if (lacking == 1)
+    throw InvalidArgument("{}: backend '{}' does not have this operation; it has {}{}", name_of(call.kind), backend,
+                          list_of(capabilities.operations, kOperationKinds), others);
+  if (lacking == 2)
+    throw InvalidArgument("{}: backend '{}' does not take {}; it takes {}{}", name_of(call.kind), backend, name_of(call.dtype),
+                          list_of(capabilities.types, kDTypes), others);
+  throw InvalidArgument("{} of {}: backend '{}' does not reduce by {}; it has {}{}", name_of(call.kind), name_of(call.dtype), backend,
+                        name_of(call.op), list_of(capabilities.reductions, kReduceOps), others);
+}
+
+void check_capabilities(const Message& message, bool is_receive, const Capabilities& capabilities, std::string_view backend) {
+  if (capabilities.messages) return;
+  throw InvalidArgument("{}: backend '{}' has no messages{}", is_receive ? describe_receive(message) : describe_send(message), backend,
+                        who_has_it([](const Capabilities& all) { return all.messages; }));
+}
+
 }  // namespace lockstep

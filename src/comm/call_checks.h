@@ -1,6 +1,9 @@
 // What one rank can check about a call by itself. What the ranks must agree on, backends compare.
 #pragma once
 
+#include <string_view>
+
+#include "lockstep/comm/capabilities.h"
 #include "lockstep/comm/operation.h"
 #include "lockstep/core/place.h"
 
@@ -10,5 +13,10 @@ namespace lockstep {
 // type does not have, a size beyond memory, a null pointer that would be used, buffers that overlap other than in place.
 void check_call(const Operation& operation, const Place& place);
 void check_message(const Message& message, bool is_receive, const Place& place);
+
+// Throws InvalidArgument when the backend lacks the operation, the type, the reduction or messages: the same on all ranks.
+// It says what else there is: to call, or to choose as backend.
+void check_capabilities(const Signature& call, const Capabilities& capabilities, std::string_view backend);
+void check_capabilities(const Message& message, bool is_receive, const Capabilities& capabilities, std::string_view backend);
 
 }  // namespace lockstep

@@ -51,7 +51,9 @@ CallOptions for_host_memory(CallOptions call) {
 
 ProcessGroup::Impl::Impl(const Place& place, std::unique_ptr<Backend> cpu_backend, std::chrono::milliseconds timeout)
     : place(place), timeout(timeout) {
-  backends[static_cast<std::size_t>(DeviceKind::kCpu)] = std::move(cpu_backend);
+  constexpr auto kCpu = static_cast<std::size_t>(DeviceKind::kCpu);
+  backends[kCpu] = std::move(cpu_backend);
+  capabilities[kCpu] = backends[kCpu]->capabilities();
 }
 
 Backend& ProcessGroup::Impl::backend(DeviceKind device) const {
@@ -78,6 +80,7 @@ Operation ProcessGroup::Impl::number(OperationKind kind, const CallData& data, c
   operation.factor = call.factor;
   operation.purpose = call.purpose;
   operation.timeout = call.timeout.count() > 0 ? call.timeout : timeout;
+  check_capabilities(signature, capabilities[static_cast<std::size_t>(call.device)], backend(call.device).name());
   check_call(operation, place);
   signature.sequence = ++sequence;
   return operation;
@@ -86,6 +89,7 @@ Operation ProcessGroup::Impl::number(OperationKind kind, const CallData& data, c
 Work ProcessGroup::Impl::send(Message message, const CallOptions& call) {
   if (has_left) throw InvalidArgument("{}: this rank has left the group", describe_send(message));
   message.timeout = call.timeout.count() > 0 ? call.timeout : timeout;
+  check_capabilities(message, false, capabilities[static_cast<std::size_t>(call.device)], backend(call.device).name());
   check_message(message, false, place);
   return backend(call.device).send(message);
 }
@@ -93,6 +97,7 @@ Work ProcessGroup::Impl::send(Message message, const CallOptions& call) {
 Work ProcessGroup::Impl::receive(Message message, const CallOptions& call) {
   if (has_left) throw InvalidArgument("{}: this rank has left the group", describe_receive(message));
   message.timeout = call.timeout.count() > 0 ? call.timeout : timeout;
+  check_capabilities(message, true, capabilities[static_cast<std::size_t>(call.device)], backend(call.device).name());
   check_message(message, true, place);
   return backend(call.device).receive(message);
 }

@@ -42,6 +42,7 @@ class ProcessGroup::Impl {
   Place place;
   std::chrono::milliseconds timeout;
   std::array<std::unique_ptr<Backend>, 2> backends;  // by DeviceKind
+  std::array<Capabilities, 2> capabilities;          // theirs
   // How this group was made; split() makes others alike.
   std::shared_ptr<Store> store;  // null for a group around backends made by hand
   std::string token;

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/comm/capabilities.h"
 #include "lockstep/comm/operation.h"
 #include "lockstep/comm/work.h"
 #include "lockstep/core/buffer.h"
@@ -32,6 +33,8 @@ class Backend {
 
   virtual std::string_view name() const = 0;       // "ring", "nccl", ...
   virtual std::string_view transport() const = 0;  // "shm", "tcp", ...
+  // The table's line for name(); a backend that is not in the table, or wraps another, says it itself.
+  virtual const Capabilities& capabilities() const;
 
   // Runs the operation to its end in the calling thread. Everything issued before has completed first.
   virtual void run(const Operation& operation) = 0;
@@ -69,7 +72,8 @@ struct BackendContext {
   std::chrono::milliseconds store_timeout;  // for the rendezvous
 };
 
-// Makes the backend called `name` ("ring", ...); throws InvalidArgument that lists the ones built in. Collective.
+// Makes the backend called `name` ("ring", ...); throws InvalidArgument that lists the ones built in, or says what this
+// build lacks. Collective.
 std::unique_ptr<Backend> make_backend(std::string_view name, const BackendContext& context);
 
 }  // namespace lockstep

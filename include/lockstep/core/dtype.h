@@ -8,6 +8,7 @@
 namespace lockstep {
 
 enum class DType : std::uint8_t { kFloat32, kFloat64, kFloat16, kBFloat16, kInt8, kUInt8, kInt32, kInt64 };
+inline constexpr int kDTypes = 8;
 
 // Bytes of one element.
 constexpr std::size_t size_of(DType dtype) {

@@ -1,0 +1,68 @@
+// Keeps every call on its way to another backend, for tests to read: what was asked, in which order, from which memory, when.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "lockstep/comm/backend.h"
+
+namespace lockstep {
+
+struct RecordedCall {
+  Operation operation;
+  bool is_async = false;
+  std::chrono::steady_clock::time_point issued, completed;
+  bool is_complete = false;  // of an asynchronous call: once somebody waited for it, or asked and it was done
+};
+
+struct RecordedMessage {
+  Message message;
+  bool is_receive = false;
+  std::chrono::steady_clock::time_point issued;
+};
+
+// Failures to order: calls count from 1, 0 is none.
+struct PlannedFailures {
+  std::size_t starting = 0;  // the call throws PeerLost when it is issued, and is not kept
+  std::size_t waiting = 0;   // the call is executed; waiting for it throws PeerLost
+};
+
+// Any thread may read; calls as in Backend.
+class RecordingBackend : public Backend {
+ public:
+  explicit RecordingBackend(std::unique_ptr<Backend> inner);
+  ~RecordingBackend() override;
+
+  std::string_view name() const override { return "recording"; }
+  std::string_view transport() const override { return inner_->transport(); }
+  const Capabilities& capabilities() const override { return inner_->capabilities(); }
+  void run(const Operation& operation) override;
+  Work start(const Operation& operation) override;
+  Work send(const Message& message) override;
+  Work receive(const Message& message) override;
+  Buffer allocate(std::size_t bytes) override;
+  void abort(const std::string& reason) override { inner_->abort(reason); }
+  void leave() noexcept override { inner_->leave(); }
+  TransportCounters counters() const override { return inner_->counters(); }
+
+  // In the order of the calls. Room for `calls` more, so that keeping them allocates nothing.
+  std::vector<RecordedCall> calls() const;
+  std::vector<RecordedMessage> messages() const;
+  std::vector<std::size_t> allocations() const;  // bytes of each
+  std::size_t completed() const;                 // how many of the calls are known to be complete
+  void clear_calls();
+  void reserve(std::size_t calls);
+  void plan(const PlannedFailures& failures);
+
+ private:
+  class Record;
+  std::shared_ptr<Record> record_;  // a Work may outlive the backend
+  std::unique_ptr<Backend> inner_;
+};
+
+// What a group's calls were; throws InvalidArgument when it does not record.
+RecordingBackend& recorded(Backend& backend);
+
+}  // namespace lockstep
