@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -24,8 +25,9 @@ namespace {
 using ring::PlainPath;
 using ring::Tuning;
 
-constexpr int kTurns = 15;
-constexpr double kClearly = 0.95;  // of the other's time: what another path must at least save
+constexpr int kTurns = 15, kFewestTurns = 5;
+constexpr double kSecondsASize = 0.5;  // of calls; then the fewest turns are enough
+constexpr double kClearly = 0.95;      // of the other's time: what another path must at least save
 constexpr std::size_t kLargest = 16 << 20;
 
 // A group that uses the given table.
@@ -59,24 +61,32 @@ class Candidate {
 
 using Candidates = std::vector<std::unique_ptr<Candidate>>;
 
-// Seconds a call, of the slowest rank. Zeros stay zeros however often they are summed.
-double time_calls(ProcessGroup& group, std::byte* data, std::size_t bytes) {
+// Of the slowest rank, hence the same on all.
+struct Sample {
+  double seconds;  // a call
+  double spent;    // all calls of the sample
+};
+
+// Zeros stay zeros however often they are summed.
+Sample time_calls(ProcessGroup& group, std::byte* data, std::size_t bytes) {
   const auto calls = std::clamp<std::size_t>((std::size_t{2} << 20) / bytes, 1, 200);
   group.barrier();
   const auto start = std::chrono::steady_clock::now();
   for (std::size_t call = 0; call < calls; ++call) group.all_reduce(data, bytes / 4, DType::kFloat32);
-  double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / static_cast<double>(calls);
-  group.all_reduce(&took, 1, DType::kFloat64, ReduceOp::kMax);
-  return took;
+  double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  group.all_reduce(&spent, 1, DType::kFloat64, ReduceOp::kMax);
+  return {spent / static_cast<double>(calls), spent};
 }
 
-// By candidate: the median of its turns. The same on all ranks.
+// By candidate: the median of its turns, fewer of them where a busy machine takes long. The same on all ranks.
 std::vector<double> take_turns(const Candidates& candidates, const std::function<std::byte*(const Candidate&)>& memory, std::size_t bytes) {
   std::vector<std::vector<double>> samples(candidates.size());
-  for (int turn = 0; turn <= kTurns; ++turn)
+  double spent = 0;
+  for (int turn = 0; turn <= kTurns && (turn <= kFewestTurns || spent < kSecondsASize); ++turn)
     for (std::size_t c = 0; c < candidates.size(); ++c) {
-      const double seconds = time_calls(candidates[c]->group(), memory(*candidates[c]), bytes);
-      if (turn > 0) samples[c].push_back(seconds);  // the first warms up
+      const Sample sample = time_calls(candidates[c]->group(), memory(*candidates[c]), bytes);
+      spent += sample.spent;
+      if (turn > 0) samples[c].push_back(sample.seconds);  // the first warms up
     }
   std::vector<double> medians;
   for (const auto& times : samples) medians.push_back(quantile(times, 0.5));
@@ -119,7 +129,7 @@ class Tuner {
       tables.emplace_back("tiles " + bytes_text(bytes), tuning_).second.tile_bytes = bytes;
       tables.back().second.plain_path = PlainPath::kTiles;
     }
-    tuning_.tile_bytes = tables[fastest(make(tables))].second.tile_bytes;
+    tuning_.tile_bytes = tables[fastest(make(tables), tables.size() - 1)].second.tile_bytes;
   }
 
   void choose_plain_path() {
@@ -129,7 +139,7 @@ class Tuner {
       pieces.back().second.plain_path = PlainPath::kVm;
       pieces.back().second.vm_from_bytes = 0;
     }
-    const auto& vm = pieces[fastest(make(pieces))];
+    const auto& vm = pieces[fastest(make(pieces), 1)];
     tuning_.vm_piece_bytes = vm.second.vm_piece_bytes;
     Tuning tiles = tuning_;
     tiles.plain_path = PlainPath::kTiles;
@@ -144,15 +154,17 @@ class Tuner {
     }
   }
 
-  // By all sizes together, each counting alike.
-  std::size_t fastest(const Candidates& candidates) {
+  // By all sizes together, each counting alike: another than `usual` only when it is clearly faster.
+  std::size_t fastest(const Candidates& candidates, std::size_t usual) {
     std::vector<double> logarithms(candidates.size());
-    for (std::size_t bytes = 1 << 20; bytes <= kLargest; bytes *= 4) {
+    int sizes = 0;
+    for (std::size_t bytes = 1 << 20; bytes <= kLargest; bytes *= 4, ++sizes) {
       const auto times = measure_plain(candidates, bytes);
       print("plain", candidates, bytes, times);
       for (std::size_t c = 0; c < times.size(); ++c) logarithms[c] += std::log(times[c]);
     }
-    return static_cast<std::size_t>(std::min_element(logarithms.begin(), logarithms.end()) - logarithms.begin());
+    const auto best = static_cast<std::size_t>(std::min_element(logarithms.begin(), logarithms.end()) - logarithms.begin());
+    return logarithms[best] < logarithms[usual] + sizes * std::log(kClearly) ? best : usual;
   }
 
   std::vector<double> measure_plain(const Candidates& candidates, std::size_t bytes) {

@@ -232,7 +232,7 @@ TEST(AllReduce, OverlapTellsWhatEachCostsTheOther) {
 TEST(Tune, WritesATableThatAGroupLoads) {
   const TemporaryFile file(".json");
   Child child({ALL_REDUCE, "--ranks", "2", "--tune", file.path()});
-  EXPECT_EQ(child.wait(kDeadline), 0) << child.errors();
+  EXPECT_EQ(child.wait(2 * kDeadline), 0) << child.errors();
   EXPECT_THAT(child.output(), HasSubstr("load it with LOCKSTEP_TUNING=" + file.path()));
   const json table = json::parse(file.text());
   EXPECT_EQ(table["made_on"]["ranks"], 2);
