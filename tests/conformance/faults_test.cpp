@@ -213,9 +213,10 @@ TEST_P(Deaths, SurvivorsThatWaitForMessagesAreWoken) {
       const auto message = [&](int peer) {
         return Message{data.data(), data.size(), DType::kInt32, peer, 6, nullptr, std::chrono::seconds(30)};
       };
+      // Before anybody reads, so that most of it is not on its way yet.
+      const Work half_sent = rank.rank() == 1 && in_mid_message ? rank.backend().send(message(0)) : Work();
       rank.barrier();
       if (rank.rank() == 1) {
-        const Work half_sent = in_mid_message ? rank.backend().send(message(0)) : Work();  // more than fits under way
         std::this_thread::sleep_for(milliseconds(100));
         report.stamp();
         raise(SIGKILL);
