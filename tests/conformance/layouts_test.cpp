@@ -5,21 +5,13 @@
 #include <numeric>
 
 #include "lockstep/core/buffer.h"
+#include "tests/conformance/cases.h"
 #include "tests/conformance/exact_data.h"
-#include "tests/conformance/ranks.h"
 
 namespace lockstep::testing {
 namespace {
 
-struct Case {
-  Wire wire;
-  int ranks;
-};
-
-class Layouts : public ::testing::TestWithParam<Case> {
- protected:
-  GroupSpec spec() const { return {.wire = GetParam().wire, .ranks = GetParam().ranks}; }
-};
+class Layouts : public OverBackends {};
 
 std::int32_t value(int from, int to, std::size_t i) { return from * 1000003 + to * 5003 + static_cast<std::int32_t>(i); }
 
@@ -212,15 +204,7 @@ TEST_P(Layouts, PremultipliedSums) {
   });
 }
 
-std::vector<Case> all_cases() {
-  std::vector<Case> cases;
-  for (const Wire wire : {Wire::kThreads, Wire::kMemfd, Wire::kTcp})
-    for (const int ranks : {1, 2, 3, 4, 7}) cases.push_back({wire, ranks});
-  return cases;
-}
-INSTANTIATE_TEST_SUITE_P(Ring, Layouts, ::testing::ValuesIn(all_cases()), [](const ::testing::TestParamInfo<Case>& tested) {
-  return std::string(name_of(tested.param.wire)) + "_" + std::to_string(tested.param.ranks) + "_ranks";
-});
+LOCKSTEP_OVER_ALL_BACKENDS(Layouts, ring_cases({1, 2, 3, 4, 7}, {}));
 
 }  // namespace
 }  // namespace lockstep::testing

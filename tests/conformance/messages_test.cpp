@@ -4,22 +4,14 @@
 #include <array>
 #include <numeric>
 
-#include "tests/conformance/ranks.h"
+#include "tests/conformance/cases.h"
 
 namespace lockstep::testing {
 namespace {
 
-struct Case {
-  Wire wire;
-  int ranks;
-};
+class Messages : public OverBackends {};
 
-class Messages : public ::testing::TestWithParam<Case> {
- protected:
-  GroupSpec spec() const { return {.wire = GetParam().wire, .ranks = GetParam().ranks}; }
-};
-
-class LostMessages : public Messages {};  // needs a peer
+class LostMessages : public Messages {};  // needs a peer, and a backend that tells the others
 
 Message message(void* data, std::size_t count, DType dtype, int peer, int tag, milliseconds timeout = std::chrono::seconds(20)) {
   return {data, count, dtype, peer, tag, nullptr, timeout};
@@ -232,17 +224,17 @@ TEST_P(Messages, EndWithTheRankThatWaits) {
   });
 }
 
-std::vector<Case> cases_of(std::initializer_list<int> ranks) {
-  std::vector<Case> cases;
-  for (const Wire wire : {Wire::kThreads, Wire::kMemfd, Wire::kTcp})
-    for (const int n : ranks) cases.push_back({wire, n});
+// Who has none refuses them: backends_test.cpp.
+std::vector<Case> cases_with_messages() {
+  std::vector<Case> cases = ring_cases({1, 2, 3, 4, 7}, {});
+  cases.push_back({Wire::kRecording, 3});
+  for (const Case& alone : alone_cases())
+    if (capabilities_of(backend_of(alone.wire)).messages) cases.push_back(alone);
   return cases;
 }
-std::string name_of_case(const ::testing::TestParamInfo<Case>& tested) {
-  return std::string(name_of(tested.param.wire)) + "_" + std::to_string(tested.param.ranks) + "_ranks";
-}
-INSTANTIATE_TEST_SUITE_P(Ring, Messages, ::testing::ValuesIn(cases_of({1, 2, 3, 4, 7})), name_of_case);
-INSTANTIATE_TEST_SUITE_P(Ring, LostMessages, ::testing::ValuesIn(cases_of({2, 3, 4, 7})), name_of_case);
+INSTANTIATE_TEST_SUITE_P(All, Messages, ::testing::ValuesIn(cases_with_messages()), name_of_case);
+INSTANTIATE_TEST_SUITE_P(Mpi, Messages, ::testing::ValuesIn(mpi_cases()), name_of_case);
+INSTANTIATE_TEST_SUITE_P(Ring, LostMessages, ::testing::ValuesIn(ring_cases({2, 3, 4, 7}, {})), name_of_case);
 
 }  // namespace
 }  // namespace lockstep::testing

@@ -5,16 +5,11 @@
 #include <random>
 
 #include "lockstep/core/buffer.h"
+#include "tests/conformance/cases.h"
 #include "tests/conformance/exact_data.h"
-#include "tests/conformance/ranks.h"
 
 namespace lockstep::testing {
 namespace {
-
-struct Case {
-  Wire wire;
-  int ranks;
-};
 
 constexpr std::byte kUntouched{0xa5};
 
@@ -24,9 +19,8 @@ struct Room {
   std::byte* receive;
 };
 
-class Parts : public ::testing::TestWithParam<Case> {
+class Parts : public OverBackends {
  protected:
-  GroupSpec spec() const { return {.wire = GetParam().wire, .ranks = GetParam().ranks}; }
   // Bytes of a part: several tiles where ranks are few, several of all parts together in any case.
   std::size_t most() const { return GetParam().ranks <= 2 ? 600007 : 200003; }
   std::vector<std::size_t> counts() const {
@@ -47,6 +41,11 @@ class Parts : public ::testing::TestWithParam<Case> {
     });
   }
 };
+
+std::vector<std::size_t> small_counts(int ranks) {
+  const auto n = static_cast<std::size_t>(ranks);
+  return {0, 1, n - 1, n, n + 1, 50, 3001};
+}
 
 std::byte pattern(int from, int to, std::size_t i) {
   return static_cast<std::byte>(static_cast<std::size_t>(from) * 17 + static_cast<std::size_t>(to) * 59 + i * 5 + i / 241);
@@ -117,7 +116,7 @@ TEST_P(Parts, ReduceOfEveryTypeAndOperation) {
     int root = 0;
     for (const DType dtype : kAllTypes)
       for (const ReduceOp op : kAllOps)
-        for (const std::size_t count : {std::size_t{0}, std::size_t{3}, std::size_t{50}, std::size_t{9973}}) {
+        for (const std::size_t count : small_counts(rank.ranks())) {
           if (!is_defined(op, dtype)) continue;
           root = (root + 1) % rank.ranks();
           const bool is_root = rank.rank() == root, in_place = is_root && count % 2 == 1;
@@ -145,7 +144,7 @@ TEST_P(Parts, ReduceScatterOfEveryTypeAndOperation) {
     std::vector<std::byte> expected(3001 * 8 * n);
     for (const DType dtype : kAllTypes)
       for (const ReduceOp op : kAllOps)
-        for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{7}, std::size_t{3001}}) {
+        for (const std::size_t count : small_counts(rank.ranks())) {
           if (!is_defined(op, dtype)) continue;
           const std::size_t part = count * size_of(dtype);
           for (std::size_t i = 0; i < count * n; ++i) {
@@ -159,8 +158,42 @@ TEST_P(Parts, ReduceScatterOfEveryTypeAndOperation) {
   });
 }
 
+// Every operation once at the count that nothing divides, in bytes, so that seven ranks' parts fit beside each other.
+TEST_P(Parts, LargeAndOddOfEveryOperation) {
+  constexpr std::size_t kCount = 1000003;
+  run_threads(spec(), [](Rank& rank) {
+    const auto n = static_cast<std::size_t>(rank.ranks()), me = static_cast<std::size_t>(rank.rank());
+    std::vector<std::byte> send(kCount * n), receive(kCount * n);
+    const int root = rank.ranks() / 2;
+    const bool is_root = rank.rank() == root;
+    const auto part = [](std::vector<std::byte>& data, int index) { return data.data() + static_cast<std::size_t>(index) * kCount; };
+    for (int to = 0; to < rank.ranks(); ++to) write(part(send, to), rank.rank(), to, kCount);
+    rank.run(OperationKind::kAllToAll, send.data(), receive.data(), kCount, DType::kUInt8);
+    for (int from = 0; from < rank.ranks(); ++from) ASSERT_EQ(wrong_at(part(receive, from), from, rank.rank(), kCount), -1);
+    rank.run(OperationKind::kAllGather, part(send, 0), receive.data(), kCount, DType::kUInt8);
+    for (int from = 0; from < rank.ranks(); ++from) ASSERT_EQ(wrong_at(part(receive, from), from, 0, kCount), -1);
+    std::fill(receive.begin(), receive.end(), kUntouched);
+    rank.run(OperationKind::kGather, part(send, 0), is_root ? receive.data() : nullptr, kCount, DType::kUInt8, ReduceOp::kSum, root);
+    for (int from = 0; is_root && from < rank.ranks(); ++from) ASSERT_EQ(wrong_at(part(receive, from), from, 0, kCount), -1);
+    rank.run(OperationKind::kScatter, is_root ? send.data() : nullptr, receive.data(), kCount, DType::kUInt8, ReduceOp::kSum, root);
+    ASSERT_EQ(wrong_at(receive.data(), root, rank.rank(), kCount), -1);
+    const auto sum_at = [&](int to, std::size_t i) {
+      unsigned sum = 0;
+      for (int from = 0; from < rank.ranks(); ++from) sum += static_cast<unsigned>(pattern(from, to, i));
+      return static_cast<std::byte>(sum);
+    };
+    rank.run(OperationKind::kReduceScatter, send.data(), receive.data(), kCount, DType::kUInt8);
+    for (std::size_t i = 0; i < kCount; ++i) ASSERT_EQ(receive[i], sum_at(rank.rank(), i)) << "reduce_scatter at " << i;
+    rank.run(OperationKind::kReduce, part(send, 0), is_root ? receive.data() : nullptr, kCount, DType::kUInt8, ReduceOp::kSum, root);
+    for (std::size_t i = 0; is_root && i < kCount; ++i) ASSERT_EQ(receive[i], sum_at(0, i)) << "reduce at " << i;
+    rank.broadcast(part(send, static_cast<int>(me)), kCount, DType::kUInt8, root);  // anybody's memory will do
+    ASSERT_EQ(wrong_at(part(send, static_cast<int>(me)), root, root, kCount), -1);
+  });
+}
+
 // Random floats: whatever the operation, memory or wire, a sum has the bits that rank order gives.
 TEST_P(Parts, SumsAreInRankOrderToTheBit) {
+  if (!promises().sums_in_rank_order) GTEST_SKIP() << backend_of(GetParam().wire) << " does not promise an order of sums";
   const auto n = static_cast<std::size_t>(GetParam().ranks);
   constexpr std::size_t kCount = 140003;  // more than a tile, also of a part
   std::vector<std::vector<float>> inputs(n, std::vector<float>(kCount * n));
@@ -205,17 +238,7 @@ TEST_P(Parts, ManyUnderWayCompleteInOrder) {
   });
 }
 
-std::vector<Case> all_cases() {
-  std::vector<Case> cases;
-  for (const Wire wire : {Wire::kThreads, Wire::kMemfd, Wire::kTcp})
-    for (const int ranks : {1, 2, 3, 4, 7}) cases.push_back({wire, ranks});
-  for (const Wire wire : {Wire::kThreadsVm, Wire::kMemfdVm})
-    for (const int ranks : {2, 3, 7}) cases.push_back({wire, ranks});
-  return cases;
-}
-INSTANTIATE_TEST_SUITE_P(Ring, Parts, ::testing::ValuesIn(all_cases()), [](const ::testing::TestParamInfo<Case>& tested) {
-  return std::string(name_of(tested.param.wire)) + "_" + std::to_string(tested.param.ranks) + "_ranks";
-});
+LOCKSTEP_OVER_ALL_BACKENDS(Parts, ring_cases({1, 2, 3, 4, 7}, {2, 3, 7}));
 
 }  // namespace
 }  // namespace lockstep::testing

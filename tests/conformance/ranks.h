@@ -1,5 +1,5 @@
 // Runs a function as every rank of a group: as threads over one mapping, as threads that meet like processes do, or as
-// processes.
+// processes. A process that mpirun started runs it as its one rank.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,6 +17,8 @@
 #include <vector>
 
 #include "lockstep/comm/backend.h"
+#include "lockstep/comm/bootstrap.h"
+#include "lockstep/comm/store.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "src/comm/ring/control_block.h"
@@ -28,12 +30,14 @@
 
 namespace lockstep::testing {
 
-// kThreadsVm, kMemfdVm: the same, and ranks reach into each other's plain memory where they would use tiles.
-enum class Wire { kThreads, kMemfd, kTcp, kThreadsVm, kMemfdVm };
+// A backend, and the way it takes. kThreads, kMemfd, kTcp: of `ring`. kThreadsVm, kMemfdVm: the same as without Vm, and
+// ranks reach into each other's plain memory where they would use tiles.
+enum class Wire { kThreads, kMemfd, kTcp, kThreadsVm, kMemfdVm, kMpi, kLocal, kDelay, kRecording };
 inline const char* name_of(Wire wire) {
-  constexpr const char* kNames[] = {"threads", "memfd", "tcp", "threads_vm", "memfd_vm"};
+  constexpr const char* kNames[] = {"threads", "memfd", "tcp", "threads_vm", "memfd_vm", "mpi", "local", "delay", "recording"};
   return kNames[static_cast<std::size_t>(wire)];
 }
+inline std::string_view backend_of(Wire wire) { return wire < Wire::kMpi ? "ring" : name_of(wire); }
 inline bool is_vm(Wire wire) { return wire == Wire::kThreadsVm || wire == Wire::kMemfdVm; }
 
 using std::chrono::milliseconds;
@@ -102,6 +106,16 @@ struct GroupSpec {
   std::optional<ring::Tuning> tuning = {};
 };
 
+// The ranks of MPI that this process is one of, as tests/conformance/under_mpirun says; 0: it did not start this process.
+inline int mpi_ranks() { return static_cast<int>(env::integer("LOCKSTEP_MPI_TEST_RANKS", 1, 1000).value_or(0)); }
+
+// Where the processes that mpirun started meet, each time anew. They make the same groups in the same order.
+inline std::shared_ptr<Store> next_store_under_mpirun() {
+  static const Rendezvous job = meet(read_job_environment([](const char* name) { return env::text(name); }), std::chrono::seconds(20));
+  static int groups = 0;
+  return scoped(job.store, "group" + std::to_string(groups++) + "/");
+}
+
 // While it lives, groups of this process load that table.
 class TuningFile {
  public:
@@ -145,13 +159,13 @@ class Meeting {
     }
     BackendContext context;
     context.place = place;
-    context.store = store_;
+    context.store = spec_.wire == Wire::kMpi ? next_store_under_mpirun() : store_;
     context.token = spec_.tokens.empty() ? "secret" : spec_.tokens[static_cast<std::size_t>(rank)];
     context.transport = spec_.wire == Wire::kTcp ? "tcp" : "shm";
     context.advertise_address = "127.0.0.1";
     context.timeout = spec_.timeout;
     context.store_timeout = spec_.store_timeout;
-    return Rank(place, make_ring_backend(context), spec_.timeout);
+    return Rank(place, make_backend(backend_of(spec_.wire), context), spec_.timeout);
   }
   const GroupSpec& spec() const { return spec_; }
 
@@ -185,9 +199,15 @@ inline Outcome outcome_of(const std::function<void()>& body) {
   }
 }
 
-// Every rank in a thread; what each threw, joining included.
+// Every rank in a thread; what each threw, joining included. Under mpirun: what this process's rank threw.
 inline std::vector<Outcome> outcomes_of_threads(const GroupSpec& spec, const std::function<void(Rank&)>& body) {
   const Meeting meeting(spec);
+  if (spec.wire == Wire::kMpi) {
+    return {outcome_of([&] {
+      Rank rank = meeting.join(static_cast<int>(env::integer("OMPI_COMM_WORLD_RANK", 0, 1000).value()));
+      body(rank);
+    })};
+  }
   std::vector<Outcome> outcomes(static_cast<std::size_t>(spec.ranks));
   std::vector<std::thread> threads;
   for (int r = 0; r < spec.ranks; ++r)

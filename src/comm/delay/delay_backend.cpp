@@ -7,10 +7,10 @@
 #include <deque>
 #include <mutex>
 
-#include "lockstep/core/device.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "src/comm/composite.h"
+#include "src/comm/plain_memory.h"
 
 namespace lockstep {
 
@@ -134,11 +134,7 @@ Work DelayBackend::start(const Operation& operation) {
 
 void DelayBackend::run(const Operation& operation) { start(operation).wait(); }
 
-Buffer DelayBackend::allocate(std::size_t bytes) {
-  Buffer buffer = cpu_device().allocate(bytes);
-  if (bytes != 0) std::memset(buffer.data(), 0, bytes);
-  return buffer;
-}
+Buffer DelayBackend::allocate(std::size_t bytes) { return allocate_plain(bytes); }
 
 void DelayBackend::abort(const std::string& reason) { wire_->abort(reason); }
 std::vector<DelayEvent> DelayBackend::events() const { return wire_->events(); }

@@ -7,9 +7,9 @@
 #include <mutex>
 #include <utility>
 
-#include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
 #include "src/comm/composite.h"
+#include "src/comm/plain_memory.h"
 #include "src/comm/ring/point_to_point.h"
 
 namespace lockstep {
@@ -71,9 +71,7 @@ class LocalBackend : public Backend {
 
   Buffer allocate(std::size_t bytes) override {
     channels_.throw_if_over([&] { return fmt::format("allocate ({} bytes)", bytes); });
-    Buffer buffer = cpu_device().allocate(bytes);
-    if (bytes != 0) std::memset(buffer.data(), 0, bytes);
-    return buffer;
+    return allocate_plain(bytes);
   }
 
   void abort(const std::string& reason) override {

@@ -2,17 +2,17 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
 #include <vector>
 
 #include "lockstep/comm/store.h"
-#include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
 #include "src/comm/comm_thread.h"
 #include "src/comm/composite.h"
+#include "src/comm/mpi/mpi_channels.h"
 #include "src/comm/mpi/mpi_collectives.h"
-#include "src/comm/mpi/mpi_messages.h"
 #include "src/comm/mpi/mpi_runtime.h"
+#include "src/comm/plain_memory.h"
+#include "src/comm/ring/point_to_point.h"
 #include "src/comm/ring/verdict.h"
 
 namespace lockstep {
@@ -23,7 +23,8 @@ namespace {
 struct MpiGroup {
   MpiGroup(const Place& place, MPI_Comm collectives, MPI_Comm messages, std::size_t most)
       : collectives(place, collectives, most, [this] { throw_if_over("backend mpi"); }),
-        messages(std::make_shared<mpi::Messages>(place.rank, messages, [this] { throw_if_over("backend mpi"); })) {}
+        channels(place, messages, verdict),
+        messages(std::make_shared<ring::PointToPoint>(place, channels)) {}
 
   void throw_if_over(std::string_view doing) const {
     if (verdict.stands()) ring::throw_verdict(verdict.get(), doing);
@@ -31,7 +32,8 @@ struct MpiGroup {
 
   ring::LocalVerdict verdict;
   mpi::Collectives collectives;
-  std::shared_ptr<mpi::Messages> messages;
+  mpi::Channels channels;
+  std::shared_ptr<ring::PointToPoint> messages;  // a Work may outlive it; leave() parts it from the channels
 };
 
 class MpiBackend : public Backend {
@@ -45,15 +47,15 @@ class MpiBackend : public Backend {
   ~MpiBackend() override {
     leave();
     thread_->stop();
-    if (!failed_) delete group_;
+    if (!failed_ && group_->channels.is_idle()) delete group_;
   }
 
   std::string_view name() const override { return "mpi"; }
   std::string_view transport() const override { return "mpi"; }
   void run(const Operation& operation) override { thread_->run(operation); }
   Work start(const Operation& operation) override { return CommThread::start(thread_, operation); }
-  Work send(const Message& message) override { return mpi::Messages::send(group_->messages, message); }
-  Work receive(const Message& message) override { return mpi::Messages::receive(group_->messages, message); }
+  Work send(const Message& message) override { return ring::PointToPoint::send(group_->messages, message); }
+  Work receive(const Message& message) override { return ring::PointToPoint::receive(group_->messages, message); }
 
   Buffer allocate(std::size_t bytes) override {
     Operation operation;
@@ -63,9 +65,7 @@ class MpiBackend : public Backend {
     operation.signature.dtype = DType::kUInt8;
     operation.timeout = timeout_;
     thread_->run(operation);
-    Buffer buffer = cpu_device().allocate(bytes);
-    if (bytes != 0) std::memset(buffer.data(), 0, bytes);
-    return buffer;
+    return allocate_plain(bytes);
   }
 
   void abort(const std::string& reason) override {
@@ -73,6 +73,7 @@ class MpiBackend : public Backend {
     group_->verdict.declare(ring::VerdictKind::kPeerLost, "the process group was aborted: " + reason);
   }
   void leave() noexcept override {
+    group_->messages->leave();
     group_->verdict.declare(ring::VerdictKind::kPeerLost, "this rank's process group is gone: wait for a Work before its group goes");
   }
   TransportCounters counters() const override { return {}; }
@@ -85,6 +86,10 @@ class MpiBackend : public Backend {
         composite_.run(operation, [this](const Operation& plain) { group_->collectives.execute(plain); });
       else
         group_->collectives.execute(operation);
+    } catch (const MismatchError&) {  // all ranks throw it, and nothing is under way
+      throw;
+    } catch (const InvalidArgument&) {
+      throw;
     } catch (...) {
       failed_ = true;
       mpi::mark_broken();

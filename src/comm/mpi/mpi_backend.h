@@ -9,7 +9,9 @@
 //   abort      wakes this rank only; the others wait until their deadline, or until mpirun ends the job.
 //   lost peers are not named: mpirun ends the job when a process dies; a rank that stays away is a TimeoutError without name.
 //   waiting    is polling: yields for a millisecond, then up to a thousand wake-ups a second.
-//   order      of sums is MPI's. float16 and bfloat16 travel as float32.
+//   order      of sums is MPI's: the same bits on all ranks and in repeats, others than `ring` gives. float16 and bfloat16
+//              travel as float32.
+//   messages   go in chunks of 64 KiB, copied at both ends, so that types are compared and no send blocks for want of a receive.
 //   counts     above 2^31 - 1 elements: reductions and broadcasts are cut into pieces, the others refused.
 // After an error the group is unusable and MPI_Finalize is left out when the process ends, so that nothing hangs there.
 #pragma once

@@ -153,7 +153,10 @@ void Collectives::reduce_piece(const Operation& operation, const std::byte* send
 void Collectives::call_reduce(const Operation& operation, const void* send, void* receive, std::size_t count, MPI_Datatype type) {
   const Signature& call = operation.signature;
   const int n = static_cast<int>(count);
-  const MPI_Op op = op_of(call.op);
+  const MPI_Op op = [&] {
+    const auto held = lock();
+    return op_of(call.op, reduced_type(call.dtype));
+  }();
   const bool in_place = send == receive;
   if (call.kind == OperationKind::kAllReduce)
     return finish(operation, "MPI_Iallreduce", [&](MPI_Request* request) {

@@ -1,6 +1,9 @@
 #include "src/comm/mpi/mpi_types.h"
 
+#include <cmath>
+
 #include "lockstep/core/error.h"
+#include "src/comm/mpi/mpi_runtime.h"
 #include "src/comm/ring/half.h"
 
 namespace lockstep::mpi {
@@ -28,18 +31,57 @@ MPI_Datatype moved_type(DType dtype) {
 
 DType reduced_type(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16 ? DType::kFloat32 : dtype; }
 
-MPI_Op op_of(ReduceOp op) {
+namespace {
+
+template <typename T, bool kIsMax>
+void extreme_of(const T* in, T* in_out, int count) {
+  for (int i = 0; i < count; ++i) {
+    const bool wins = kIsMax ? in[i] > in_out[i] : in[i] < in_out[i];
+    in_out[i] = wins || std::isnan(in[i]) ? in[i] : in_out[i];  // a NaN in in_out loses no comparison
+  }
+}
+
+template <bool kIsMax>
+void reduce_extremes(void* in, void* in_out, int* count, MPI_Datatype* type) {
+  if (*type == MPI_FLOAT)
+    extreme_of<float, kIsMax>(static_cast<const float*>(in), static_cast<float*>(in_out), *count);
+  else
+    extreme_of<double, kIsMax>(static_cast<const double*>(in), static_cast<double*>(in_out), *count);
+}
+
+// Of both 8-bit types: modulo 256 they are one.
+void reduce_bytes(void* in, void* in_out, int* count, MPI_Datatype*) {
+  const auto* const from = static_cast<const unsigned char*>(in);
+  auto* const to = static_cast<unsigned char*>(in_out);
+  for (int i = 0; i < *count; ++i) to[i] = static_cast<unsigned char>(to[i] + from[i]);
+}
+
+// Made at its first use, kept for the process.
+template <MPI_User_function* kFunction>
+MPI_Op own_op() {
+  static const MPI_Op op = [] {
+    MPI_Op made = MPI_OP_NULL;
+    check(MPI_Op_create(kFunction, 1, &made), "MPI_Op_create");
+    return made;
+  }();
+  return op;
+}
+
+}  // namespace
+
+MPI_Op op_of(ReduceOp op, DType reduced) {
+  const bool is_float = reduced == DType::kFloat32 || reduced == DType::kFloat64;
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kAvg:
     case ReduceOp::kPremulSum:
-      return MPI_SUM;
+      return size_of(reduced) == 1 ? own_op<reduce_bytes>() : MPI_SUM;
     case ReduceOp::kProduct:
       return MPI_PROD;
     case ReduceOp::kMin:
-      return MPI_MIN;
+      return is_float ? own_op<reduce_extremes<false>>() : MPI_MIN;
     case ReduceOp::kMax:
-      return MPI_MAX;
+      return is_float ? own_op<reduce_extremes<true>>() : MPI_MAX;
     case ReduceOp::kBitAnd:
       return MPI_BAND;
     case ReduceOp::kBitOr:

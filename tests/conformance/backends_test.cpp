@@ -1,0 +1,252 @@
+// The table of capabilities, and what becomes of a call or a backend that is not in it: the same error on every rank.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "lockstep/comm/process_group.h"
+#include "src/comm/local/local_backend.h"
+#include "src/comm/recording/recording_backend.h"
+#include "tests/conformance/cases.h"
+#include "tests/conformance/exact_data.h"
+#if LOCKSTEP_WITH_MPI
+#include "src/comm/mpi/mpi_backend.h"
+#endif
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+BackendContext context_of(const Place& place, std::shared_ptr<Store> store) {
+  BackendContext context;
+  context.place = place;
+  context.store = std::move(store);
+  context.token = "secret";
+  context.transport = "auto";
+  context.advertise_address = "127.0.0.1";
+  context.timeout = context.store_timeout = std::chrono::seconds(20);
+  return context;
+}
+
+// -- what a backend lacks
+
+// A backend as there may be one: fewer operations, types, reductions, no messages.
+class Poor : public RecordingBackend {
+ public:
+  Poor() : RecordingBackend(make_local_backend()) {
+    poor_.operations = poor_.operations.without({OperationKind::kAllToAllV});
+    poor_.types = {DType::kFloat32, DType::kInt32};
+    poor_.reductions = poor_.reductions.without({ReduceOp::kBitAnd, ReduceOp::kBitOr, ReduceOp::kBitXor});
+    poor_.moves_data = true;
+  }
+  std::string_view name() const override { return "poor"; }
+  const Capabilities& capabilities() const override { return poor_; }
+
+ private:
+  Capabilities poor_;
+};
+
+TEST(BackendThatLacksSomething, RefusesItOnAllRanksWithWhatThereIs) {
+  for (const int rank : {0, 1}) {
+    const auto group = ProcessGroup::wrap({rank, 2, rank, 2}, std::make_unique<Poor>());
+    std::int32_t number = 0;
+    double wide = 0;
+    const std::vector<std::size_t> none = {0, 0};
+    const auto refusal = [](const std::function<void()>& call) { return outcome_of(call).text; };
+    EXPECT_EQ(
+        refusal([&] { group->all_reduce(&number, 1, DType::kInt32, ReduceOp::kBitXor); })
+            .find("all_reduce of int32: backend 'poor' does not reduce by bit_xor; it has sum, avg, product, min, max, premul_sum; choose "
+                  "another backend for it: ring"),
+        0u);
+    EXPECT_THAT(refusal([&] { group->all_reduce(&wide, 1, DType::kFloat64); }),
+                AllOf(HasSubstr("all_reduce: backend 'poor' does not take float64; it takes float32, int32; "), HasSubstr("ring")));
+    EXPECT_THAT(refusal([&] { group->broadcast(&wide, 1, DType::kFloat64, 0); }), HasSubstr("does not take float64"));
+    EXPECT_THAT(refusal([&] { group->all_to_all(&number, none, &wide, none, DType::kInt32); }),
+                AllOf(HasSubstr("all_to_all_v: backend 'poor' does not have this operation; it has barrier, broadcast, "),
+                      Not(HasSubstr("all_to_all_v,"))));
+    EXPECT_THAT(refusal([&] { group->send(&number, 1, DType::kInt32, 1 - rank); }),
+                AllOf(HasSubstr("send to rank"), HasSubstr("backend 'poor' has no messages; choose another backend for it: ring")));
+    EXPECT_THAT(refusal([&] { group->recv(&number, 1, DType::kInt32, kAnyRank); }), HasSubstr("recv from any rank"));
+    EXPECT_THAT(recorded(group->backend()).calls(), ::testing::IsEmpty());
+    EXPECT_THAT(recorded(group->backend()).messages(), ::testing::IsEmpty());
+    group->all_reduce(&number, 1, DType::kInt32, ReduceOp::kMax);
+    group->barrier();
+    ASSERT_EQ(recorded(group->backend()).calls().size(), 2u);
+    EXPECT_EQ(recorded(group->backend()).calls()[0].operation.signature.sequence, 1u) << "what is refused is not numbered";
+  }
+}
+
+TEST(BackendThatLacksSomething, DelayHasNoMessages) {
+  const auto group = ProcessGroup::wrap({}, make_backend("delay", {}));
+  std::int32_t number = 0;
+  EXPECT_THAT(outcome_of([&] { group->send(&number, 1, DType::kInt32, 0); }).text, HasSubstr("backend 'delay' has no messages"));
+}
+
+// -- the list
+
+TEST(BackendList, TheDefaultComesFirst) {
+  ASSERT_FALSE(backend_names().empty());
+  EXPECT_EQ(backend_names()[0], "ring");
+}
+
+TEST(BackendList, AnUnknownNameIsAnsweredWithTheOnesThereAre) {
+  for (const int rank : {0, 1}) {
+    const Outcome outcome = outcome_of([rank] { make_backend("pigeon", context_of({rank, 2, rank, 2}, nullptr)); });
+    EXPECT_THAT(outcome.text, HasSubstr("unknown backend 'pigeon': LOCKSTEP_BACKEND is one of ring, "));
+    for (const std::string_view name : backend_names()) EXPECT_THAT(outcome.text, HasSubstr(std::string(name)));
+  }
+  EXPECT_THROW(capabilities_of("pigeon"), InvalidArgument);
+}
+
+#if LOCKSTEP_WITH_MPI
+TEST(BackendList, MpiWithoutMpirunSaysWhatToDo) {
+  ASSERT_EQ(mpi_ranks(), 0) << "this test is not for mpirun";
+  for (const int rank : {0, 1}) {
+    const Outcome outcome = outcome_of([rank] { make_backend("mpi", context_of({rank, 2, rank, 2}, std::make_shared<TableStore>())); });
+    EXPECT_THAT(outcome.text, AllOf(HasSubstr("not started by MPI"), HasSubstr("mpirun -n 2"), HasSubstr("LOCKSTEP_BACKEND=ring")));
+  }
+}
+#else
+TEST(BackendList, MpiInABuildWithoutSaysHowToGetIt) {
+  for (const int rank : {0, 1}) {
+    const Outcome outcome = outcome_of([rank] { make_backend("mpi", context_of({rank, 2, rank, 2}, nullptr)); });
+    EXPECT_THAT(outcome.text, AllOf(HasSubstr("backend 'mpi' is not in this build"), HasSubstr("-Dmpi=enabled"), HasSubstr("ring")));
+  }
+}
+#endif
+
+TEST(BackendList, WhatMovesNoDataIsForAWorldOfOne) {
+  for (const char* name : {"local", "delay"}) {
+    EXPECT_EQ(capabilities_of(name).most_ranks, 1);
+    const Outcome outcome = outcome_of([name] { make_backend(name, context_of({0, 2, 0, 2}, nullptr)); });
+    EXPECT_THAT(outcome.text, AllOf(HasSubstr(name), HasSubstr("for a world of one, this one has 2 ranks")));
+  }
+}
+
+// -- recording, around the ring
+
+TEST(Recording, KeepsWhatWasAskedInItsOrder) {
+  run_threads({.wire = Wire::kRecording, .ranks = 2}, [](Rank& rank) {
+    float values[4] = {1, 2, 3, 4};
+    rank.all_reduce(values, 4);
+    EXPECT_EQ(values[3], 8);
+    const Work work = rank.backend().start(rank.reduction(values, 2, DType::kFloat32, ReduceOp::kMax));
+    std::int32_t number = rank.rank(), other = -1;
+    const Work sent = rank.backend().send({&number, 1, DType::kInt32, 1 - rank.rank(), 5, nullptr, std::chrono::seconds(20)});
+    rank.backend().receive({&other, 1, DType::kInt32, 1 - rank.rank(), 5, nullptr, std::chrono::seconds(20)}).wait();
+    sent.wait();
+    EXPECT_EQ(other, 1 - rank.rank());
+    RecordingBackend& backend = recorded(rank.backend());
+    EXPECT_EQ(backend.calls().size(), 2u);
+    EXPECT_FALSE(backend.calls()[1].is_complete) << "nobody has asked";
+    work.wait();
+    const auto calls = backend.calls();
+    EXPECT_EQ(calls[0].operation.signature.op, ReduceOp::kSum);
+    EXPECT_EQ(calls[0].operation.receive, values);
+    EXPECT_FALSE(calls[0].is_async);
+    EXPECT_EQ(calls[1].operation.signature.op, ReduceOp::kMax);
+    EXPECT_TRUE(calls[1].is_async);
+    EXPECT_EQ(backend.completed(), 2u);
+    for (const RecordedCall& call : calls) EXPECT_LE(call.issued, call.completed);
+    EXPECT_LE(calls[0].completed, calls[1].issued);
+    const auto messages = backend.messages();
+    ASSERT_EQ(messages.size(), 2u);
+    EXPECT_FALSE(messages[0].is_receive);
+    EXPECT_TRUE(messages[1].is_receive);
+    EXPECT_EQ(messages[1].message.tag, 5);
+  });
+}
+
+TEST(Recording, OthersHaveNothingToTell) {
+  const auto local = make_local_backend();
+  EXPECT_THAT(outcome_of([&] { recorded(*local); }).text, HasSubstr("backend 'local' records nothing"));
+}
+
+// -- README's table
+
+TEST(Readme, ItsTableOfBackendsIsTheTable) {
+  std::ifstream file(std::string(LOCKSTEP_SOURCE_ROOT) + "/README.md");
+  const std::string readme((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const auto mark = [](bool has) { return has ? "yes" : "no"; };
+  for (const std::string_view name : backend_names()) {
+    const Capabilities& has = capabilities_of(name);
+    const std::string row = fmt::format("| `{}` | {} | {} | {} | {} | {} | {} | {} |", name,
+                                        has.most_ranks == 1        ? "one"
+                                        : has.ranks_may_be_threads ? "processes, threads"
+                                                                   : "processes",
+                                        mark(has.messages), mark(has.same_bits_on_all_ranks && has.repeatable_bits),
+                                        mark(has.sums_in_rank_order), mark(has.idle_waiting), mark(has.abort), mark(has.names_lost_peers));
+    EXPECT_NE(readme.find(row), std::string::npos) << "README.md has no row that begins\n" << row;
+  }
+}
+
+// -- mpi
+
+#if LOCKSTEP_WITH_MPI
+
+class Processes : public OverBackends {
+ protected:
+  Place place() const {
+    const int rank = static_cast<int>(env::integer("OMPI_COMM_WORLD_RANK", 0, 1000).value());
+    return {rank, mpi_ranks(), rank, mpi_ranks()};
+  }
+};
+
+// As above 2^31 - 1 elements, with a limit that tests can reach.
+TEST_P(Processes, CallsBeyondMpisCountsAreCutIntoPiecesOrRefused) {
+  const Place here = place();
+  Rank rank(here, make_mpi_backend(context_of(here, next_store_under_mpirun()), 1000), std::chrono::seconds(20));
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt64})
+    for (const std::size_t count : {std::size_t{999}, std::size_t{1000}, std::size_t{1001}, std::size_t{2000}, std::size_t{3007}}) {
+      std::vector<std::byte> data(count * size_of(dtype)), expected(data.size());
+      for (std::size_t i = 0; i < count; ++i) {
+        store(data.data(), i, dtype, value_at(here.rank, here.world_size, i, dtype, ReduceOp::kSum));
+        store(expected.data(), i, dtype, expected_at(here.world_size, i, dtype, ReduceOp::kSum));
+      }
+      rank.all_reduce(data.data(), count, dtype);
+      EXPECT_EQ(first_difference(data.data(), expected.data(), count, dtype), -1) << name_of(dtype) << " x " << count;
+      if (here.rank != 0) std::fill(data.begin(), data.end(), std::byte{7});
+      rank.broadcast(data.data(), count, dtype, 0);
+      EXPECT_EQ(data, expected) << name_of(dtype) << " x " << count;
+    }
+  std::vector<std::byte> part(1001), all(1001 * static_cast<std::size_t>(here.world_size));
+  const Outcome outcome = outcome_of([&] { rank.all_gather(part.data(), all.data(), part.size(), DType::kUInt8); });
+  EXPECT_THAT(outcome.text, AllOf(HasSubstr("all_gather #"), HasSubstr("at most 1000 elements")));
+}
+
+TEST_P(Processes, DisagreementIsNamedOnAllRanksAndHarmsNoOtherGroup) {
+  if (ranks() == 1) return;
+  const Place here = place();
+  Rank first(here, make_backend("mpi", context_of(here, next_store_under_mpirun())), std::chrono::seconds(20));
+  Rank second(here, make_backend("mpi", context_of(here, next_store_under_mpirun())), std::chrono::seconds(20));
+  float values[200] = {};
+  const Outcome outcome = outcome_of([&] { first.all_reduce(values, here.rank == 1 ? 100 : 200); });
+  EXPECT_EQ(outcome.kind, "mismatch");
+  EXPECT_THAT(outcome.text,
+              AllOf(HasSubstr("rank 0: all_reduce #1 (float32 x 200, sum)"), HasSubstr("rank 1: all_reduce #1 (float32 x 100, sum)")));
+  EXPECT_EQ(outcome_of([&] { first.barrier(); }).kind, "mismatch") << "the group is over";
+  EXPECT_EQ(outcome_of([&] { second.barrier(); }).kind, "none");
+}
+
+TEST_P(Processes, AGroupThatIsNotMpisRanksIsRefused) {
+  const Place here = place();
+  const int more = here.world_size + 1;
+  const Outcome outcome = outcome_of([&] {
+    make_backend("mpi", context_of({here.rank, more, here.rank, more}, std::make_shared<TableStore>()));
+  });
+  EXPECT_THAT(outcome.text, HasSubstr(fmt::format("the group has {} ranks, but mpirun started {}", more, here.world_size)));
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Processes);  // without mpirun
+INSTANTIATE_TEST_SUITE_P(Mpi, Processes, ::testing::ValuesIn(mpi_cases()), name_of_case);
+
+#endif
+
+}  // namespace
+}  // namespace lockstep::testing

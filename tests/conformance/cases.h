@@ -1,0 +1,58 @@
+// The suite's cases: every backend, on every way that it takes, with every number of ranks.
+//
+// What a backend lacks or does not promise, its line in the table of capabilities says, and tests ask it. The ranks of
+// `mpi` are processes: its cases exist where mpirun started the test, for that number of ranks.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <initializer_list>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/capabilities.h"
+#include "tests/conformance/ranks.h"
+
+namespace lockstep::testing {
+
+struct Case {
+  Wire wire;
+  int ranks;
+};
+inline std::string name_of(const Case& tested) { return std::string(name_of(tested.wire)) + "_" + std::to_string(tested.ranks) + "_ranks"; }
+inline void PrintTo(const Case& tested, std::ostream* out) { *out << name_of(tested); }  // NOLINT: GoogleTest finds it by its name
+
+class OverBackends : public ::testing::TestWithParam<Case> {
+ protected:
+  GroupSpec spec() const { return {.wire = GetParam().wire, .ranks = GetParam().ranks}; }
+  int ranks() const { return GetParam().ranks; }
+  const Capabilities& promises() const { return capabilities_of(backend_of(GetParam().wire)); }
+};
+
+inline std::vector<Case> ring_cases(std::initializer_list<int> ranks, std::initializer_list<int> ranks_of_vm) {
+  std::vector<Case> cases;
+  for (const Wire wire : {Wire::kThreads, Wire::kMemfd, Wire::kTcp})
+    for (const int n : ranks) cases.push_back({wire, n});
+  for (const Wire wire : {Wire::kThreadsVm, Wire::kMemfdVm})
+    for (const int n : ranks_of_vm) cases.push_back({wire, n});
+  return cases;
+}
+
+inline std::vector<Case> mpi_cases() {
+  if (mpi_ranks() == 0) return {};
+  return {{Wire::kMpi, mpi_ranks()}};
+}
+
+inline std::vector<Case> alone_cases() { return {{Wire::kLocal, 1}, {Wire::kDelay, 1}, {Wire::kRecording, 1}}; }
+
+inline std::string name_of_case(const ::testing::TestParamInfo<Case>& tested) { return name_of(tested.param); }
+
+// NOLINTNEXTLINE(cppcoreguidelines-macro-usage): GoogleTest's own macro needs the suite's name.
+#define LOCKSTEP_OVER_ALL_BACKENDS(suite, cases_of_ring)                                                  \
+  INSTANTIATE_TEST_SUITE_P(Ring, suite, ::testing::ValuesIn(cases_of_ring), name_of_case);                \
+  INSTANTIATE_TEST_SUITE_P(Recording, suite, ::testing::Values(Case{Wire::kRecording, 3}), name_of_case); \
+  INSTANTIATE_TEST_SUITE_P(Alone, suite, ::testing::ValuesIn(alone_cases()), name_of_case);               \
+  INSTANTIATE_TEST_SUITE_P(Mpi, suite, ::testing::ValuesIn(mpi_cases()), name_of_case)
+
+}  // namespace lockstep::testing
