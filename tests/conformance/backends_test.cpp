@@ -234,6 +234,53 @@ TEST_P(Processes, DisagreementIsNamedOnAllRanksAndHarmsNoOtherGroup) {
   EXPECT_EQ(outcome_of([&] { second.barrier(); }).kind, "none");
 }
 
+// By the whole group's interface, and where a rank has another number in each group: key -rank turns the order round.
+TEST_P(Processes, SubGroupsHaveRanksOfTheirOwn) {
+  const auto group = ProcessGroup::create(place(), next_store_under_mpirun(), "secret", {.backend = "mpi"});
+  const int n = group->world_size(), color = group->rank() % 2;
+  const auto half = group->split(color, -group->rank());
+  const auto turned = group->split(0, -group->rank());
+  ASSERT_EQ(turned->rank(), n - 1 - group->rank());
+  std::vector<std::int32_t> by_rank(static_cast<std::size_t>(half->world_size()), -1);
+  const std::int32_t mine = group->rank();
+  half->all_gather(&mine, by_rank.data(), 1, DType::kInt32);
+  for (std::size_t i = 0; i < by_rank.size(); ++i) {
+    EXPECT_EQ(by_rank[i] % 2, color);
+    if (i > 0) {
+      EXPECT_EQ(by_rank[i], by_rank[i - 1] - 2);
+    }
+  }
+  std::int32_t of_root = mine;
+  turned->broadcast(&of_root, 1, DType::kInt32, 0);
+  EXPECT_EQ(of_root, n - 1);
+  std::int32_t got = -1;
+  const Work sent = turned->send_async(&mine, 1, DType::kInt32, (turned->rank() + 1) % n, 3);
+  EXPECT_EQ(turned->recv(&got, 1, DType::kInt32, kAnyRank, 3), (turned->rank() + n - 1) % n);
+  sent.wait();
+  EXPECT_EQ(got, (mine + 1) % n);
+  EXPECT_EQ(group->all_gather_text(std::string(static_cast<std::size_t>(mine), 'x')).back().size(), static_cast<std::size_t>(n - 1));
+  float one = 1;
+  group->all_reduce(&one, 1, DType::kFloat32, ReduceOp::kPremulSum, {.factor = 0.5});
+  EXPECT_EQ(one, 0.5f * static_cast<float>(n));
+  EXPECT_EQ(outcome_of([&] { group->broadcast(&one, 1, DType::kFloat32, n); }).text,
+            fmt::format("broadcast: root {} does not exist, the group has ranks 0..{}", n, n - 1));
+}
+
+// What both ends must name alike is compared, though MPI knows no types.
+TEST_P(Processes, MessagesThatDisagreeAreNamedByTheReceiver) {
+  const Place here = place();
+  Rank rank(here, make_backend("mpi", context_of(here, next_store_under_mpirun())), std::chrono::seconds(20));
+  std::int32_t values[2] = {};
+  const Message sent{values, 1, DType::kInt32, here.rank, 2, nullptr, std::chrono::seconds(5)};
+  Message wanted = sent;
+  wanted.dtype = DType::kFloat32;
+  rank.backend().send(sent).wait();
+  const Outcome outcome = outcome_of([&] { rank.backend().receive(wanted).wait(); });
+  EXPECT_EQ(outcome.kind, "mismatch");
+  EXPECT_THAT(outcome.text, AllOf(HasSubstr("int32 x 1 with tag 2"), HasSubstr("which receives float32 x 1")));
+  EXPECT_EQ(outcome_of([&] { rank.barrier(); }).kind, "mismatch") << "the group is over on this rank";
+}
+
 TEST_P(Processes, AGroupThatIsNotMpisRanksIsRefused) {
   const Place here = place();
   const int more = here.world_size + 1;

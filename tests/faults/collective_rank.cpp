@@ -5,7 +5,7 @@
 // how: exit (code 3), throw, segv, kill, stop (SIGSTOP), stay_away, leave (ends well, early), other_count, other_model
 // (before the first step).
 // The exit code is run_main's. `pause_ms` slows the steps down so that a test can interfere, `linger_ms` delays the end. What it
-// says last is also appended to the file `report`.
+// says last, or throws, is also appended to the file `report`.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -81,8 +81,11 @@ void check_sum(const std::vector<float>& sums, int ranks, int step) {
   }
 }
 
-int run(int argc, char** argv) {
-  const Arguments arguments(argc, argv);
+void report(const Arguments& arguments, const std::string& line) {
+  if (const std::string path = arguments.text("report"); !path.empty()) std::ofstream(path, std::ios::app) << line << std::flush;
+}
+
+int run_steps(const Arguments& arguments) {
   const auto group = lockstep::init_process_group();
   const int rank = group->rank(), ranks = group->world_size();
   const int steps = arguments.number("steps", 10);
@@ -111,8 +114,18 @@ int run(int argc, char** argv) {
   std::this_thread::sleep_for(std::chrono::milliseconds(arguments.number("linger_ms", 0)));
   const std::string done = fmt::format("rank {} of {} did {} steps over {}\n", rank, ranks, steps, group->backend().transport());
   fmt::print("{}", done);
-  if (const std::string report = arguments.text("report"); !report.empty()) std::ofstream(report, std::ios::app) << done << std::flush;
+  report(arguments, done);
   return 0;
+}
+
+int run(int argc, char** argv) {
+  const Arguments arguments(argc, argv);
+  try {
+    return run_steps(arguments);
+  } catch (const std::exception& error) {
+    report(arguments, fmt::format("error: {}\n", error.what()));
+    throw;
+  }
 }
 
 }  // namespace

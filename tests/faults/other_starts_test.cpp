@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -9,6 +10,7 @@
 #include <sstream>
 #include <thread>
 
+#include "lockstep/comm/capabilities.h"
 #include "tests/faults/hand_job.h"
 
 namespace lockstep::testing {
@@ -17,6 +19,11 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+
+bool has_mpi() {
+  const auto names = backend_names();
+  return std::find(names.begin(), names.end(), "mpi") != names.end();
+}
 
 std::string line_of(int rank, int ranks, int steps, const char* transport) {
   return "rank " + std::to_string(rank) + " of " + std::to_string(ranks) + " did " + std::to_string(steps) + " steps over " + transport;
@@ -182,12 +189,12 @@ class Mpirun : public ::testing::Test {
   // mpirun at times drops what ranks print at their end: they report to a file.
   class Job {
    public:
-    Job(int ranks, std::vector<std::string> arguments) {
+    Job(int ranks, std::vector<std::string> arguments, std::map<std::string, std::string> environment = {}) {
+      environment.insert({{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});
       arguments.push_back("report=" + report_);
       std::vector<std::string> words = {"mpirun", "--oversubscribe", "-n", std::to_string(ranks)};
       for (const std::string& word : collective_rank(arguments)) words.push_back(word);
-      child_ = std::make_unique<Child>(
-          words, ChildOptions{.environment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}}});
+      child_ = std::make_unique<Child>(words, ChildOptions{.environment = std::move(environment)});
     }
     ~Job() { std::filesystem::remove(report_); }
     Child* operator->() { return child_.get(); }
@@ -235,6 +242,73 @@ TEST_F(Mpirun, ADeadRankEndsTheJob) {
   Job job(3, {"steps=1000000", "fail_rank=2", "fail_at=50", "how=kill"});
   EXPECT_GT(job->wait(60s), 0) << job->errors();
   EXPECT_TRUE(job->nothing_left());
+}
+
+TEST_F(Mpirun, AnUnknownBackendIsTheSameErrorOnAllRanks) {
+  Job job(2, {"steps=3"}, {{"LOCKSTEP_BACKEND", "pigeon"}});
+  EXPECT_EQ(job->wait(60s), 2) << job->errors();
+  const std::string line = "error: unknown backend 'pigeon': LOCKSTEP_BACKEND is one of ring, ", report = job.report();
+  const std::size_t first = report.find(line);
+  ASSERT_NE(first, std::string::npos) << report;
+  EXPECT_NE(report.find(line, first + 1), std::string::npos) << report;
+}
+
+// -- the mpi backend
+
+TEST(ByHand, MpiIsAskedForWhereItIsNot) {
+  HandJob job(2, {{"LOCKSTEP_BACKEND", "mpi"}});
+  job.start_all({"steps=3"});
+  for (const int rank : {0, 1}) {
+    EXPECT_EQ(job[rank].wait(), 2);
+    EXPECT_THAT(job[rank].errors(), HasSubstr(has_mpi() ? "start the program with mpirun -n 2, or use LOCKSTEP_BACKEND=ring"
+                                                        : "backend 'mpi' is not in this build: install Open MPI's headers"));
+  }
+}
+
+class MpiBackend : public Mpirun {
+ protected:
+  void SetUp() override {
+    Mpirun::SetUp();
+    if (!has_mpi()) GTEST_SKIP() << "this build has no mpi backend";
+  }
+  const std::map<std::string, std::string> mpi_ = {{"LOCKSTEP_BACKEND", "mpi"}, {"LOCKSTEP_TIMEOUT_S", "2"}};
+};
+
+TEST_F(MpiBackend, RunsAProgramAsItStandsAndEndsWell) {
+  Job job(3, {"steps=20"}, mpi_);
+  EXPECT_EQ(job->wait(60s), 0) << job->errors();
+  for (int rank = 0; rank < 3; ++rank) EXPECT_THAT(job.report(), HasSubstr(line_of(rank, 3, 20, "mpi")));
+}
+
+TEST_F(MpiBackend, AWorldOfOneNeedsNoMpirun) {
+  Child alone(collective_rank({"steps=3"}), {.environment = mpi_});
+  EXPECT_EQ(alone.wait(), 0) << alone.errors();
+  EXPECT_THAT(alone.output(), HasSubstr("rank 0 of 1 did 3 steps over mpi"));
+}
+
+TEST_F(MpiBackend, ARankThatStaysAwayEndsTheWaitAtTheDeadline) {
+  Job job(3, {"steps=20", "fail_rank=1", "fail_at=3", "how=stay_away"}, mpi_);
+  EXPECT_GT(job->wait(30s), 0) << job->errors();
+  EXPECT_THAT(job.report(), AllOf(HasSubstr("error: all_reduce #4 (float32 x 1000, sum): rank "), HasSubstr("waited 2.0 s")));
+  EXPECT_TRUE(job->nothing_left());
+}
+
+TEST_F(MpiBackend, AnotherCountIsNamed) {
+  Job job(2, {"steps=20", "fail_rank=1", "fail_at=3", "how=other_count"}, mpi_);
+  EXPECT_GT(job->wait(30s), 0) << job->errors();
+  EXPECT_THAT(job.report(),
+              AllOf(HasSubstr("rank 0: all_reduce #4 (float32 x 1000, sum)"), HasSubstr("rank 1: all_reduce #4 (float32 x 999, sum)")));
+}
+
+// Nobody waits for MPI_Finalize of a rank that has failed, nor for the deadline.
+TEST_F(MpiBackend, ARankThatFailsOrDiesEndsTheJobAtOnce) {
+  for (const char* how : {"how=throw", "how=kill"}) {
+    const auto start = std::chrono::steady_clock::now();
+    Job job(3, {"steps=20", "fail_rank=1", "fail_at=3", how}, {{"LOCKSTEP_BACKEND", "mpi"}, {"LOCKSTEP_TIMEOUT_S", "100"}});
+    EXPECT_GT(job->wait(60s), 0) << job->errors();
+    EXPECT_LT(std::chrono::steady_clock::now() - start, 20s) << how;
+    EXPECT_TRUE(job->nothing_left());
+  }
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 #include <thread>
 
@@ -57,15 +58,17 @@ class Runtime {
           level);
   }
 
-  // A rank that ended by an error never comes to MPI_Finalize: all say that they are there first, for a bounded time.
+  // A rank that ends by an error leaves MPI_Finalize out: mpirun then ends the others. Should one that ends well wait for such
+  // a rank, it does so for a bounded time: all say that they are there first.
   ~Runtime() {
-    if (!is_ours_ || is_broken.load()) return;
+    if (!is_ours_ || is_broken.load() || exit_status != 0) return;
     MPI_Request all_are_here = MPI_REQUEST_NULL;
     if (MPI_Ibarrier(MPI_COMM_WORLD, &all_are_here) != MPI_SUCCESS) return;
     if (wait(all_are_here, Clock::now() + kFinalizeTime, [] {})) MPI_Finalize();
   }
 
   std::atomic<bool> is_broken{false};
+  int exit_status = 0;  // of the process, once it ends
 
  private:
   bool is_ours_ = false;
@@ -74,6 +77,9 @@ class Runtime {
 Runtime& runtime() {
   mutex();  // made first: it outlives the runtime
   static Runtime one;
+  // Registered after its destructor, hence called before it.
+  [[maybe_unused]] static const int watches_exit =
+      on_exit([](int status, void* self) { static_cast<Runtime*>(self)->exit_status = status; }, &one);
   return one;
 }
 
