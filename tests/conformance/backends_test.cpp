@@ -105,11 +105,24 @@ TEST(BackendList, AnUnknownNameIsAnsweredWithTheOnesThereAre) {
 }
 
 #if LOCKSTEP_WITH_MPI
+// Two ranks of `mpi` in one process, which is not what it is for.
+std::vector<Outcome> outcomes_of_two_threads() {
+  const auto store = std::make_shared<TableStore>();
+  std::vector<Outcome> outcomes(2);
+  const auto join = [&](int rank) {
+    outcomes[static_cast<std::size_t>(rank)] = outcome_of([&] { make_backend("mpi", context_of({rank, 2, rank, 2}, store)); });
+  };
+  std::thread other(join, 1);
+  join(0);
+  other.join();
+  return outcomes;
+}
+
 TEST(BackendList, MpiWithoutMpirunSaysWhatToDo) {
   ASSERT_EQ(mpi_ranks(), 0) << "this test is not for mpirun";
-  for (const int rank : {0, 1}) {
-    const Outcome outcome = outcome_of([rank] { make_backend("mpi", context_of({rank, 2, rank, 2}, std::make_shared<TableStore>())); });
-    EXPECT_THAT(outcome.text, AllOf(HasSubstr("not started by MPI"), HasSubstr("mpirun -n 2"), HasSubstr("LOCKSTEP_BACKEND=ring")));
+  for (const Outcome& outcome : outcomes_of_two_threads()) {
+    EXPECT_THAT(outcome.text, AllOf(HasSubstr("backend mpi: rank 0: this process was not started by MPI"), HasSubstr("mpirun -n 2"),
+                                    HasSubstr("LOCKSTEP_BACKEND=ring")));
   }
 }
 #else
@@ -285,9 +298,16 @@ TEST_P(Processes, AGroupThatIsNotMpisRanksIsRefused) {
   const Place here = place();
   const int more = here.world_size + 1;
   const Outcome outcome = outcome_of([&] {
-    make_backend("mpi", context_of({here.rank, more, here.rank, more}, std::make_shared<TableStore>()));
+    make_backend("mpi", context_of({here.rank, more, here.rank, more}, next_store_under_mpirun()));
   });
-  EXPECT_THAT(outcome.text, HasSubstr(fmt::format("the group has {} ranks, but mpirun started {}", more, here.world_size)));
+  EXPECT_EQ(outcome.text.find(fmt::format("backend mpi: rank 0: the group has {} ranks, but mpirun started {}", more, here.world_size)), 0u)
+      << outcome.text;
+}
+
+TEST_P(Processes, RanksThatAreThreadsOfOneAreRefused) {
+  if (ranks() == 1) return;  // mpirun started too few for two
+  for (const Outcome& outcome : outcomes_of_two_threads())
+    EXPECT_THAT(outcome.text, HasSubstr(fmt::format("ranks 0 and 1 are both process {} of MPI", place().rank)));
 }
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Processes);  // without mpirun

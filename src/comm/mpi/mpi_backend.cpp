@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
 #include <vector>
 
 #include "lockstep/comm/store.h"
@@ -105,6 +107,8 @@ class MpiBackend : public Backend {
   std::shared_ptr<CommThread> thread_;  // last: it executes on the rest
 };
 
+constexpr char kRefused = '!';
+
 int rank_in_world() {
   const auto held = mpi::lock();
   int rank = 0;
@@ -112,17 +116,44 @@ int rank_in_world() {
   return rank;
 }
 
-// By rank of the group: which process of MPI_COMM_WORLD it is.
+// What this rank says to the others: its number in MPI_COMM_WORLD, or why it has none.
+std::string introduction(int ranks) {
+  try {
+    mpi::start(ranks);
+    return std::to_string(rank_in_world());
+  } catch (const InvalidArgument& refusal) {
+    return std::string(1, kRefused) + refusal.what();
+  }
+}
+
+// Throws the same on all ranks. Rank 0, which may host the store, throws once the others have read what they need.
+[[noreturn]] void refuse(const BackendContext& context, const std::string& reason) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  context.store->set(fmt::format("mpi/heard/{}", context.place.rank), "1");
+  for (int rank = 1; context.place.rank == 0 && rank < context.place.world_size; ++rank) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+    try {
+      context.store->get(fmt::format("mpi/heard/{}", rank), std::max(left, std::chrono::milliseconds(0)));
+    } catch (const Error&) {
+      break;  // it will see for itself
+    }
+  }
+  throw InvalidArgument("backend mpi: {}", reason);
+}
+
+// By rank of the group: which process of MPI_COMM_WORLD it is. What is wrong with one rank, all say.
 std::vector<int> members_of(const BackendContext& context) {
-  const int world_rank = rank_in_world();
-  context.store->set(fmt::format("mpi/{}", context.place.rank), std::to_string(world_rank));
+  context.store->set(fmt::format("mpi/{}", context.place.rank), introduction(context.place.world_size));
   std::vector<int> members;
   for (int rank = 0; rank < context.place.world_size; ++rank) {
-    members.push_back(std::stoi(context.store->get(fmt::format("mpi/{}", rank), context.store_timeout)));
+    const std::string said = context.store->get(fmt::format("mpi/{}", rank), context.store_timeout);
+    if (said[0] == kRefused) refuse(context, fmt::format("rank {}: {}", rank, said.substr(1)));
+    members.push_back(std::stoi(said));
     for (int other = 0; other < rank; ++other)
       if (members[static_cast<std::size_t>(other)] == members.back())
-        throw InvalidArgument("backend mpi: ranks {} and {} are both process {} of MPI; a rank must be a process of its own", other, rank,
-                              members.back());
+        refuse(context,
+               fmt::format("ranks {} and {} are both process {} of MPI; a rank must be a process of its own, and all of one mpirun", other,
+                           rank, members.back()));
   }
   return members;
 }
@@ -144,7 +175,6 @@ MPI_Comm make_communicator(const std::vector<int>& members, int tag) {
 }  // namespace
 
 std::unique_ptr<Backend> make_mpi_backend(const BackendContext& context, std::size_t most) {
-  mpi::start(context.place.world_size);
   const std::vector<int> members = members_of(context);
   constexpr int kCollectives = 1, kMessages = 2;
   const MPI_Comm collectives = make_communicator(members, kCollectives), messages = make_communicator(members, kMessages);

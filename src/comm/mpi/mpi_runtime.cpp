@@ -53,7 +53,7 @@ class Runtime {
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     if (level < MPI_THREAD_SERIALIZED)
       throw InvalidArgument(
-          "backend mpi: MPI was initialised with thread level {}, MPI_THREAD_SERIALIZED is needed; call "
+          "MPI was initialised with thread level {}, MPI_THREAD_SERIALIZED is needed; call "
           "MPI_Init_thread, or leave it to Lockstep",
           level);
   }
@@ -96,7 +96,7 @@ void check(int code, const char* call) {
 void start(int ranks) {
   if (ranks > 1 && !was_started_by_mpi())
     throw InvalidArgument(
-        "backend mpi: this process was not started by MPI; start the program with mpirun -n {}, or use "
+        "this process was not started by MPI; start the program with mpirun -n {}, or use "
         "LOCKSTEP_BACKEND=ring, which needs no MPI",
         ranks);
   const auto held = lock();
@@ -104,8 +104,7 @@ void start(int ranks) {
   int world = 0;
   check(MPI_Comm_size(MPI_COMM_WORLD, &world), "MPI_Comm_size");
   if (world < ranks)
-    throw InvalidArgument("backend mpi: the group has {} ranks, but mpirun started {}: every rank must be a process of MPI's own", ranks,
-                          world);
+    throw InvalidArgument("the group has {} ranks, but mpirun started {}: every rank must be a process of MPI's own", ranks, world);
 }
 
 bool wait(MPI_Request& request, Clock::time_point deadline, const std::function<void()>& trouble, MPI_Status* status) {
