@@ -161,7 +161,7 @@ TEST(TuningTable, EveryTableGivesTheSameBits) {
         for (const std::size_t count : {std::size_t{0}, std::size_t{3}, std::size_t{12}, std::size_t{500}, std::size_t{2048}, kCount}) {
           std::vector<float> data(mine.begin(), mine.begin() + static_cast<std::ptrdiff_t>(count));
           rank.all_reduce(data.data(), count);
-          EXPECT_EQ(std::memcmp(data.data(), expected.data(), count * 4), 0) << count << " values";
+          EXPECT_TRUE(count == 0 || std::memcmp(data.data(), expected.data(), count * 4) == 0) << count << " values";
         }
       });
 }

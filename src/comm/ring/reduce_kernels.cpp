@@ -151,6 +151,10 @@ LOCKSTEP_RING_INLINE void tree(const Reduction& job, Sum<T> scale) {
   }
 }
 
+// Whole numbers wrap, and a minimum is the same in any order: only rounding tells orders apart.
+template <typename T, ReduceOp kOp>
+inline constexpr bool kDependsOnOrder = std::is_floating_point_v<Sum<T>> && (kOp != ReduceOp::kMin) && (kOp != ReduceOp::kMax);
+
 // The shapes worth a loop of their own: sums of gradients, few ranks, into one, two or all buffers.
 template <typename T, ReduceOp kOp>
 inline constexpr bool kHasFusedLoop = (std::is_same_v<T, float> || std::is_same_v<T, double> ||
@@ -160,7 +164,8 @@ template <typename T, ReduceOp kOp>
 LOCKSTEP_RING_INLINE void reduce_shape(const Reduction& job) {
   Sum<T> scale = 1;
   if constexpr (std::is_floating_point_v<Sum<T>>) scale /= static_cast<Sum<T>>(job.inputs);
-  if (job.order == ReduceOrder::kTree && job.inputs > 3) return tree<T, kOp>(job, scale);  // up to three it is the ranks' order
+  if constexpr (kDependsOnOrder<T, kOp>)
+    if (job.order == ReduceOrder::kTree && job.inputs > 3) return tree<T, kOp>(job, scale);  // up to three it is the ranks' order
   if constexpr (kHasFusedLoop<T, kOp>) {
     switch (job.inputs * 8 + job.outputs) {
       case 2 * 8 + 1:
