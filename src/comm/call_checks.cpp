@@ -1,6 +1,8 @@
 #include "src/comm/call_checks.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -96,7 +98,7 @@ void check_parts(const Operation& operation, const Place& place, const char* whi
 
 bool are_apart(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) {
   const auto left = reinterpret_cast<std::uintptr_t>(a), right = reinterpret_cast<std::uintptr_t>(b);
-  return left >= right + b_bytes || right >= left + a_bytes;
+  return a_bytes == 0 || b_bytes == 0 || left >= right + b_bytes || right >= left + a_bytes;
 }
 
 void check_all_gather_v(const Operation& operation, const Place& place) {
@@ -126,8 +128,10 @@ void check_all_to_all_v(const Operation& operation, const Place& place) {
                           name_of(operation.signature.kind), place.rank);
 }
 
+// Each is worked on in place: one that is there twice would be summed twice.
 void check_regions(const Operation& operation, const Place& place) {
   const Signature& call = operation.signature;
+  std::vector<Region> by_address = operation.layout->regions;
   for (std::size_t i = 0; i < operation.layout->regions.size(); ++i) {
     const Region& region = operation.layout->regions[i];
     if (region.count > kMostBytes / size_of(call.dtype))
@@ -135,6 +139,11 @@ void check_regions(const Operation& operation, const Place& place) {
     if (region.count != 0 && region.data == nullptr)
       throw InvalidArgument("coalesced {} on rank {}: the pointer to buffer {} is null", name_of(call.kind), place.rank, i);
   }
+  std::sort(by_address.begin(), by_address.end(), [](const Region& a, const Region& b) { return std::less<>()(a.data, b.data); });
+  for (std::size_t i = 1; i < by_address.size(); ++i)
+    if (!are_apart(by_address[i - 1].data, by_address[i - 1].count * size_of(call.dtype), by_address[i].data,
+                   by_address[i].count * size_of(call.dtype)))
+      throw InvalidArgument("coalesced {} on rank {}: two of the buffers overlap", name_of(call.kind), place.rank);
 }
 
 }  // namespace
@@ -162,6 +171,11 @@ void check_call(const Operation& operation, const Place& place) {
                           : lacks_send                ? "send"
                                                       : "receive");
   check_overlap(operation, shape, place);
+}
+
+void check_allocation(std::size_t bytes, const Place& place) {
+  if (bytes > kMostBytes / static_cast<std::size_t>(place.world_size))
+    throw InvalidArgument("allocate on rank {}: {} bytes are more than memory holds", place.rank, bytes);
 }
 
 void check_message(const Message& message, bool is_receive, const Place& place) {

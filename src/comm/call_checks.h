@@ -12,6 +12,7 @@ namespace lockstep {
 // Throws InvalidArgument that names the operation, the rank and what is wrong: a root out of range, an operation that the
 // type does not have, a size beyond memory, a null pointer that would be used, buffers that overlap other than in place.
 void check_call(const Operation& operation, const Place& place);
+void check_allocation(std::size_t bytes, const Place& place);
 void check_message(const Message& message, bool is_receive, const Place& place);
 
 // Throws InvalidArgument when the backend lacks the operation, the type, the reduction or messages: the same on all ranks.

@@ -13,6 +13,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "src/comm/call_checks.h"
 #include "src/comm/join.h"
 #include "src/comm/process_group_impl.h"
 
@@ -138,6 +139,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
 
 Buffer ProcessGroup::allocate(std::size_t bytes, DeviceKind device) {
   if (impl_->has_left) throw InvalidArgument("allocate: this rank has left the group");
+  check_allocation(bytes, impl_->place);
   return impl_->backend(device).allocate(bytes);
 }
 

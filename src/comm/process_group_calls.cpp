@@ -79,16 +79,22 @@ Operation ProcessGroup::Impl::number(OperationKind kind, const CallData& data, c
   operation.layout = data.layout;
   operation.factor = call.factor;
   operation.purpose = call.purpose;
-  operation.timeout = call.timeout.count() > 0 ? call.timeout : timeout;
+  operation.timeout = timeout_of(call);
   check_capabilities(signature, capabilities[static_cast<std::size_t>(call.device)], backend(call.device).name());
   check_call(operation, place);
   signature.sequence = ++sequence;
   return operation;
 }
 
+// Longer ones would overflow where they are added to a clock.
+std::chrono::milliseconds ProcessGroup::Impl::timeout_of(const CallOptions& call) const {
+  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(30 * 24);
+  return std::min(kLongest, call.timeout.count() > 0 ? call.timeout : timeout);
+}
+
 Work ProcessGroup::Impl::send(Message message, const CallOptions& call) {
   if (has_left) throw InvalidArgument("{}: this rank has left the group", describe_send(message));
-  message.timeout = call.timeout.count() > 0 ? call.timeout : timeout;
+  message.timeout = timeout_of(call);
   check_capabilities(message, false, capabilities[static_cast<std::size_t>(call.device)], backend(call.device).name());
   check_message(message, false, place);
   return backend(call.device).send(message);
@@ -96,7 +102,7 @@ Work ProcessGroup::Impl::send(Message message, const CallOptions& call) {
 
 Work ProcessGroup::Impl::receive(Message message, const CallOptions& call) {
   if (has_left) throw InvalidArgument("{}: this rank has left the group", describe_receive(message));
-  message.timeout = call.timeout.count() > 0 ? call.timeout : timeout;
+  message.timeout = timeout_of(call);
   check_capabilities(message, true, capabilities[static_cast<std::size_t>(call.device)], backend(call.device).name());
   check_message(message, true, place);
   return backend(call.device).receive(message);

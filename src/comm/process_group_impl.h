@@ -37,6 +37,7 @@ class ProcessGroup::Impl {
   }
   Work send(Message message, const CallOptions& call);
   Work receive(Message message, const CallOptions& call);
+  std::chrono::milliseconds timeout_of(const CallOptions& call) const;
   void leave() noexcept;
 
   Place place;

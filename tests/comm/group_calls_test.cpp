@@ -102,6 +102,13 @@ TEST_P(GroupCalls, MisuseIsTheSameErrorOnAllRanksAndHarmsNothing) {
     refused([&] { group.all_to_all(values, two, values + 1, two, DType::kFloat32); }, "overlaps");
     const Region empty[] = {{nullptr, 3}};
     refused([&] { group.all_reduce_coalesced(empty, DType::kFloat32); }, "the pointer to buffer 0 is null");
+    const Region overlapping[] = {{values + 4, 2}, {values, 2}, {values + 1, 2}};
+    refused([&] { group.all_reduce_coalesced(overlapping, DType::kFloat32); }, "two of the buffers overlap");
+    refused([&] { group.allocate(SIZE_MAX - 100); }, "more than memory holds");
+    refused([&] { group.allocate(SIZE_MAX / 4); }, "more than memory holds");
+    const std::vector<std::size_t> none = {0, 2};
+    if (group.rank() == 0) group.all_gather(values, values, none, DType::kFloat32);  // nothing to send: it overlaps with nothing
+    if (group.rank() == 1) group.all_gather(values + 2, values + 4, none, DType::kFloat32, {.timeout = std::chrono::milliseconds::max()});
     std::int32_t number = 0;
     refused([&] { group.all_reduce(&number, 1, DType::kInt32, ReduceOp::kPremulSum); }, "pre-multiplied sum of int32");
     refused([&] { group.send(values, 1, DType::kFloat32, 2); }, "the group has ranks 0..1");

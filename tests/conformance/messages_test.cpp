@@ -140,6 +140,7 @@ TEST_P(Messages, MayBeWaitedForByTwoThreads) {
     const int peer = rank.rank() ^ 1;
     if (peer < rank.ranks())
       for (int round = 0; round < 50; ++round) {
+        const auto start = std::chrono::steady_clock::now();
         std::int32_t first = 0, second = 0, mine = rank.rank() * 100 + round;
         const Work a = rank.backend().receive(message(&first, 1, DType::kInt32, peer, 1));
         const Work b = rank.backend().receive(message(&second, 1, DType::kInt32, peer, 2));
@@ -148,9 +149,90 @@ TEST_P(Messages, MayBeWaitedForByTwoThreads) {
         b.wait();
         send(rank, &mine, 1, peer, 1);
         other.join();
+        EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8));
         EXPECT_EQ(first, peer * 100 + round);
         EXPECT_EQ(second, peer * 100 + round);
       }
+    rank.barrier();
+  });
+}
+
+// A waiter that nobody wakes would come back at its deadline only.
+constexpr milliseconds kPromptly = std::chrono::seconds(8);
+
+TEST_P(Messages, ToOneselfWakeTheThreadThatWaits) {
+  run_threads(spec(), [](Rank& rank) {
+    std::int32_t got = 0, one = 1;
+    const Work work = rank.backend().receive(message(&got, 1, DType::kInt32, rank.rank(), 4));
+    const auto start = std::chrono::steady_clock::now();
+    std::thread waiter([&] { work.wait(); });
+    std::this_thread::sleep_for(milliseconds(20));
+    send(rank, &one, 1, rank.rank(), 4);
+    waiter.join();
+    EXPECT_LT(std::chrono::steady_clock::now() - start, kPromptly);
+    EXPECT_EQ(got, 1);
+    rank.barrier();
+  });
+}
+
+// done() in one thread takes in what another thread sleeps for.
+TEST_P(Messages, ThatAnotherThreadTookInWakeTheWaiter) {
+  run_threads(spec(), [](Rank& rank) {
+    if (rank.rank() == 0)
+      for (int peer = 1; peer < rank.ranks(); ++peer)
+        for (const int tag : {1, 2}) {
+          std::this_thread::sleep_for(milliseconds(20));
+          const std::int32_t number = tag;
+          send(rank, &number, 1, peer, tag);
+        }
+    if (rank.rank() != 0) {
+      std::int32_t first = 0, second = 0;
+      const Work a = rank.backend().receive(message(&first, 1, DType::kInt32, 0, 1));
+      const Work b = rank.backend().receive(message(&second, 1, DType::kInt32, 0, 2));
+      const auto start = std::chrono::steady_clock::now();
+      std::thread waiter([&] { a.wait(); });
+      while (!b.done()) std::this_thread::yield();
+      waiter.join();
+      EXPECT_LT(std::chrono::steady_clock::now() - start, kPromptly);
+      EXPECT_EQ(first + second, 3);
+    }
+    rank.barrier();
+  });
+}
+
+// What was sent arrives although its sender has gone meanwhile, with something unread in its hands.
+TEST_P(LostMessages, AreNotThoseOfARankThatLeft) {
+  constexpr std::size_t kCount = 250000;
+  const auto outcomes = outcomes_of_threads(spec(), [](Rank& rank) {
+    std::vector<std::int32_t> data = numbers(kCount, 3);
+    if (rank.rank() == 0) {
+      std::this_thread::sleep_for(milliseconds(20));
+      send(rank, data.data(), kCount, 1, 0);
+      rank.leave();
+    } else if (rank.rank() == 1) {
+      send(rank, data.data(), 1, 0, 9);  // nobody receives it
+      std::this_thread::sleep_for(milliseconds(GetParam().wire == Wire::kTcp ? 100 : 0));
+      std::vector<std::int32_t> got(kCount);
+      EXPECT_EQ(receive(rank, got.data(), kCount, 0, 0), 0);
+      EXPECT_EQ(got, data);
+    }
+  });
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.kind, "none") << outcome.text;
+}
+
+// One message that never ends does not keep others from being received.
+TEST_P(LostMessages, AreNotThoseBesideAFlood) {
+  run_threads(spec(), [](Rank& rank) {
+    constexpr int kFlood = 400;
+    std::vector<std::int32_t> data(50000);
+    std::int32_t number = 5;
+    if (rank.rank() == 1) {
+      send(rank, &number, 1, 0, 5);
+      for (int i = 0; i < kFlood; ++i) send(rank, data.data(), data.size(), 0, 6);
+    } else if (rank.rank() == 0) {
+      EXPECT_EQ(receive(rank, &number, 1, 1, 5), 1);
+      for (int i = 0; i < kFlood; ++i) receive(rank, data.data(), data.size(), 1, 6);
+    }
     rank.barrier();
   });
 }
@@ -200,6 +282,7 @@ TEST_P(LostMessages, FromARankThatLeftAreReadAndThenItIsMissed) {
 }
 
 TEST_P(LostMessages, AreAbortedWithTheGroup) {
+  const auto start = std::chrono::steady_clock::now();
   const auto outcomes = outcomes_of_threads(spec(), [](Rank& rank) {
     std::int32_t value = 0;
     if (rank.rank() == 1) {
@@ -212,6 +295,7 @@ TEST_P(LostMessages, AreAbortedWithTheGroup) {
     EXPECT_EQ(outcome.kind, "peer lost") << outcome.text;
     EXPECT_NE(outcome.text.find("rank 1 aborted the group: enough"), std::string::npos) << outcome.text;
   }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, kPromptly);
 }
 
 TEST_P(Messages, EndWithTheRankThatWaits) {

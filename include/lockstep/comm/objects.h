@@ -1,5 +1,5 @@
-// JSON values among the ranks: settings, metrics, paths. Over the CPU backend, collective and blocking; numbers arrive to the
-// bit, NaN included. Byte strings go with ProcessGroup::broadcast_text() and all_gather_text().
+// JSON values among the ranks: settings, metrics, paths. Over the CPU backend, collective and blocking; finite numbers arrive to
+// the bit, NaN stays NaN. Byte strings go with ProcessGroup::broadcast_text() and all_gather_text().
 //
 // Not part of lockstep.h: includes nlohmann/json.
 #pragma once

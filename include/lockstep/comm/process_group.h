@@ -4,7 +4,9 @@
 // is checked against the peers' (kind, count, type, op, root, what for). A disagreement throws MismatchError with both
 // sides on every rank, a dead peer PeerLost, a peer that stays away TimeoutError; the group is then unusable and later
 // calls throw the same at once.
-// Threads: one thread at a time may call into a group; Work may be used from any.
+// An argument that is refused (InvalidArgument) is refused on its rank before the call counts: if it is wrong on one rank only, the
+// others wait for that rank until their deadline.
+// Threads: one thread at a time may call into a group; abort() and Work may be used from any.
 #pragma once
 
 #include <cstddef>
@@ -98,9 +100,9 @@ class ProcessGroup {
   Work barrier_async(const CallOptions& = {});
 
   // -- messages from rank to rank, apart from the collectives: a receive takes the oldest message of that sender and tag (>= 0)
-  // and must name its type and count, else both ranks get MismatchError. send() returns when the data may be changed: it is
-  // under way, or kept by the receiver, which keeps messages that nobody asked for yet. A call's time counts from its wait.
-  // Waiting for any message moves all of them; between two calls nothing moves.
+  // and must name its type and count, else all ranks get MismatchError. send() returns when the data may be changed: it is
+  // under way, or kept by the receiver, which keeps what nobody asked for yet. A call's time counts from its wait. Messages
+  // move while a rank waits for one, and not while it waits for a collective: a barrier does not complete a large send_async.
   void send(const void* data, std::size_t count, DType dtype, int to, int tag = 0, const CallOptions& = {});
   Work send_async(const void* data, std::size_t count, DType dtype, int to, int tag = 0, const CallOptions& = {});
   // Returns the sender: `from`, or with kAnyRank whoever it was (async: *sender, which must live until the Work is done).

@@ -1,4 +1,4 @@
-// Work: one asynchronous collective. A small handle that is copied freely; making one allocates nothing.
+// Work: one asynchronous collective or message. A small handle that is copied freely; a collective's allocates nothing.
 #pragma once
 
 #include <chrono>
@@ -9,7 +9,7 @@ namespace lockstep {
 
 class Stream;
 
-// Where a backend's operations complete, in the order in which they were issued. A Work is a ticket to it.
+// Where a backend's operations complete: collectives in the order in which they were issued. A Work is a ticket to it.
 class CompletionQueue {
  public:
   virtual ~CompletionQueue() = default;

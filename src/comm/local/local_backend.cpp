@@ -36,6 +36,7 @@ class NoChannels : public ring::ByteChannels {
   }
   [[noreturn]] void end(ring::VerdictKind kind, const std::string& text, const std::string& doing) override {
     verdict_.declare(kind, text);
+    interrupt();
     throw_verdict(verdict_.get(), doing);
   }
   std::string name_of_rank(int) const override { return "rank 0"; }

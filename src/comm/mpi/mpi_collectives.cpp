@@ -237,20 +237,17 @@ void Collectives::all_to_all_v(const Operation& operation) {
   words_.assign(layout.send_counts.begin(), layout.send_counts.end());
   words_.insert(words_.end(), layout.receive_counts.begin(), layout.receive_counts.end());
   all_words_.resize(std::max(all_words_.size(), 2 * n * n));
-  const auto& all = all_words_;
   finish(operation, "MPI_Iallgather", [&](MPI_Request* request) {
     return MPI_Iallgather(words_.data(), static_cast<int>(2 * n), MPI_UINT64_T, all_words_.data(), static_cast<int>(2 * n), MPI_UINT64_T,
                           communicator_, request);
   });
-  ring::CountMatrix sends(n);
-  for (std::size_t from = 0; from < n; ++from) std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(from * 2 * n), n, sends.row(from));
-  for (std::size_t to = 0; to < n; ++to) {
-    const auto expected = all.begin() + static_cast<std::ptrdiff_t>(to * 2 * n + n);
-    const std::string disagreement = sends.disagreement(to, std::vector<std::size_t>(expected, expected + static_cast<std::ptrdiff_t>(n)));
-    if (!disagreement.empty()) throw MismatchError("{}: {}", describe(operation.signature, operation.purpose), disagreement);
-    const std::uint64_t received = std::accumulate(expected, expected + static_cast<std::ptrdiff_t>(n), std::uint64_t{0});
-    must_fit(operation, std::max(sends.before(to, n), received));
-  }
+  ring::CountMatrix counts(n);
+  std::copy_n(all_words_.begin(), 2 * n * n, counts.row(0));
+  if (const std::string disagreement = counts.disagreement(); !disagreement.empty())
+    throw MismatchError("{}: {}", describe(operation.signature, operation.purpose), disagreement);
+  for (std::size_t rank = 0; rank < n; ++rank)
+    must_fit(operation,
+             std::max(counts.before(rank, n), std::accumulate(counts.row(rank) + n, counts.row(rank) + 2 * n, std::uint64_t{0})));
   out_ = layout.send_counts;
   in_ = layout.receive_counts;
   const MPI_Datatype type = moved_type(operation.signature.dtype);

@@ -11,7 +11,7 @@
 
 namespace lockstep::ring {
 
-// read() and write() are called by one thread at a time, the rest from any.
+// read(), write() and what ends a stream are called by one thread at a time, and so is wait(), beside them; the rest from any.
 class ByteChannels {
  public:
   virtual ~ByteChannels() = default;
@@ -20,6 +20,8 @@ class ByteChannels {
   // reading tells why.
   virtual std::size_t write(int peer, const std::byte* data, std::size_t bytes) noexcept = 0;
   virtual std::size_t read(int peer, std::byte* data, std::size_t bytes) = 0;
+  // Nothing follows it. What does not go at once still goes before the channels do, as far as the peer takes it in time.
+  virtual void write_last(int peer, const std::byte* data, std::size_t bytes) noexcept { write(peer, data, bytes); }
   // The peer has gone, so that what is not here already will not come: ask before a last read().
   virtual bool has_gone(int peer) = 0;
   virtual void close(int) {}  // nothing more will be read from the peer

@@ -8,18 +8,22 @@
 
 namespace lockstep::ring {
 
-// counts(from, to): elements. Every rank knows its own row and learns the others'.
+// A row is what one rank says: what it sends to each, then what it expects from each, in elements. Every rank knows its own
+// row and learns the others', so that all see the same disagreement.
 class CountMatrix {
  public:
-  explicit CountMatrix(std::size_t ranks) : ranks_(ranks), counts_(ranks * ranks) {}
+  explicit CountMatrix(std::size_t ranks) : ranks_(ranks), counts_(ranks * 2 * ranks) {}
 
-  std::uint64_t* row(std::size_t from) { return counts_.data() + from * ranks_; }
-  const std::uint64_t* row(std::size_t from) const { return counts_.data() + from * ranks_; }
+  std::size_t row_length() const { return 2 * ranks_; }
+  std::size_t row_bytes() const { return row_length() * sizeof(std::uint64_t); }
+  std::uint64_t* row(std::size_t rank) { return counts_.data() + rank * row_length(); }
+  const std::uint64_t* row(std::size_t rank) const { return counts_.data() + rank * row_length(); }
+  void say(std::size_t rank, const std::vector<std::size_t>& sends, const std::vector<std::size_t>& expects);
   // What `from` sends to the ranks below `to`: where the part for `to` begins. before(from, ranks): all of it.
   std::uint64_t before(std::size_t from, std::size_t to) const;
   std::uint64_t largest_row() const;
-  // "" when `me` expects from everybody what everybody sends to it; else who and how much.
-  std::string disagreement(std::size_t me, const std::vector<std::size_t>& expected) const;
+  // "" when all expect what is sent to them; else who first does not, and how much.
+  std::string disagreement() const;
 
  private:
   std::size_t ranks_;

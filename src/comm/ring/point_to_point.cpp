@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "lockstep/core/error.h"
@@ -11,6 +12,8 @@
 namespace lockstep::ring {
 
 namespace {
+
+constexpr std::size_t kPullAtOnce = 1024 * 1024;
 
 MessageHeader header_of(const Message& message) {
   MessageHeader header;
@@ -56,8 +59,8 @@ Work PointToPoint::send(const std::shared_ptr<PointToPoint>& self, const Message
   } else {
     p2p.outgoing_[static_cast<std::size_t>(message.peer)].push_back(outgoing);
     p2p.push(message.peer);
-    if (p2p.somebody_waits_) p2p.channels_->interrupt();  // it does not know of this message yet
   }
+  p2p.wake_waiters();  // they do not know of this message yet
   return Work(self, ticket);
 }
 
@@ -104,6 +107,12 @@ void PointToPoint::send_to_self(const Outgoing& message) {
   deliver(unexpected_.back(), receive->message, receive->ticket);
   unexpected_.pop_back();
   receives_.erase(receive);
+}
+
+// Those who wait for the one that sleeps in the channels, and that one.
+void PointToPoint::wake_waiters() {
+  if (!somebody_waits_) return;
+  channels_->interrupt();
   changed_.notify_all();
 }
 
@@ -141,17 +150,20 @@ bool PointToPoint::push(int peer) {
 bool PointToPoint::pull(int peer) {
   Arriving& from = arriving_[static_cast<std::size_t>(peer)];
   bool moved = false;
-  while (!said_goodbye_[static_cast<std::size_t>(peer)]) {
+  std::size_t budget = kPullAtOnce;  // a peer that never stops must not keep the others, or the deadline, waiting
+  while (!said_goodbye_[static_cast<std::size_t>(peer)] && budget > 0) {
     if (from.header_done < sizeof from.header) {
       auto* const header = reinterpret_cast<std::byte*>(&from.header);
       const std::size_t read = channels_->read(peer, header + from.header_done, sizeof from.header - from.header_done);
       if (read == 0) break;
       moved = true;
+      budget -= std::min(budget, read);
       from.header_done += read;
       if (from.header_done == sizeof from.header) message_begins(peer);
     } else {
-      const std::size_t read = channels_->read(peer, from.to + from.done, from.bytes - from.done);
+      const std::size_t read = channels_->read(peer, from.to + from.done, std::min(budget, from.bytes - from.done));
       if (read == 0) break;
+      budget -= read;
       moved = true;
       from.done += read;
       if (from.done == from.bytes) message_ends(peer);
@@ -180,11 +192,21 @@ void PointToPoint::message_begins(int from) {
     if (receive->message.sender != nullptr) *receive->message.sender = from;
     receives_.erase(receive);
   } else {
-    unexpected_.push_back({from, header, std::vector<std::byte>(arriving.bytes)});
+    keep(from, header, arriving.bytes);
     arriving.kept = &unexpected_.back();
     arriving.to = arriving.kept->data.data();
   }
   if (arriving.bytes == 0) message_ends(from);
+}
+
+void PointToPoint::keep(int from, const MessageHeader& header, std::size_t bytes) {
+  try {
+    unexpected_.push_back({from, header, std::vector<std::byte>(bytes)});
+  } catch (const std::bad_alloc&) {
+    const std::string text = fmt::format("rank {} has no memory left for {} bytes that rank {} sent with tag {} and nobody received yet",
+                                         place_.rank, bytes, from, header.tag);
+    channels_->end(VerdictKind::kPeerLost, text, fmt::format("rank {}: messages from rank {}", place_.rank, from));
+  }
 }
 
 void PointToPoint::message_ends(int from) {
@@ -240,11 +262,12 @@ bool PointToPoint::done(std::uint64_t ticket) {
   if (!is_pending(ticket)) return true;
   throw_if_failed();
   try {
-    move_everything();
+    if (move_everything()) wake_waiters();  // what they wait for may have come
     if (!is_pending(ticket)) return true;
     channels_->throw_if_over([&] { return pending_.at(ticket).describe(); });
   } catch (...) {
     failure_ = std::current_exception();
+    wake_waiters();
     throw;
   }
   return false;
@@ -303,7 +326,7 @@ void PointToPoint::leave() noexcept {
   goodbye.kind = MessageHeader::kGoodbye;
   for (int peer = 0; peer < place_.world_size; ++peer) {
     if (peer == place_.rank || failure_ || !outgoing_[static_cast<std::size_t>(peer)].empty()) continue;
-    channels_->write(peer, reinterpret_cast<const std::byte*>(&goodbye), sizeof goodbye);
+    channels_->write_last(peer, reinterpret_cast<const std::byte*>(&goodbye), sizeof goodbye);
   }
 }
 

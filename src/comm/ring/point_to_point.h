@@ -94,6 +94,8 @@ class PointToPoint : public CompletionQueue {
   bool pull(int peer);
   void message_begins(int from);
   void message_ends(int from);
+  void keep(int from, const MessageHeader& header, std::size_t bytes);
+  void wake_waiters();
   void deliver(Unexpected& kept, const Message& to, std::uint64_t ticket);
   void check_match(const MessageHeader& header, int from, const Message& wanted);
   void throw_if_hopeless(const Pending& waiting);

@@ -34,6 +34,7 @@ std::size_t ShmChannels::write(int peer, const std::byte* data, std::size_t byte
   std::memcpy(channel.bytes + at, data, first);
   std::memcpy(channel.bytes, data + first, count - first);
   channel.written.store(written + count);
+  has_yielded_.store(false, std::memory_order_relaxed);
   wake_peers();
   return count;
 }
@@ -47,6 +48,7 @@ std::size_t ShmChannels::read(int peer, std::byte* data, std::size_t bytes) {
   std::memcpy(data, channel.bytes + at, first);
   std::memcpy(data + first, channel.bytes, count - first);
   channel.read.store(read + count);
+  has_yielded_.store(false, std::memory_order_relaxed);
   wake_peers();
   return count;
 }
@@ -62,14 +64,16 @@ bool ShmChannels::can_move(const std::vector<bool>& writing) const {
   return verdict_.stands();
 }
 
-// As in rounds.cpp, without the pauses: moving bytes has taken longer than they would.
+// As in rounds.cpp, without the pauses: moving bytes has taken longer than they would. Yields once, then sleeps again and again.
 void ShmChannels::wait(const std::vector<bool>& writing, Clock::time_point until) noexcept {
   const auto woken = [&] { return can_move(writing) || interrupted_.exchange(false); };
-  const auto yield_until = std::min(until, Clock::now() + kYieldFor);
-  do {
-    if (woken()) return;
-    sched_yield();
-  } while (Clock::now() < yield_until);
+  if (!has_yielded_.exchange(true)) {
+    const auto yield_until = std::min(until, Clock::now() + kYieldFor);
+    do {
+      if (woken()) return;
+      sched_yield();
+    } while (Clock::now() < yield_until);
+  }
   ControlBlock& control = layout_.control();
   control.sleepers.fetch_add(1);
   const std::uint32_t seen = control.bell.load();

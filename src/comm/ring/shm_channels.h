@@ -29,6 +29,7 @@ class ShmChannels : public ByteChannels {
   int rank_;
   SharedVerdict& verdict_;
   std::atomic<bool> interrupted_{false};
+  std::atomic<bool> has_yielded_{false};  // in vain, since something last moved
 };
 
 }  // namespace lockstep::ring

@@ -152,16 +152,16 @@ void ShmTransport::all_gather_v(const Operation& operation) {
 // First everybody learns what all ranks send to whom, then as all_to_all.
 void ShmTransport::all_to_all_v(const Operation& operation) {
   const auto n = static_cast<std::size_t>(ranks()), me = static_cast<std::size_t>(place_.rank);
-  const std::size_t element = size_of(operation.signature.dtype), row_bytes = n * sizeof(std::uint64_t);
+  const std::size_t element = size_of(operation.signature.dtype);
   const Layout& layout = *operation.layout;
   CountMatrix counts(n);
-  std::copy(layout.send_counts.begin(), layout.send_counts.end(), counts.row(me));
+  counts.say(me, layout.send_counts, layout.receive_counts);
   pulls_.clear();
   for (std::size_t rank = 0; rank < n; ++rank)
-    if (rank != me) pulls_.push_back({static_cast<int>(rank), 0, row_bytes, reinterpret_cast<std::byte*>(counts.row(rank))});
+    if (rank != me) pulls_.push_back({static_cast<int>(rank), 0, counts.row_bytes(), reinterpret_cast<std::byte*>(counts.row(rank))});
   const auto* row = reinterpret_cast<const std::byte*>(counts.row(me));
-  move({row, row_bytes, row, row_bytes, row_bytes});
-  const std::string disagreement = counts.disagreement(me, layout.receive_counts);
+  move({row, counts.row_bytes(), row, counts.row_bytes(), counts.row_bytes()});
+  const std::string disagreement = counts.disagreement();
   if (!disagreement.empty()) {
     verdict_.declare(VerdictKind::kMismatch, rounds_.doing() + ": " + disagreement);
     throw_verdict(verdict_.get(), rounds_.doing());

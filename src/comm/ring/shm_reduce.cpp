@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lockstep/core/error.h"
 #include "src/comm/ring/reduce_kernels.h"
 #include "src/comm/ring/shm_transport.h"
 
@@ -107,6 +108,7 @@ void ShmTransport::reduce_scatter_by_tiles(const Operation& operation) {
   const std::size_t element = size_of(call.dtype), bytes = operation.bytes();
   const std::size_t share =
       tuning_.tile_bytes / static_cast<std::size_t>(ranks()) / kCacheLine * kCacheLine;  // bytes of one part in a tile
+  LOCKSTEP_CHECK(share != 0, "a tile of {} bytes has no room for the parts of {} ranks", tuning_.tile_bytes, ranks());
   const auto* const send = static_cast<const std::byte*>(operation.send);
   const auto me = static_cast<std::size_t>(place_.rank);
   std::uint64_t step = 0;

@@ -26,6 +26,7 @@ class TcpChannels : public ByteChannels {
 
   std::size_t write(int peer, const std::byte* data, std::size_t bytes) noexcept override;
   std::size_t read(int peer, std::byte* data, std::size_t bytes) override;
+  void write_last(int peer, const std::byte* data, std::size_t bytes) noexcept override;
   bool has_gone(int peer) override { return closed_[static_cast<std::size_t>(peer)]; }
   void close(int peer) override { closed_[static_cast<std::size_t>(peer)] = true; }
   void wait(const std::vector<bool>& writing, std::chrono::steady_clock::time_point until) noexcept override;
@@ -39,12 +40,17 @@ class TcpChannels : public ByteChannels {
   std::uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
 
  private:
+  // Until what was written has arrived, the peer is gone, or a second has passed: closing a socket that holds unread data
+  // would throw away what is still on its way to the peer.
+  void linger() noexcept;
+  bool is_delivered(int peer) noexcept;
   int socket_of(int peer) const { return peers_[static_cast<std::size_t>(peer)].socket.get(); }
 
   int rank_;
   std::vector<TcpPeer> peers_;
   Judge judge_;
-  std::vector<std::atomic<bool>> closed_;  // by peer: said goodbye
+  std::vector<std::atomic<bool>> closed_;     // by peer: said goodbye
+  std::vector<std::vector<std::byte>> last_;  // by peer: what write_last() could not write
   std::vector<pollfd> polls_;
   Fd interrupt_;
   std::atomic<std::uint64_t> bytes_sent_{0};

@@ -109,17 +109,17 @@ void TcpTransport::all_gather_v(const Operation& operation) {
 // First everybody says what it sends to whom, then the parts travel.
 void TcpTransport::all_to_all_v(const Operation& operation) {
   const auto n = static_cast<std::size_t>(ranks()), me = static_cast<std::size_t>(place_.rank);
-  const std::size_t element = size_of(operation.signature.dtype), row_bytes = n * sizeof(std::uint64_t);
+  const std::size_t element = size_of(operation.signature.dtype);
   const Layout& layout = *operation.layout;
   CountMatrix counts(n);
-  std::copy(layout.send_counts.begin(), layout.send_counts.end(), counts.row(me));
+  counts.say(me, layout.send_counts, layout.receive_counts);
   for (int peer = 0; peer < ranks(); ++peer) {
     if (peer == place_.rank) continue;
-    exchange_.send(peer, reinterpret_cast<const std::byte*>(counts.row(me)), row_bytes);
-    exchange_.receive(peer, reinterpret_cast<std::byte*>(counts.row(static_cast<std::size_t>(peer))), row_bytes);
+    exchange_.send(peer, reinterpret_cast<const std::byte*>(counts.row(me)), counts.row_bytes());
+    exchange_.receive(peer, reinterpret_cast<std::byte*>(counts.row(static_cast<std::size_t>(peer))), counts.row_bytes());
   }
   run_exchange();
-  const std::string disagreement = counts.disagreement(me, layout.receive_counts);
+  const std::string disagreement = counts.disagreement();
   if (!disagreement.empty()) end(VerdictKind::kMismatch, describe(operation.signature, operation.purpose) + ": " + disagreement);
   auto* to = static_cast<std::byte*>(operation.receive);
   for (int peer = 0; peer < ranks(); ++peer) {

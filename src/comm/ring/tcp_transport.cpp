@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 std::string encode(VerdictKind kind, const std::string& text) { return std::to_string(static_cast<unsigned>(kind)) + text; }
 Verdict decode(const std::string& value) {
   const unsigned kind = value.empty() ? 0 : static_cast<unsigned>(value[0] - '0');
-  if (kind == 0 || kind > static_cast<unsigned>(VerdictKind::kPeerLost)) return {VerdictKind::kPeerLost, "the job's store holds no reason"};
+  if (kind == 0 || kind > static_cast<unsigned>(VerdictKind::kFailed)) return {VerdictKind::kPeerLost, "the job's store holds no reason"};
   return {static_cast<VerdictKind>(kind), value.substr(1)};
 }
 
@@ -89,7 +89,9 @@ TcpExchange::Events TcpTransport::events() {
   };
 }
 
+// By whatever thread of this rank comes first; the others wait until it is done.
 void TcpTransport::declare(VerdictKind kind, const std::string& text) {
+  const std::lock_guard lock(declaring_);
   if (verdict_.stands()) return;
   const Verdict verdict = agree({kind, text});
   verdict_.declare(verdict.kind, verdict.text);

@@ -74,6 +74,7 @@ class TcpTransport : public Transport {
   std::shared_ptr<Store> store_;
   std::vector<TcpPeer> peers_;
   LocalVerdict verdict_;
+  std::mutex declaring_;
   TcpChannels channels_;
   TcpExchange exchange_;
   const Operation* operation_ = nullptr;
