@@ -2,10 +2,9 @@
 //
 //   collective_rank steps=100 count=1000 fail_rank=1 fail_at=5 how=kill
 //
-// how: exit (code 3), throw, segv, kill, stop (SIGSTOP), stay_away, leave (ends well, early), other_count, other_model
-// (before the first step).
-// The exit code is run_main's. `pause_ms` slows the steps down so that a test can interfere, `linger_ms` delays the end. What it
-// says last, or throws, is also appended to the file `report`.
+// how: exit (code 3), throw, segv, kill, stop (SIGSTOP), stay_away, leave (ends well, early), second_group (stays away from one),
+// abort (the others stay away), other_count, other_model (before the first step). The exit code is run_main's. `pause_ms` slows the steps
+// down so that a test can interfere, `linger_ms` delays the end. What it says last, or throws, is also appended to the file `report`.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -15,8 +14,10 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
@@ -85,6 +86,26 @@ void report(const Arguments& arguments, const std::string& line) {
   if (const std::string path = arguments.text("report"); !path.empty()) std::ofstream(path, std::ios::app) << line << std::flush;
 }
 
+// One rank does not come, the others wait until the deadline.
+void wait_in_second_group(lockstep::ProcessGroup& group, bool stays_away) {
+  const auto second = group.split(0);
+  if (stays_away) std::this_thread::sleep_for(std::chrono::minutes(10));
+  try {
+    second->barrier();
+  } catch (const lockstep::TimeoutError&) {
+  }
+}
+
+// One rank ends its own wait for the others, who never come.
+void abort_soon(std::shared_ptr<lockstep::ProcessGroup> group, bool aborts) {
+  if (!aborts) std::this_thread::sleep_for(std::chrono::minutes(10));
+  std::thread([group = std::move(group)] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    group->abort("enough");
+    std::this_thread::sleep_for(std::chrono::minutes(10));  // with the group: the process ends first
+  }).detach();
+}
+
 int run_steps(const Arguments& arguments) {
   const auto group = lockstep::init_process_group();
   const int rank = group->rank(), ranks = group->world_size();
@@ -102,6 +123,8 @@ int run_steps(const Arguments& arguments) {
       if (go_wrong(arguments.text("how"))) return 0;
       if (arguments.text("how") == "other_count") --count;
     }
+    if (step == arguments.number("fail_at", 0) && arguments.text("how") == "second_group") wait_in_second_group(*group, fails);
+    if (step == arguments.number("fail_at", 0) && arguments.text("how") == "abort") abort_soon(group, fails);
     for (std::size_t i = 0; i < data.size(); ++i) data[i] = value_of(rank, step, i);
     group->all_reduce(data.data(), count, lockstep::DType::kFloat32);
     check_sum(data, ranks, step);

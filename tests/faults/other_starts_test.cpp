@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "lockstep/comm/capabilities.h"
+#include "lockstep/core/error.h"
 #include "tests/faults/hand_job.h"
 
 namespace lockstep::testing {
@@ -290,6 +291,22 @@ TEST_F(MpiBackend, ARankThatStaysAwayEndsTheWaitAtTheDeadline) {
   Job job(3, {"steps=20", "fail_rank=1", "fail_at=3", "how=stay_away"}, mpi_);
   EXPECT_GT(job->wait(30s), 0) << job->errors();
   EXPECT_THAT(job.report(), AllOf(HasSubstr("error: all_reduce #4 (float32 x 1000, sum): rank "), HasSubstr("waited 2.0 s")));
+  EXPECT_TRUE(job->nothing_left());
+}
+
+// What was given up in one group is still under way: MPI must not be called for another one, where it would go on.
+TEST_F(MpiBackend, ADeadlineInOneGroupEndsTheOthers) {
+  Job job(3, {"steps=20", "fail_rank=1", "fail_at=3", "how=second_group"}, mpi_);
+  EXPECT_GT(job->wait(30s), 0) << job->errors();
+  EXPECT_THAT(job.report(), AllOf(HasSubstr("error: this process has given MPI up, for all groups, after: barrier #1: rank "),
+                                  HasSubstr("waited 2.0 s")));
+}
+
+TEST_F(MpiBackend, AbortWakesTheRankThatAborts) {
+  Job job(3, {"steps=20", "fail_rank=1", "fail_at=3", "how=abort"}, {{"LOCKSTEP_BACKEND", "mpi"}, {"LOCKSTEP_TIMEOUT_S", "100"}});
+  EXPECT_EQ(job->wait(30s), kPeerLostExitCode) << job->errors();
+  EXPECT_EQ(job.report().find("error: "), 0u);
+  EXPECT_THAT(job.report(), HasSubstr("the process group was aborted: enough"));
   EXPECT_TRUE(job->nothing_left());
 }
 

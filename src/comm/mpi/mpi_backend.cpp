@@ -71,8 +71,8 @@ class MpiBackend : public Backend {
   }
 
   void abort(const std::string& reason) override {
-    mpi::mark_broken();
     group_->verdict.declare(ring::VerdictKind::kPeerLost, "the process group was aborted: " + reason);
+    mpi::give_up("the process group was aborted: " + reason);
   }
   void leave() noexcept override {
     group_->messages->leave();
@@ -92,9 +92,9 @@ class MpiBackend : public Backend {
       throw;
     } catch (const InvalidArgument&) {
       throw;
-    } catch (...) {
+    } catch (const std::exception& error) {
       failed_ = true;
-      mpi::mark_broken();
+      mpi::give_up(error.what());
       throw;
     }
   }

@@ -13,8 +13,9 @@
 //              travel as float32.
 //   messages   go in chunks of 64 KiB, copied at both ends, so that types are compared and no send blocks for want of a receive.
 //   counts     above 2^31 - 1 elements: reductions and broadcasts are cut into pieces, the others refused.
-// After an error the group is unusable, and MPI_Finalize is left out when the process ends, as it is when the exit code is not
-// 0: nothing hangs there, and mpirun ends the other ranks.
+// After a deadline or an abort this process calls MPI no more, for any group: what was given up is still under way, and MPI
+// would write to buffers that are the caller's again. After any error the group is unusable, and MPI_Finalize is left out when the process
+// ends, as it is when the exit code is not 0: nothing hangs there, and mpirun ends the other ranks.
 #pragma once
 
 #include <climits>

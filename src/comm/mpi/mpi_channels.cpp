@@ -35,7 +35,7 @@ std::size_t Channels::write(int peer, const std::byte* data, std::size_t bytes) 
   const auto held = lock();
   Peer& to = peers_[static_cast<std::size_t>(peer)];
   Chunk& chunk = to.out[to.next_out];
-  if (failure_ != MPI_SUCCESS || !is_over(chunk.request)) return 0;
+  if (failure_ != MPI_SUCCESS || has_given_up() || !is_over(chunk.request)) return 0;
   chunk.bytes.resize(kChunkBytes);
   const std::size_t taken = std::min(bytes, kChunkBytes);
   std::memcpy(chunk.bytes.data(), data, taken);
@@ -49,6 +49,7 @@ std::size_t Channels::write(int peer, const std::byte* data, std::size_t bytes) 
 // Takes the next chunk of the peer when there is one. Probed for, so that silent peers cost no memory.
 bool Channels::fill(int peer) {
   const auto held = lock();
+  throw_if_given_up();
   check(failure_, "MPI_Isend");
   Peer& from = peers_[static_cast<std::size_t>(peer)];
   if (from.in.request == MPI_REQUEST_NULL) {
@@ -114,6 +115,7 @@ std::string Channels::name_of_rank(int rank) const { return fmt::format("rank {}
 
 bool Channels::is_idle() noexcept {
   const auto held = lock();
+  if (has_given_up()) return false;
   for (Peer& peer : peers_) {
     if (peer.in.request != MPI_REQUEST_NULL && !is_over(peer.in.request)) return false;
     for (Chunk& chunk : peer.out)

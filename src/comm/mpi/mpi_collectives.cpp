@@ -55,6 +55,7 @@ void Collectives::finish(const Operation& operation, const char* call, const std
   MPI_Request request = MPI_REQUEST_NULL;
   {
     const auto held = lock();
+    throw_if_given_up();
     check(start(&request), call);
   }
   if (wait(request, deadline_, trouble_)) return;

@@ -68,6 +68,7 @@ class Runtime {
   }
 
   std::atomic<bool> is_broken{false};
+  std::string reason;   // why; written before is_broken
   int exit_status = 0;  // of the process, once it ends
 
  private:
@@ -87,7 +88,18 @@ Runtime& runtime() {
 
 std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex()); }
 
-void mark_broken() { runtime().is_broken.store(true); }
+void give_up(const std::string& reason) {
+  const auto held = lock();
+  if (runtime().is_broken.load()) return;
+  runtime().reason = reason;
+  runtime().is_broken.store(true);
+}
+
+bool has_given_up() { return runtime().is_broken.load(); }
+
+void throw_if_given_up() {
+  if (has_given_up()) throw Error("this process has given MPI up, for all groups, after: {}", runtime().reason);
+}
 
 void check(int code, const char* call) {
   if (code != MPI_SUCCESS) throw Error("{}: {}", call, text_of(code));
@@ -114,6 +126,8 @@ bool wait(MPI_Request& request, Clock::time_point deadline, const std::function<
     int is_done = 0;
     {
       const auto held = lock();
+      if (has_given_up()) trouble();  // an abort of this group goes by its own name
+      throw_if_given_up();
       check(MPI_Test(&request, &is_done, status), "MPI_Test");
     }
     if (is_done != 0) return true;
