@@ -4,7 +4,8 @@
 //
 // how: exit (code 3), throw, segv, kill, stop (SIGSTOP), stay_away, leave (ends well, early), second_group (stays away from one),
 // abort (the others stay away), other_count, other_model (before the first step). The exit code is run_main's. `pause_ms` slows the steps
-// down so that a test can interfere, `linger_ms` delays the end. What it says last, or throws, is also appended to the file `report`.
+// down so that a test can interfere, `linger_ms` delays the end (of `linger_rank` alone). What it says last, or throws, is also appended to
+// the file `report`.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -134,7 +135,8 @@ int run_steps(const Arguments& arguments) {
     }
     std::this_thread::sleep_for(pause);
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(arguments.number("linger_ms", 0)));
+  if (arguments.number("linger_rank", rank) == rank)
+    std::this_thread::sleep_for(std::chrono::milliseconds(arguments.number("linger_ms", 0)));
   const std::string done = fmt::format("rank {} of {} did {} steps over {}\n", rank, ranks, steps, group->backend().transport());
   fmt::print("{}", done);
   report(arguments, done);

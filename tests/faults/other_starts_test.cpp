@@ -281,6 +281,12 @@ TEST_F(MpiBackend, RunsAProgramAsItStandsAndEndsWell) {
   for (int rank = 0; rank < 3; ++rank) EXPECT_THAT(job.report(), HasSubstr(line_of(rank, 3, 20, "mpi")));
 }
 
+TEST_F(MpiBackend, RanksMayEndAtDifferentTimes) {
+  Job job(3, {"steps=3", "linger_rank=0", "linger_ms=7000"}, mpi_);
+  EXPECT_EQ(job->wait(60s), 0) << job->errors();
+  for (int rank = 0; rank < 3; ++rank) EXPECT_THAT(job.report(), HasSubstr(line_of(rank, 3, 3, "mpi")));
+}
+
 TEST_F(MpiBackend, AWorldOfOneNeedsNoMpirun) {
   Child alone(collective_rank({"steps=3"}), {.environment = mpi_});
   EXPECT_EQ(alone.wait(), 0) << alone.errors();

@@ -18,7 +18,6 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
 constexpr auto kYieldFor = std::chrono::milliseconds(1);
-constexpr auto kFinalizeTime = std::chrono::seconds(5);
 
 std::mutex& mutex() {
   static std::mutex one;
@@ -58,13 +57,18 @@ class Runtime {
           level);
   }
 
-  // A rank that ends by an error leaves MPI_Finalize out: mpirun then ends the others. Should one that ends well wait for such
-  // a rank, it does so for a bounded time: all say that they are there first.
+  // A rank that ends by an error leaves MPI_Finalize out: mpirun then ends the others. One that ends well waits for those that
+  // still work, asleep between looks, which MPI_Finalize is not.
   ~Runtime() {
     if (!is_ours_ || is_broken.load() || exit_status != 0) return;
     MPI_Request all_are_here = MPI_REQUEST_NULL;
     if (MPI_Ibarrier(MPI_COMM_WORLD, &all_are_here) != MPI_SUCCESS) return;
-    if (wait(all_are_here, Clock::now() + kFinalizeTime, [] {})) MPI_Finalize();
+    try {
+      wait(all_are_here, Clock::time_point::max(), [] {});
+      MPI_Finalize();
+    } catch (const Error&) {
+      // MPI does not work any more: without MPI_Finalize mpirun ends the job.
+    }
   }
 
   std::atomic<bool> is_broken{false};
