@@ -1,7 +1,3 @@
-#include <arpa/inet.h>
-#include <netdb.h>
-#include <sys/socket.h>
-
 #include <array>
 #include <memory>
 
@@ -9,6 +5,7 @@
 #include "lockstep/core/crypto.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "src/comm/interface.h"
 #include "src/comm/invitation.h"
 #include "src/comm/memory_store.h"
 #include "src/comm/socket.h"
@@ -21,17 +18,6 @@ std::string fresh_token() {
   std::array<std::byte, 16> secret;
   crypto::fill_random(secret);
   return crypto::hex(secret);
-}
-
-// The numeric address from which this machine reaches `host`: a datagram socket is routed without sending anything.
-std::string address_towards(const std::string& host, std::uint16_t port) {
-  addrinfo hints{}, *list = nullptr;
-  hints.ai_socktype = SOCK_DGRAM;
-  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list) != 0) return "127.0.0.1";
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(list, freeaddrinfo);
-  const Fd fd(socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (!fd || connect(fd.get(), list->ai_addr, list->ai_addrlen) != 0) return "127.0.0.1";
-  return local_endpoint(fd.get()).host;
 }
 
 Rendezvous meet_at_address(const JobEnvironment& job, std::chrono::milliseconds timeout) {
@@ -51,7 +37,7 @@ Rendezvous meet_at_address(const JobEnvironment& job, std::chrono::milliseconds 
                 job.master_host, bound.host);
   }
   meeting.store = connect_store({job.master_host, job.master_port}, job.token, timeout);
-  meeting.advertise_address = address_towards(job.master_host, job.master_port);
+  meeting.advertise_address = own_address(job.master_host, job.master_port);
   return meeting;
 }
 

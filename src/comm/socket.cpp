@@ -40,15 +40,20 @@ Addresses resolve(const std::string& host, std::uint16_t port, int flags, std::s
 }
 
 Endpoint endpoint_of(const sockaddr_storage& address) {
-  char text[INET6_ADDRSTRLEN] = "";
-  if (address.ss_family == AF_INET6) {
-    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
-    inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof text);
-    return {text, ntohs(v6.sin6_port)};
-  }
-  const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
-  inet_ntop(AF_INET, &v4.sin_addr, text, sizeof text);
-  return {text, ntohs(v4.sin_port)};
+  const bool is_v6 = address.ss_family == AF_INET6;
+  const auto port =
+      is_v6 ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port : reinterpret_cast<const sockaddr_in&>(address).sin_port;
+  return {numeric_host(reinterpret_cast<const sockaddr&>(address)), ntohs(port)};
+}
+
+// The far end finds this one under `from` alone.
+int bind_to(int fd, const std::string& from) {
+  std::string why;
+  const Addresses addresses = resolve(from, 0, AI_NUMERICHOST, why);
+  if (!addresses) return EADDRNOTAVAIL;
+  const int on = 1;  // the port is chosen by connect(), when it is known what it must differ from
+  setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
+  return bind(fd, addresses->ai_addr, addresses->ai_addrlen) == 0 ? 0 : errno;
 }
 
 // Waits for `events`; false at the deadline.
@@ -63,6 +68,13 @@ bool wait_for(int fd, short events, Deadline deadline) {
 }
 
 }  // namespace
+
+std::string numeric_host(const sockaddr& address) {
+  char text[NI_MAXHOST] = "";
+  const socklen_t size = address.sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  getnameinfo(&address, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+  return text;
+}
 
 std::string Endpoint::text() const {
   return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
@@ -112,12 +124,13 @@ bool is_loopback(const std::string& host) {
   return inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
-Fd try_connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline, std::string& why) {
+Fd try_connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline, std::string& why, const std::string& from) {
   const Addresses addresses = resolve(host, port, 0, why);
   for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
     Fd fd(socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!fd) continue;
-    int failure = connect(fd.get(), address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
+    int failure = from.empty() ? 0 : bind_to(fd.get(), from);
+    if (failure == 0 && connect(fd.get(), address->ai_addr, address->ai_addrlen) != 0) failure = errno;
     if (failure == EINPROGRESS) {
       socklen_t size = sizeof failure;
       if (!wait_for(fd.get(), POLLOUT, std::min(deadline, std::chrono::steady_clock::now() + kOneAddress)))
@@ -132,7 +145,7 @@ Fd try_connect_tcp(const std::string& host, std::uint16_t port, Deadline deadlin
       setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
       return fd;
     }
-    why = std::strerror(failure);
+    why = from.empty() ? std::strerror(failure) : fmt::format("{}, from {}", std::strerror(failure), from);
   }
   return Fd();
 }

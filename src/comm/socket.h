@@ -1,6 +1,8 @@
 // Sockets with deadlines: what the store and the rings share. Every file descriptor closes on exec.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -21,10 +23,12 @@ int remaining_ms(Deadline deadline);
 Fd listen_tcp(const std::string& host, std::uint16_t port);
 Endpoint local_endpoint(int fd);
 Endpoint peer_endpoint(int fd);
-bool is_loopback(const std::string& host);  // a numeric address or "localhost"
+std::string numeric_host(const sockaddr& address);  // of IPv4 or IPv6; a link-local one with its interface: fe80::1%eth0
+bool is_loopback(const std::string& host);          // a numeric address or "localhost"
 
 // Connects to a name or a numeric address, with TCP_NODELAY; an empty Fd when this try failed, with the reason in `why`.
-Fd try_connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline, std::string& why);
+// `from`: the numeric address of this machine that the connection starts from; empty: the route's.
+Fd try_connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline, std::string& why, const std::string& from = "");
 
 enum class IoResult { kDone, kClosed, kTimeout };
 // The whole range, or not: on a socket of either mode, poll-driven. kClosed: the peer went away (or reset).

@@ -19,6 +19,7 @@ inline constexpr const char* kTokenFile = "LOCKSTEP_TOKEN_FILE";          // or 
 inline constexpr const char* kInsecure = "LOCKSTEP_INSECURE";             // "1": off loopback without a token
 inline constexpr const char* kBackend = "LOCKSTEP_BACKEND";               // ring (default)
 inline constexpr const char* kTransport = "LOCKSTEP_TRANSPORT";           // auto (default), shm, tcp
+inline constexpr const char* kInterface = "LOCKSTEP_INTERFACE";           // a name or address; default: of the route to MASTER_ADDR
 inline constexpr const char* kTimeout = "LOCKSTEP_TIMEOUT_S";             // a collective's deadline, default 300
 inline constexpr const char* kStoreTimeout = "LOCKSTEP_STORE_TIMEOUT_S";  // rendezvous deadline, default 60
 inline constexpr const char* kTuning = "LOCKSTEP_TUNING";                 // a table by bench/all_reduce --tune; rank 0's counts
