@@ -33,6 +33,9 @@ class LocalFabric {
   // The ranks' ordinary memory; null: it cannot be reached, or nobody asked for it. The same on all ranks.
   virtual PeerMemory* peer_memory() { return nullptr; }
 
+  // From any thread: makes this rank's life line readable at its peers, for good.
+  virtual void ring() noexcept {}
+
   // Closes what peers watch. Called after the goodbye was written to shared memory.
   virtual void close() noexcept {}
 };

@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <vector>
 
 #include "lockstep/comm/store.h"
@@ -62,7 +63,7 @@ LifeLine make_life_line() {
 
 class MemfdFabric : public LocalFabric {
  public:
-  MemfdFabric(int rank, std::vector<UnixLink> links, std::vector<Fd> peer_lines, Fd own_line)
+  MemfdFabric(int rank, std::vector<UnixLink> links, std::vector<Fd> peer_lines, LifeLine own_line)
       : rank_(rank), links_(std::move(links)), peer_lines_(std::move(peer_lines)), own_line_(std::move(own_line)) {
     for (const Fd& line : peer_lines_) watched_.push_back(line.get());
   }
@@ -74,7 +75,15 @@ class MemfdFabric : public LocalFabric {
   std::span<const int> life_lines() const override { return watched_; }
   PeerMemory* peer_memory() override { return peer_memory_.get(); }
   void set_peer_memory(std::unique_ptr<PeerMemory> memory) { peer_memory_ = std::move(memory); }
-  void close() noexcept override { own_line_ = Fd(); }
+  void ring() noexcept override {
+    const std::lock_guard lock(line_mutex_);
+    if (!own_line_.write) return;
+    [[maybe_unused]] const auto written = write(own_line_.write.get(), "!", 1);  // a pipe that holds nothing else has room
+  }
+  void close() noexcept override {
+    const std::lock_guard lock(line_mutex_);
+    own_line_ = LifeLine();
+  }
 
  private:
   // A message without a descriptor carries the reason why there is none.
@@ -108,7 +117,8 @@ class MemfdFabric : public LocalFabric {
   int rank_;
   std::vector<UnixLink> links_;  // by rank: rank 0 has one to each, each has one to rank 0
   std::vector<Fd> peer_lines_;   // by rank; none for this rank
-  Fd own_line_;
+  std::mutex line_mutex_;
+  LifeLine own_line_;  // the reading end as well: to ring when all peers are gone must not be a broken pipe
   std::vector<int> watched_;
   std::unique_ptr<PeerMemory> peer_memory_;
 };
@@ -153,7 +163,7 @@ std::unique_ptr<MemfdFabric> welcome_all(const Fd& listener, const BackendContex
   for (std::size_t to = 1; to < n; ++to)
     for (std::size_t of = 0; of < n; ++of)
       if (of != to) links[to].send(bytes_of("line"), of == 0 ? own.read.get() : lines[of].get(), deadline);
-  return std::make_unique<MemfdFabric>(0, std::move(links), std::move(lines), std::move(own.write));
+  return std::make_unique<MemfdFabric>(0, std::move(links), std::move(lines), std::move(own));
 }
 
 std::unique_ptr<MemfdFabric> join(Fd socket, const BackendContext& context, Deadline deadline) {
@@ -181,7 +191,7 @@ std::unique_ptr<MemfdFabric> join(Fd socket, const BackendContext& context, Dead
     link.receive(16, &lines[of], deadline);
     if (!lines[of]) throw Error("rank 0 handed over no life line of rank {}", of);
   }
-  return std::make_unique<MemfdFabric>(rank, std::move(links), std::move(lines), std::move(own.write));
+  return std::make_unique<MemfdFabric>(rank, std::move(links), std::move(lines), std::move(own));
 }
 
 // Every rank says "" or why not; rank 0 reads all and decides; the decision is the first reason, or "".

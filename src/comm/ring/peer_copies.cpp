@@ -17,12 +17,12 @@ constexpr auto kPatience = std::chrono::milliseconds(500);
 
 }  // namespace
 
-PeerCopies::PeerCopies(const ControlLayout& layout, int rank, PeerMemory* memory, Rounds& rounds, SharedVerdict& verdict)
+PeerCopies::PeerCopies(const ControlLayout& layout, int rank, PeerMemory* memory, Rounds& rounds, GroupWatch& watch)
     : layout_(layout),
       rank_(rank),
       memory_(memory),
       rounds_(rounds),
-      verdict_(verdict),
+      watch_(watch),
       reaching_(layout.block(rank).reaching),
       buffers_(static_cast<std::size_t>(layout.ranks())) {}
 
@@ -45,18 +45,18 @@ void PeerCopies::await_no_peer_reaches() noexcept {
 }
 
 void PeerCopies::fail(const char* what, int peer, std::size_t offset, std::size_t bytes, int error) {
-  const std::string copy = fmt::format("rank {} could not {} {} bytes at byte {} of the buffer of {}: {}", rank_, what, bytes, offset,
-                                       rounds_.name_of_rank(peer), std::strerror(error));
+  const std::string copy = fmt::format("rank {} could not {} {} bytes at byte {} of the buffer of {}: {}", watch_.rank(), what, bytes,
+                                       offset, watch_.name_of_local(peer), std::strerror(error));
   if (error == ESRCH)
-    verdict_.declare(VerdictKind::kPeerLost, copy + ", it died");
+    watch_.declare(VerdictKind::kPeerLost, copy + ", it died");
   else if (error == EFAULT)
-    verdict_.declare(VerdictKind::kFailed, copy + "; is that buffer smaller than its call says, read-only, or freed already?");
+    watch_.declare(VerdictKind::kFailed, copy + "; is that buffer smaller than its call says, read-only, or freed already?");
   else
-    verdict_.declare(
+    watch_.declare(
         VerdictKind::kFailed,
         fmt::format("{}; the system allowed it when the group was made. A table with \"plain_path\": \"tiles\" in {} does without", copy,
                     env::kTuning));
-  throw_verdict(verdict_.get(), rounds_.doing());
+  watch_.throw_verdict(rounds_.doing());
 }
 
 }  // namespace lockstep::ring

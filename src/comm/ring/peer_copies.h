@@ -19,7 +19,7 @@ namespace lockstep::ring {
 class PeerCopies {
  public:
   // `memory` may be null: then no copies are possible.
-  PeerCopies(const ControlLayout& layout, int rank, PeerMemory* memory, Rounds& rounds, SharedVerdict& verdict);
+  PeerCopies(const ControlLayout& layout, int rank, PeerMemory* memory, Rounds& rounds, GroupWatch& watch);
 
   bool possible() const { return memory_ != nullptr; }
   // Where the peer's buffer of this call begins, in its own addresses.
@@ -50,7 +50,7 @@ class PeerCopies {
   int rank_;
   PeerMemory* memory_;
   Rounds& rounds_;
-  SharedVerdict& verdict_;
+  GroupWatch& watch_;
   std::atomic<std::uint32_t>& reaching_;  // in this rank's block
   std::vector<std::uint64_t> buffers_;    // by rank
 };

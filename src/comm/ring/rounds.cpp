@@ -47,8 +47,8 @@ std::uint64_t hash_of(const Signature& signature) {
 
 }  // namespace
 
-Rounds::Rounds(const ControlLayout& layout, int rank, SharedVerdict& verdict)
-    : layout_(layout), rank_(rank), pauses_(pauses_for(layout.ranks())), verdict_(verdict) {}
+Rounds::Rounds(const ControlLayout& layout, int rank, GroupWatch& watch)
+    : layout_(layout), rank_(rank), pauses_(pauses_for(layout.ranks())), watch_(watch) {}
 
 void Rounds::begin(const Operation& operation) {
   operation_ = &operation;
@@ -72,7 +72,7 @@ void Rounds::publish() {
   if constexpr (kChecksSignatures) line.signature = hash_;
   line.round.store(round_);
   if (layout_.control().sleepers.load() != 0) [[unlikely]]
-    verdict_.ring_bell();
+    watch_.ring_bell();
 }
 
 const Line& Rounds::await(int peer) {
@@ -107,7 +107,7 @@ bool Rounds::yield_for(int peer) {
   for (int i = 0; i < kYields; ++i) {
     sched_yield();
     if (has_arrived(peer)) return true;
-    if (i % 16 == 15 && (verdict_.stands() || Clock::now() > until)) return false;
+    if (i % 16 == 15 && (watch_.over() || Clock::now() > until)) return false;
   }
   return false;
 }
@@ -116,7 +116,7 @@ void Rounds::sleep_until_bell(int peer) {
   ControlBlock& control = layout_.control();
   control.sleepers.fetch_add(1);
   const std::uint32_t seen = control.bell.load();
-  if (!has_arrived(peer) && !verdict_.stands() && layout_.block(peer).left.load() == 0) {
+  if (!has_arrived(peer) && !watch_.over() && layout_.block(peer).left.load() == 0) {
     const auto remaining = std::chrono::duration_cast<std::chrono::nanoseconds>(started_ + operation_->timeout - Clock::now());
     futex_wait(control.bell, seen, std::clamp<std::chrono::nanoseconds>(remaining, std::chrono::microseconds(1), kLongestSleep));
   }
@@ -129,7 +129,7 @@ void Rounds::look_for_trouble(int peer) {
     if (has_arrived(other) && !agrees(other)) report_mismatch(other);
   const bool left = layout_.block(peer).left.load() != 0;
   if (has_arrived(peer)) return;  // asked after `left`: it may have arrived and then left, which is fine
-  if (left) verdict_.declare(VerdictKind::kPeerLost, name_of_rank(peer) + " has left the group");
+  if (left) watch_.declare(VerdictKind::kPeerLost, watch_.name_of_local(peer) + " has left the group");
   throw_if_over();
   if (Clock::now() - started_ >= operation_->timeout) report_timeout();
 }
@@ -138,28 +138,26 @@ void Rounds::report_mismatch(int peer) {
   const auto said_by = [&](int rank) {
     const Card& card = layout_.block(rank).card;
     const Purpose purpose{card.purpose[0] != '\0' ? card.purpose : nullptr, card.signature.purpose_index};
-    return fmt::format("rank {}: {}", rank, describe(card.signature, purpose));
+    return fmt::format("rank {}: {}", watch_.rank_of_local(rank), describe(card.signature, purpose));
   };
   const int first = std::min(rank_, peer), second = std::max(rank_, peer);
-  verdict_.declare(VerdictKind::kMismatch, fmt::format("the ranks make different calls: {}; {}. All ranks must make the same calls in the "
-                                                       "same order.",
-                                                       said_by(first), said_by(second)));
-  throw_verdict(verdict_.get(), doing());
+  watch_.declare(VerdictKind::kMismatch, fmt::format("the ranks make different calls: {}; {}. All ranks must make the same calls in the "
+                                                     "same order.",
+                                                     said_by(first), said_by(second)));
+  watch_.throw_verdict(doing());
 }
 
 void Rounds::report_timeout() {
   std::string missing;
   for (int other = 0; other < layout_.ranks(); ++other)
-    if (other != rank_ && !has_arrived(other)) missing += (missing.empty() ? "" : ", ") + name_of_rank(other);
+    if (other != rank_ && !has_arrived(other)) missing += (missing.empty() ? "" : ", ") + watch_.name_of_local(other);
   const std::chrono::duration<double> waited = Clock::now() - started_;
-  verdict_.declare(VerdictKind::kTimeout,
-                   fmt::format("rank {} waited {:.1f} s in {} #{} for {}, which did not arrive", rank_, waited.count(),
-                               lockstep::name_of(operation_->signature.kind), operation_->signature.sequence, missing));
-  throw_verdict(verdict_.get(), doing());
+  watch_.declare(VerdictKind::kTimeout,
+                 fmt::format("rank {} waited {:.1f} s in {} #{} for {}, which did not arrive", watch_.rank(), waited.count(),
+                             lockstep::name_of(operation_->signature.kind), operation_->signature.sequence, missing));
+  watch_.throw_verdict(doing());
 }
 
 std::string Rounds::doing() const { return describe(operation_->signature, operation_->purpose); }
-
-std::string Rounds::name_of_rank(int rank) const { return fmt::format("rank {} (pid {})", rank, layout_.block(rank).pid.load()); }
 
 }  // namespace lockstep::ring

@@ -11,7 +11,7 @@
 
 #include "lockstep/comm/operation.h"
 #include "src/comm/ring/control_block.h"
-#include "src/comm/ring/verdict.h"
+#include "src/comm/ring/group_watch.h"
 
 namespace lockstep::ring {
 
@@ -24,7 +24,8 @@ inline constexpr bool kChecksSignatures = true;
 
 class Rounds {
  public:
-  Rounds(const ControlLayout& layout, int rank, SharedVerdict& verdict);
+  // `rank`: the index in the control block, as everywhere here.
+  Rounds(const ControlLayout& layout, int rank, GroupWatch& watch);
 
   // A new operation: what the lines of its rounds must agree on. Throws the verdict if the group is over.
   void begin(const Operation& operation);
@@ -44,12 +45,11 @@ class Rounds {
 
   // Throws the verdict if there is one.
   void throw_if_over() {
-    if (verdict_.stands()) throw_verdict(verdict_.get(), doing());
+    if (watch_.over()) watch_.throw_verdict(doing());
   }
 
-  // What this rank is doing, and "rank 1 (pid 2)", for messages.
+  // What this rank is doing, for messages.
   std::string doing() const;
-  std::string name_of_rank(int rank) const;
 
  private:
   bool has_arrived(int peer) const { return layout_.line(peer, round_).round.load() == round_; }
@@ -64,7 +64,7 @@ class Rounds {
   ControlLayout layout_;
   int rank_;
   int pauses_;
-  SharedVerdict& verdict_;
+  GroupWatch& watch_;
   const Operation* operation_ = nullptr;
   std::uint64_t round_ = 0;
   std::uint64_t hash_ = 0;

@@ -21,7 +21,7 @@ constexpr auto kLongestSleep = std::chrono::milliseconds(50);  // a goodbye that
 
 // The counts and `sleepers` are sequentially consistent: either a sleeper sees what moved, or the mover sees the sleeper.
 void ShmChannels::wake_peers() {
-  if (layout_.control().sleepers.load() != 0) verdict_.ring_bell();
+  if (layout_.control().sleepers.load() != 0) watch_.ring_bell();
 }
 
 std::size_t ShmChannels::write(int peer, const std::byte* data, std::size_t bytes) noexcept {
@@ -61,7 +61,7 @@ bool ShmChannels::can_move(const std::vector<bool>& writing) const {
     const Channel& out = layout_.channel(rank_, peer);
     if (writing[static_cast<std::size_t>(peer)] && out.written.load() - out.read.load() < kChannelBytes) return true;
   }
-  return verdict_.stands();
+  return watch_.over();
 }
 
 // As in rounds.cpp, without the pauses: moving bytes has taken longer than they would. Yields once, then sleeps again and again.
@@ -86,18 +86,16 @@ void ShmChannels::wait(const std::vector<bool>& writing, Clock::time_point until
 
 void ShmChannels::interrupt() noexcept {
   interrupted_.store(true);
-  verdict_.ring_bell();
+  watch_.ring_bell();
 }
 
-void ShmChannels::throw_if_over(const std::function<std::string()>& doing) {
-  if (verdict_.stands()) throw_verdict(verdict_.get(), doing());
-}
+void ShmChannels::throw_if_over(const std::function<std::string()>& doing) { watch_.throw_if_over(doing); }
 
 void ShmChannels::end(VerdictKind kind, const std::string& text, const std::string& doing) {
-  verdict_.declare(kind, text);
-  throw_verdict(verdict_.get(), doing);
+  watch_.declare(kind, text);
+  watch_.throw_verdict(doing);
 }
 
-std::string ShmChannels::name_of_rank(int rank) const { return fmt::format("rank {} (pid {})", rank, layout_.block(rank).pid.load()); }
+std::string ShmChannels::name_of_rank(int rank) const { return watch_.name_of_local(rank); }
 
 }  // namespace lockstep::ring

@@ -5,12 +5,13 @@
 
 #include "src/comm/ring/byte_channels.h"
 #include "src/comm/ring/control_block.h"
+#include "src/comm/ring/group_watch.h"
 
 namespace lockstep::ring {
 
 class ShmChannels : public ByteChannels {
  public:
-  ShmChannels(const ControlLayout& layout, int rank, SharedVerdict& verdict) : layout_(layout), rank_(rank), verdict_(verdict) {}
+  ShmChannels(const ControlLayout& layout, int rank, GroupWatch& watch) : layout_(layout), rank_(rank), watch_(watch) {}
 
   std::size_t write(int peer, const std::byte* data, std::size_t bytes) noexcept override;
   std::size_t read(int peer, std::byte* data, std::size_t bytes) override;
@@ -27,7 +28,7 @@ class ShmChannels : public ByteChannels {
 
   ControlLayout layout_;
   int rank_;
-  SharedVerdict& verdict_;
+  GroupWatch& watch_;
   std::atomic<bool> interrupted_{false};
   std::atomic<bool> has_yielded_{false};  // in vain, since something last moved
 };

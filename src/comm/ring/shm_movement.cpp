@@ -163,8 +163,8 @@ void ShmTransport::all_to_all_v(const Operation& operation) {
   move({row, counts.row_bytes(), row, counts.row_bytes(), counts.row_bytes()});
   const std::string disagreement = counts.disagreement();
   if (!disagreement.empty()) {
-    verdict_.declare(VerdictKind::kMismatch, rounds_.doing() + ": " + disagreement);
-    throw_verdict(verdict_.get(), rounds_.doing());
+    watch_.declare(VerdictKind::kMismatch, rounds_.doing() + ": " + disagreement);
+    watch_.throw_verdict(rounds_.doing());
   }
   pulls_.clear();
   std::size_t at = 0;

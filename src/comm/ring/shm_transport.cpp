@@ -1,14 +1,24 @@
 #include "src/comm/ring/shm_transport.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cstring>
+#include <numeric>
 
 #include "lockstep/core/error.h"
 #include "src/comm/ring/reduce_kernels.h"
 
 namespace lockstep::ring {
+
+namespace {
+
+WatchedMachine everybody(const ControlLayout& layout, LocalFabric* fabric, int rank) {
+  WatchedMachine machine{layout, fabric, rank, std::vector<int>(static_cast<std::size_t>(layout.ranks()))};
+  std::iota(machine.ranks.begin(), machine.ranks.end(), 0);
+  return machine;
+}
+
+}  // namespace
 
 ShmTransport::ShmTransport(const Place& place, std::unique_ptr<LocalFabric> fabric, std::shared_ptr<SharedSegment> control,
                            const Tuning& tuning)
@@ -17,27 +27,16 @@ ShmTransport::ShmTransport(const Place& place, std::unique_ptr<LocalFabric> fabr
       fabric_(std::move(fabric)),
       control_(std::move(control)),
       layout_(control_->data(), place.world_size),
-      verdict_(layout_.control()),
-      rounds_(layout_, place.rank, verdict_),
-      channels_(layout_, place.rank, verdict_),
-      copies_(layout_, place.rank, fabric_->peer_memory(), rounds_, verdict_),
+      watch_({.place = place}, everybody(layout_, fabric_.get(), place.rank)),
+      rounds_(layout_, place.rank, watch_),
+      channels_(layout_, place.rank, watch_),
+      copies_(layout_, place.rank, fabric_->peer_memory(), rounds_, watch_),
       memory_(std::make_shared<RegisteredMemory>(place.rank)),
       in_(static_cast<std::size_t>(place.world_size)),
       out_(static_cast<std::size_t>(place.world_size)),
-      offsets_(static_cast<std::size_t>(place.world_size)) {
-  layout_.block(place_.rank).pid.store(getpid());
-  watch_.emplace(fabric_->life_lines(), [this](int rank) {
-    const RankBlock& block = layout_.block(rank);
-    if (block.left.load() == 0)
-      verdict_.declare(VerdictKind::kPeerLost,
-                       fmt::format("rank {} (pid {}) died: its process is gone without a goodbye", rank, block.pid.load()));
-  });
-}
+      offsets_(static_cast<std::size_t>(place.world_size)) {}
 
-ShmTransport::~ShmTransport() {
-  watch_.reset();
-  leave();
-}
+ShmTransport::~ShmTransport() { leave(); }
 
 void ShmTransport::execute(const Operation& operation) {
   rounds_.begin(operation);
@@ -107,13 +106,12 @@ Buffer ShmTransport::allocate(const Operation& operation) {
 }
 
 void ShmTransport::abort(const std::string& reason) {
-  verdict_.declare(VerdictKind::kPeerLost, fmt::format("rank {} aborted the group: {}", place_.rank, reason));
+  watch_.declare(VerdictKind::kPeerLost, fmt::format("rank {} aborted the group: {}", place_.rank, reason));
 }
 
 void ShmTransport::leave() noexcept {
   if (left_.exchange(true)) return;
-  layout_.block(place_.rank).left.store(1);
-  verdict_.ring_bell();
+  watch_.leave();
   fabric_->close();
 }
 

@@ -25,14 +25,13 @@
 #include "lockstep/core/place.h"
 #include "src/comm/ring/control_block.h"
 #include "src/comm/ring/fabric.h"
-#include "src/comm/ring/life_watch.h"
+#include "src/comm/ring/group_watch.h"
 #include "src/comm/ring/peer_copies.h"
 #include "src/comm/ring/registered_memory.h"
 #include "src/comm/ring/rounds.h"
 #include "src/comm/ring/shm_channels.h"
 #include "src/comm/ring/transport.h"
 #include "src/comm/ring/tuning.h"
-#include "src/comm/ring/verdict.h"
 
 namespace lockstep::ring {
 
@@ -132,7 +131,7 @@ class ShmTransport : public Transport {
   std::unique_ptr<LocalFabric> fabric_;
   std::shared_ptr<SharedSegment> control_;
   ControlLayout layout_;
-  SharedVerdict verdict_;
+  GroupWatch watch_;
   Rounds rounds_;
   ShmChannels channels_;
   PeerCopies copies_;
@@ -145,7 +144,6 @@ class ShmTransport : public Transport {
   std::vector<std::byte> scratch_;  // all_to_all in place reads from here
   std::atomic<std::uint64_t> bytes_read_{0};
   std::atomic<bool> left_{false};
-  std::optional<LifeWatch> watch_;  // last: its thread uses the rest
 };
 
 }  // namespace lockstep::ring

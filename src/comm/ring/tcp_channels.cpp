@@ -1,12 +1,12 @@
 #include "src/comm/ring/tcp_channels.h"
 
-#include <fmt/format.h>
 #include <linux/sockios.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -14,11 +14,18 @@
 
 namespace lockstep::ring {
 
-TcpChannels::TcpChannels(int rank, std::vector<TcpPeer> peers, Judge judge)
+namespace {
+
+constexpr auto kCutGlance = std::chrono::milliseconds(20);
+
+}  // namespace
+
+TcpChannels::TcpChannels(int rank, std::vector<TcpPeer> peers, GroupWatch& watch)
     : rank_(rank),
       peers_(std::move(peers)),
-      judge_(std::move(judge)),
+      watch_(watch),
       closed_(peers_.size()),
+      cut_(peers_.size()),
       last_(peers_.size()),
       interrupt_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!interrupt_) throw Error("ring: cannot make an eventfd: {}", std::strerror(errno));
@@ -62,23 +69,34 @@ void TcpChannels::linger() noexcept {
 }
 
 std::size_t TcpChannels::read(int peer, std::byte* data, std::size_t bytes) {
-  if (has_gone(peer)) return 0;
+  const auto index = static_cast<std::size_t>(peer);
+  if (closed_[index] || cut_[index]) return 0;
   ssize_t received;
   do received = recv(socket_of(peer), data, bytes, MSG_DONTWAIT);
   while (received < 0 && errno == EINTR);
   if (received > 0) return static_cast<std::size_t>(received);
   if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
-  const std::string obituary = name_of_rank(peer) + " died, or left in the middle of a message: its connection closed without a goodbye";
-  TcpChannels::end(VerdictKind::kPeerLost, obituary, fmt::format("rank {}: messages from rank {}", rank_, peer));
+  cut_[index] = true;
+  return 0;
+}
+
+// A peer that left in the middle of a message said goodbye to the watch, not here. One that died has not, and the watch says so.
+bool TcpChannels::has_gone(int peer) {
+  const auto index = static_cast<std::size_t>(peer);
+  return closed_[index] || (cut_[index] && watch_.has_left(peer));
 }
 
 void TcpChannels::wait(const std::vector<bool>& writing, std::chrono::steady_clock::time_point until) noexcept {
   polls_.clear();
   polls_.push_back({interrupt_.get(), POLLIN, 0});
+  bool await_reason = false;
   for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
-    if (peer == rank_ || has_gone(peer)) continue;
-    polls_.push_back({socket_of(peer), static_cast<short>(POLLIN | (writing[static_cast<std::size_t>(peer)] ? POLLOUT : 0)), 0});
+    const auto index = static_cast<std::size_t>(peer);
+    await_reason |= cut_[index] && !closed_[index];
+    if (peer == rank_ || closed_[index] || cut_[index]) continue;
+    polls_.push_back({socket_of(peer), static_cast<short>(POLLIN | (writing[index] ? POLLOUT : 0)), 0});
   }
+  if (await_reason) until = std::min(until, std::chrono::steady_clock::now() + kCutGlance);
   poll(polls_.data(), polls_.size(), remaining_ms(until));
   if ((polls_[0].revents & POLLIN) == 0) return;
   std::uint64_t count;
@@ -90,25 +108,17 @@ void TcpChannels::interrupt() noexcept {
   [[maybe_unused]] const auto written = ::write(interrupt_.get(), &one, sizeof one);  // full: it is interrupted already
 }
 
-void TcpChannels::throw_if_over(const std::function<std::string()>& doing) {
-  if (Verdict verdict; judge_.verdict(verdict)) throw_verdict(verdict, doing());
-}
+void TcpChannels::throw_if_over(const std::function<std::string()>& doing) { watch_.throw_if_over(doing); }
 
 void TcpChannels::end(VerdictKind kind, const std::string& text, const std::string& doing) {
-  judge_.declare(kind, text);
-  Verdict verdict{kind, text};
-  judge_.verdict(verdict);
-  throw_verdict(verdict, doing);
+  watch_.declare(kind, text);
+  watch_.throw_verdict(doing);
 }
 
 void TcpChannels::hang_up() noexcept {
   for (const TcpPeer& peer : peers_)
     if (peer.socket) shutdown(peer.socket.get(), SHUT_RDWR);
   interrupt();
-}
-
-std::string TcpChannels::name_of_rank(int rank) const {
-  return fmt::format("rank {} (pid {})", rank, peers_[static_cast<std::size_t>(rank)].pid);
 }
 
 }  // namespace lockstep::ring

@@ -5,35 +5,30 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "src/comm/ring/byte_channels.h"
+#include "src/comm/ring/group_watch.h"
 #include "src/comm/ring/tcp_mesh.h"
 
 namespace lockstep::ring {
 
 class TcpChannels : public ByteChannels {
  public:
-  // Who decides that the group is over, with whom, and what is said then.
-  struct Judge {
-    std::function<void(VerdictKind, const std::string& text)> declare;
-    std::function<bool(Verdict& verdict)> verdict;  // false: none
-  };
-  TcpChannels(int rank, std::vector<TcpPeer> peers, Judge judge);
+  TcpChannels(int rank, std::vector<TcpPeer> peers, GroupWatch& watch);
   ~TcpChannels() override;
 
   std::size_t write(int peer, const std::byte* data, std::size_t bytes) noexcept override;
   std::size_t read(int peer, std::byte* data, std::size_t bytes) override;
   void write_last(int peer, const std::byte* data, std::size_t bytes) noexcept override;
-  bool has_gone(int peer) override { return closed_[static_cast<std::size_t>(peer)]; }
+  bool has_gone(int peer) override;
   void close(int peer) override { closed_[static_cast<std::size_t>(peer)] = true; }
   void wait(const std::vector<bool>& writing, std::chrono::steady_clock::time_point until) noexcept override;
   void interrupt() noexcept override;
   void throw_if_over(const std::function<std::string()>& doing) override;
   [[noreturn]] void end(VerdictKind kind, const std::string& text, const std::string& doing) override;
-  std::string name_of_rank(int rank) const override;
+  std::string name_of_rank(int rank) const override { return watch_.name_of_rank(rank); }
 
   // From any thread: all waiting ends, here and at the peers.
   void hang_up() noexcept;
@@ -48,8 +43,9 @@ class TcpChannels : public ByteChannels {
 
   int rank_;
   std::vector<TcpPeer> peers_;
-  Judge judge_;
+  GroupWatch& watch_;
   std::vector<std::atomic<bool>> closed_;     // by peer: said goodbye
+  std::vector<std::atomic<bool>> cut_;        // by peer: ended without a goodbye; the watch finds out why
   std::vector<std::vector<std::byte>> last_;  // by peer: what write_last() could not write
   std::vector<pollfd> polls_;
   Fd interrupt_;

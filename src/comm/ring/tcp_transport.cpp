@@ -1,14 +1,11 @@
 #include "src/comm/ring/tcp_transport.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
 
-#include "lockstep/comm/store.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
 #include "src/comm/ring/thread_fabric.h"
@@ -19,19 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A verdict as the store keeps it: its kind as a digit, then its text.
-std::string encode(VerdictKind kind, const std::string& text) { return std::to_string(static_cast<unsigned>(kind)) + text; }
-Verdict decode(const std::string& value) {
-  const unsigned kind = value.empty() ? 0 : static_cast<unsigned>(value[0] - '0');
-  if (kind == 0 || kind > static_cast<unsigned>(VerdictKind::kFailed)) return {VerdictKind::kPeerLost, "the job's store holds no reason"};
-  return {static_cast<VerdictKind>(kind), value.substr(1)};
-}
-
-// All of a dying process's connections close within moments of each other.
-bool has_hung_up(int socket) {
-  pollfd item{socket, POLLRDHUP, 0};
-  return poll(&item, 1, 100) == 1;
-}
+// All connections of a dying process close within moments of each other, but the watch's may be read last.
+constexpr auto kCauseFollows = std::chrono::seconds(1);
 
 FrameHeader header_of(const Operation& operation) {
   FrameHeader header;
@@ -43,29 +29,27 @@ FrameHeader header_of(const Operation& operation) {
 
 }  // namespace
 
-TcpTransport::TcpTransport(const Place& place, std::shared_ptr<Store> store, std::vector<TcpPeer> peers, std::vector<TcpPeer> message_peers,
-                           ReduceOrder order)
+TcpTransport::TcpTransport(const Place& place, std::vector<TcpPeer> peers, std::vector<TcpPeer> message_peers,
+                           std::unique_ptr<GroupWatch> watch, ReduceOrder order)
     : place_(place),
       order_(order),
-      store_(std::move(store)),
       peers_(std::move(peers)),
-      channels_(place.rank, std::move(message_peers),
-                {.declare = [this](VerdictKind kind, const std::string& text) { declare(kind, text); },
-                 .verdict =
-                     [this](Verdict& verdict) {
-                       if (!verdict_.stands()) return false;
-                       verdict = verdict_.get();
-                       return true;
-                     }}),
+      watch_(std::move(watch)),
+      channels_(place.rank, std::move(message_peers), *watch_),
       exchange_(place.rank, peers_, events()),
-      in_(static_cast<std::size_t>(place.world_size)) {}
+      in_(static_cast<std::size_t>(place.world_size)) {
+  watch_->on_over([this] { hang_up(); });
+}
 
-TcpTransport::~TcpTransport() { say_goodbye(); }
+TcpTransport::~TcpTransport() {
+  say_goodbye();
+  watch_->stop();  // or it would hang up on what is going
+}
 
 TcpExchange::Events TcpTransport::events() {
   return {
-      .lost = [this](int peer) { end(VerdictKind::kPeerLost, obituary(peer)); },
-      .left = [this](int peer) { end(VerdictKind::kPeerLost, name_of_rank(peer) + " has left the group"); },
+      .lost = [this](int peer) { end_cut(peer); },
+      .left = [this](int peer) { end(VerdictKind::kPeerLost, watch_->name_of_rank(peer) + " has left the group"); },
       .mismatch =
           [this](int peer, const FrameHeader& theirs) {
             std::string name(theirs.purpose, strnlen(theirs.purpose, sizeof theirs.purpose));
@@ -80,7 +64,7 @@ TcpExchange::Events TcpTransport::events() {
       .late =
           [this](const std::vector<int>& late, bool arrived) {
             std::string names;
-            for (const int peer : late) names += (names.empty() ? "" : ", ") + name_of_rank(peer);
+            for (const int peer : late) names += (names.empty() ? "" : ", ") + watch_->name_of_rank(peer);
             const std::chrono::duration<double> waited = Clock::now() - started_;
             end(VerdictKind::kTimeout, fmt::format("rank {} waited {:.1f} s in {} #{} for {}, which did not {}", place_.rank,
                                                    waited.count(), lockstep::name_of(operation_->signature.kind),
@@ -89,50 +73,26 @@ TcpExchange::Events TcpTransport::events() {
   };
 }
 
-// By whatever thread of this rank comes first; the others wait until it is done.
-void TcpTransport::declare(VerdictKind kind, const std::string& text) {
-  const std::lock_guard lock(declaring_);
-  if (verdict_.stands()) return;
-  const Verdict verdict = agree({kind, text});
-  verdict_.declare(verdict.kind, verdict.text);
+void TcpTransport::end(VerdictKind kind, const std::string& text) {
+  watch_->declare(kind, text);
+  watch_->throw_verdict(describe(operation_->signature, operation_->purpose));
+}
+
+// The peer died, or the group is over for it already and this rank is about to hear why.
+void TcpTransport::end_cut(int peer) {
+  watch_->await_over(kCauseFollows);
+  end(VerdictKind::kPeerLost, watch_->name_of_rank(peer) + " closed its connection without a goodbye");
+}
+
+// From the thread that learns of the verdict: whoever waits for a peer, here or there, looks up.
+void TcpTransport::hang_up() noexcept {
   for (const TcpPeer& peer : peers_)
     if (peer.socket) shutdown(peer.socket.get(), SHUT_RDWR);
   channels_.hang_up();
-  if (place_.rank == 0) outlast_the_others(verdict.kind);
-}
-
-Verdict TcpTransport::agree(const Verdict& seen_here) {
-  try {
-    Verdict agreed = decode(store_->set_if_absent("tcp/verdict", encode(seen_here.kind, seen_here.text)));
-    store_->add("tcp/told", 1);
-    return agreed;
-  } catch (const Error&) {
-    // The store ended with the rank that hosts it, which waits for the others unless it dies: then it is to blame, and not
-    // the one who saw that first. Without that rank's death, what this rank saw is the best there is.
-    if (place_.rank != 0 && has_hung_up(peers_[0].socket.get())) return {VerdictKind::kPeerLost, obituary(0)};
-    return seen_here;
-  }
-}
-
-// Rank 0 may be the host of the store: it stays until the others have read the verdict there. Those who have died cannot, so
-// that the wait has an end.
-void TcpTransport::outlast_the_others(VerdictKind kind) {
-  const int readers = kind == VerdictKind::kMismatch ? ranks() : ranks() - 1;
-  const auto deadline = Clock::now() + std::chrono::seconds(1);
-  try {
-    while (store_->add("tcp/told", 0) < readers && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  } catch (const Error&) {
-    // Somebody else hosts the store and is gone: the others see that for themselves.
-  }
-}
-
-void TcpTransport::end(VerdictKind kind, const std::string& text) {
-  declare(kind, text);
-  throw_verdict(verdict_.get(), describe(operation_->signature, operation_->purpose));
 }
 
 void TcpTransport::abort(const std::string& reason) {
-  declare(VerdictKind::kPeerLost, fmt::format("rank {} aborted the group: {}", place_.rank, reason));
+  watch_->declare(VerdictKind::kPeerLost, fmt::format("rank {} aborted the group: {}", place_.rank, reason));
 }
 
 // An operation that is under way on the communication thread needs the sockets: then the destructor, which comes after
@@ -146,6 +106,7 @@ void TcpTransport::leave() noexcept {
 
 void TcpTransport::say_goodbye() noexcept {
   if (std::exchange(said_goodbye_, true)) return;
+  watch_->leave();  // first: no connection may end before
   FrameHeader goodbye;
   goodbye.kind = FrameHeader::kGoodbye;
   for (const TcpPeer& peer : peers_) {
@@ -159,7 +120,7 @@ void TcpTransport::execute(const Operation& operation) {
   const std::lock_guard lock(busy_);
   operation_ = &operation;
   started_ = Clock::now();
-  if (verdict_.stands()) throw_verdict(verdict_.get(), describe(operation.signature, operation.purpose));
+  watch_->throw_if_over([&] { return describe(operation.signature, operation.purpose); });
   if (left_) throw PeerLost("{}: this rank has left the group", describe(operation.signature, operation.purpose));
   exchange_.begin(header_of(operation));
   switch (operation.signature.kind) {
@@ -204,15 +165,12 @@ void TcpTransport::run_exchange() {
   bytes_sent_.store(exchange_.payload_bytes_sent(), std::memory_order_relaxed);
 }
 
-std::string TcpTransport::name_of_rank(int rank) const {
-  return fmt::format("rank {} (pid {})", rank, peers_[static_cast<std::size_t>(rank)].pid);
-}
-
-std::string TcpTransport::obituary(int rank) const { return name_of_rank(rank) + " died: its connection closed without a goodbye"; }
-
 std::unique_ptr<Transport> make_tcp_transport(const BackendContext& context, ReduceOrder order) {
   auto peers = connect_mesh(context, "tcp");
-  return std::make_unique<TcpTransport>(context.place, context.store, std::move(peers), connect_mesh(context, "tcp-messages"), order);
+  auto message_peers = connect_mesh(context, "tcp-messages");
+  const WatchOptions options{.place = context.place, .store_timeout = context.store_timeout};
+  auto watch = std::make_unique<GroupWatch>(options, connect_mesh(context, "watch"));
+  return std::make_unique<TcpTransport>(context.place, std::move(peers), std::move(message_peers), std::move(watch), order);
 }
 
 }  // namespace lockstep::ring

@@ -16,19 +16,19 @@
 
 #include "lockstep/comm/backend.h"
 #include "lockstep/core/place.h"
+#include "src/comm/ring/group_watch.h"
 #include "src/comm/ring/reduce_kernels.h"
 #include "src/comm/ring/tcp_channels.h"
 #include "src/comm/ring/tcp_exchange.h"
 #include "src/comm/ring/tcp_mesh.h"
 #include "src/comm/ring/transport.h"
-#include "src/comm/ring/verdict.h"
 
 namespace lockstep::ring {
 
 class TcpTransport : public Transport {
  public:
-  // Two connections to every peer: for collectives and for messages.
-  TcpTransport(const Place& place, std::shared_ptr<Store> store, std::vector<TcpPeer> peers, std::vector<TcpPeer> message_peers,
+  // Connections to every peer: for collectives, for messages, and the watch's.
+  TcpTransport(const Place& place, std::vector<TcpPeer> peers, std::vector<TcpPeer> message_peers, std::unique_ptr<GroupWatch> watch,
                ReduceOrder order);
   ~TcpTransport() override;
 
@@ -58,23 +58,17 @@ class TcpTransport : public Transport {
 
   void run_exchange();
   TcpExchange::Events events();
-  // The first verdict of any rank stands: it is agreed through the store. Hangs up on everybody, then throws it.
   [[noreturn]] void end(VerdictKind kind, const std::string& text);
-  void declare(VerdictKind kind, const std::string& text);
-  Verdict agree(const Verdict& seen_here);
-  void outlast_the_others(VerdictKind kind);
+  [[noreturn]] void end_cut(int peer);
+  void hang_up() noexcept;
   void say_goodbye() noexcept;
   std::byte* staging(int rank, std::size_t bytes_each);
-  std::string name_of_rank(int rank) const;
-  std::string obituary(int rank) const;  // of a peer that died
   int ranks() const { return place_.world_size; }
 
   Place place_;
   ReduceOrder order_;
-  std::shared_ptr<Store> store_;
   std::vector<TcpPeer> peers_;
-  LocalVerdict verdict_;
-  std::mutex declaring_;
+  std::unique_ptr<GroupWatch> watch_;
   TcpChannels channels_;
   TcpExchange exchange_;
   const Operation* operation_ = nullptr;

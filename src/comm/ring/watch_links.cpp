@@ -1,0 +1,138 @@
+#include "src/comm/ring/watch_links.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::ring {
+
+std::string host_name() {
+  std::array<char, 64> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+WatchLinks::WatchLinks(int rank, std::vector<TcpPeer> peers, Deadline deadline) : rank_(rank), links_(peers.size()) {
+  for (std::size_t peer = 0; peer < peers.size(); ++peer) {
+    links_[peer].socket = std::move(peers[peer].socket);
+    links_[peer].pid = peers[peer].pid;
+  }
+  greet(deadline);
+}
+
+// All send before any waits, so that no two wait for each other.
+void WatchLinks::greet(Deadline deadline) {
+  Link& own = links_[static_cast<std::size_t>(rank_)];
+  own.pid = getpid();
+  own.host = host_name();
+  const std::string hello = encode(WatchNews::kHello, {VerdictKind::kNone, own.host});
+  const auto bytes_of = [](std::string& text) { return std::as_writable_bytes(std::span(text)); };
+  const auto must = [&](IoResult result, std::size_t peer) {
+    if (result != IoResult::kDone)
+      throw RendezvousError("ring: rank {} {} rank {} on their control connection", rank_,
+                            result == IoResult::kTimeout ? "heard nothing in time from" : "was left by", peer);
+  };
+  for (std::size_t peer = 0; peer < links_.size(); ++peer)
+    if (links_[peer].socket) must(send_all(links_[peer].socket.get(), std::as_bytes(std::span(hello)), deadline), peer);
+  for (std::size_t peer = 0; peer < links_.size(); ++peer) {
+    Link& link = links_[peer];
+    if (!link.socket) continue;
+    Frame frame;
+    must(receive_all(link.socket.get(), std::as_writable_bytes(std::span(&frame, 1)), deadline), peer);
+    if (frame.kind != WatchNews::kHello || frame.text_bytes > kLongestText)
+      throw RendezvousError("ring: rank {} speaks another protocol on its control connection; do all ranks run the same build?", peer);
+    link.host.resize(frame.text_bytes);
+    must(receive_all(link.socket.get(), bytes_of(link.host), deadline), peer);
+  }
+}
+
+void WatchLinks::add_to(std::vector<pollfd>& polls) const {
+  for (const Link& link : links_)
+    if (link.socket) polls.push_back({link.socket.get(), static_cast<short>(link.outbox.empty() ? POLLIN : POLLIN | POLLOUT), 0});
+}
+
+void WatchLinks::receive(std::vector<WatchNews>& news) {
+  for (int peer = 0; peer < static_cast<int>(links_.size()); ++peer)
+    if (links_[static_cast<std::size_t>(peer)].socket) receive_from(peer, news);
+}
+
+// To the end of what is there: what a peer said last is read although it is gone.
+void WatchLinks::receive_from(int peer, std::vector<WatchNews>& news) {
+  Link& link = links_[static_cast<std::size_t>(peer)];
+  char bytes[4096];
+  while (link.socket) {
+    const ssize_t received = recv(link.socket.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+    if (received < 0 && errno == EINTR) continue;
+    if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (received <= 0) {
+      news.push_back({WatchNews::kClosed, peer, {}, received < 0 ? errno : 0});
+      link.socket.reset();
+      return;
+    }
+    link.inbox.append(bytes, static_cast<std::size_t>(received));
+    if (take_frames(peer, link.inbox, news)) continue;
+    news.push_back({WatchNews::kClosed, peer, {}, EPROTO});
+    link.socket.reset();
+  }
+}
+
+bool WatchLinks::take_frames(int peer, std::string& inbox, std::vector<WatchNews>& news) {
+  std::size_t at = 0;
+  Frame frame;
+  while (inbox.size() - at >= sizeof frame) {
+    std::memcpy(&frame, inbox.data() + at, sizeof frame);
+    const bool has_verdict = frame.kind == WatchNews::kProposal || frame.kind == WatchNews::kVerdict;
+    const bool is_known = has_verdict || frame.kind == WatchNews::kGoodbye;
+    if (!is_known || frame.text_bytes > kLongestText) return false;
+    if (has_verdict && (frame.verdict == 0 || frame.verdict > static_cast<std::uint32_t>(VerdictKind::kFailed))) return false;
+    if (inbox.size() - at - sizeof frame < frame.text_bytes) break;
+    const std::string text = inbox.substr(at + sizeof frame, frame.text_bytes);
+    news.push_back({static_cast<WatchNews::Kind>(frame.kind), peer, {static_cast<VerdictKind>(frame.verdict), text}});
+    at += sizeof frame + frame.text_bytes;
+  }
+  inbox.erase(0, at);
+  return true;
+}
+
+std::string WatchLinks::encode(WatchNews::Kind kind, const Verdict& verdict) {
+  Frame frame;
+  frame.kind = kind;
+  frame.text_bytes = static_cast<std::uint32_t>(std::min(verdict.text.size(), kLongestText));
+  frame.verdict = static_cast<std::uint32_t>(verdict.kind);
+  std::string message(reinterpret_cast<const char*>(&frame), sizeof frame);
+  return message.append(verdict.text, 0, frame.text_bytes);
+}
+
+void WatchLinks::tell(int peer, WatchNews::Kind kind, const Verdict& verdict) {
+  Link& link = links_[static_cast<std::size_t>(peer)];
+  if (!link.socket) return;
+  link.outbox += encode(kind, verdict);
+  flush(link);
+}
+
+void WatchLinks::tell_all(WatchNews::Kind kind, const Verdict& verdict) {
+  for (int peer = 0; peer < static_cast<int>(links_.size()); ++peer) tell(peer, kind, verdict);
+}
+
+void WatchLinks::flush() {
+  for (Link& link : links_)
+    if (link.socket) flush(link);
+}
+
+// What cannot be sent to a peer that is gone is dropped; reading tells that it is gone.
+void WatchLinks::flush(Link& link) {
+  while (!link.outbox.empty()) {
+    const ssize_t sent = send(link.socket.get(), link.outbox.data(), link.outbox.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    link.outbox.erase(0, sent < 0 ? link.outbox.size() : static_cast<std::size_t>(sent));
+  }
+}
+
+}  // namespace lockstep::ring
