@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -67,6 +68,7 @@ Child::Child(const std::vector<std::string>& command, const ChildOptions& option
   arguments.push_back(nullptr);
   pid_ = ::fork();
   if (pid_ == 0) {
+    if (options.network >= 0 && ::setns(options.network, CLONE_NEWNET) != 0) ::_exit(126);
     ::dup2(input, STDIN_FILENO);
     ::dup2(options.output_fd >= 0 ? options.output_fd : output_, STDOUT_FILENO);
     ::dup2(errors_, STDERR_FILENO);

@@ -7,14 +7,9 @@
 // down so that a test can interfere, `linger_ms` delays the end (of `linger_rank` alone). What it says last, or throws, is also appended to
 // the file `report`.
 #include <fmt/format.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <chrono>
-#include <csignal>
-#include <cstdlib>
 #include <fstream>
-#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -25,52 +20,13 @@
 #include "lockstep/core/error.h"
 #include "lockstep/ddp/ddp.h"
 #include "lockstep/nn/layers.h"
+#include "tests/faults/rank_arguments.h"
 
 namespace {
 
 using lockstep::Error;
-
-class Arguments {
- public:
-  Arguments(int argc, char** argv) {
-    for (int i = 1; i < argc; ++i) {
-      const std::string argument = argv[i];
-      const auto equals = argument.find('=');
-      if (equals == std::string::npos) throw lockstep::InvalidArgument("'{}' is not name=value", argument);
-      values_[argument.substr(0, equals)] = argument.substr(equals + 1);
-    }
-  }
-  std::string text(const std::string& name) const {
-    const auto found = values_.find(name);
-    return found == values_.end() ? "" : found->second;
-  }
-  int number(const std::string& name, int otherwise) const {
-    const std::string value = text(name);
-    return value.empty() ? otherwise : std::stoi(value);
-  }
-
- private:
-  std::map<std::string, std::string> values_;
-};
-
-[[noreturn]] void die_by(int signal) {
-  const rlimit no_core{0, 0};
-  ::setrlimit(RLIMIT_CORE, &no_core);
-  std::signal(signal, SIG_DFL);  // a sanitizer has its own handler
-  std::raise(signal);
-  std::abort();
-}
-
-// True: end well, now.
-bool go_wrong(const std::string& how) {
-  if (how == "exit") ::_exit(3);
-  if (how == "throw") throw Error("this rank has had enough");
-  if (how == "segv") die_by(SIGSEGV);
-  if (how == "kill") die_by(SIGKILL);
-  if (how == "stop") std::raise(SIGSTOP);
-  if (how == "stay_away") std::this_thread::sleep_for(std::chrono::minutes(10));
-  return how == "leave";
-}
+using lockstep::testing::go_wrong;
+using Arguments = lockstep::testing::RankArguments;
 
 // Small whole numbers: their sums are exact in any order.
 float value_of(int rank, int step, std::size_t i) { return static_cast<float>((rank + 1) * (step % 7 + 1) + static_cast<int>(i % 13)); }

@@ -1,0 +1,209 @@
+// docs/faults.md, one test a row: real processes, what they say, how they end, within what time, and that nothing is left.
+//
+// A test finds its row by its own name, and takes limit, exit code and messages from there.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <thread>
+
+#include "tests/faults/fault_table.h"
+#include "tests/faults/hand_job.h"
+#include "tests/faults/private_mounts.h"
+#include "tests/faults/things_left.h"
+#include "tests/faults/training_net.h"
+#include "tests/network/network_lab.h"
+
+namespace lockstep::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Clock = std::chrono::steady_clock;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr double kSlowdown = 3;
+#else
+constexpr double kSlowdown = 1;
+#endif
+
+std::vector<FaultRow> all_rows() { return read_fault_table(LOCKSTEP_FAULTS_PAGE); }
+
+class FaultTable : public ::testing::Test {
+ protected:
+  FaultTable() {
+    std::string pattern = ::testing::TempDir() + "lockstep-fault-XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+    fs::create_directory(checkpoints());
+    left_ = ThingsLeft(checkpoints());
+    const std::string test = ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    for (const FaultRow& row : all_rows())
+      if (row.test == test) row_ = row;
+  }
+  ~FaultTable() override { fs::remove_all(folder_); }
+  void SetUp() override { ASSERT_NE(row_.test, "") << "docs/faults.md has no row for this test"; }
+
+  std::string checkpoints() const { return folder_ + "/checkpoints"; }
+  std::string stamp() const { return folder_ + "/stamp"; }
+
+  // A training without an end that saves every ten steps.
+  std::vector<std::string> training(const std::vector<std::string>& arguments) const {
+    std::vector<std::string> command = {TRAINING_RANK,   "steps=1000000",           "pause_ms=5",
+                                        "save_every=10", "folder=" + checkpoints(), "stamp=" + stamp()};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    return command;
+  }
+  std::vector<std::string> under_lockrun(int ranks, const std::vector<std::string>& arguments) const {
+    std::vector<std::string> command = {LOCKRUN, "-n", std::to_string(ranks)};
+    for (const std::string& word : training(arguments)) command.push_back(word);
+    return command;
+  }
+  // Rank 1 of 3 goes wrong in its 26th step; the checkpoint of the 20th is there, and none is being written.
+  std::vector<std::string> one_goes_wrong(const std::string& how) const {
+    return under_lockrun(3, {"fail_rank=1", "fail_at=25", "how=" + how});
+  }
+
+  // When a rank says that it went wrong.
+  Clock::time_point moment_of_fault() const {
+    long long nanoseconds = 0;
+    const auto deadline = Clock::now() + 30s;
+    while (!(std::ifstream(stamp()) >> nanoseconds) && Clock::now() < deadline) std::this_thread::sleep_for(2ms);
+    EXPECT_NE(nanoseconds, 0) << "nobody went wrong";
+    return Clock::time_point(std::chrono::nanoseconds(nanoseconds));
+  }
+  void await_training(const Child& job, const std::string& rank = "0") {
+    ASSERT_TRUE(job.wait_for_output("rank " + rank + " of")) << job.errors();
+    for (int i = 0; i < 2000 && !fs::exists(checkpoints() + "/latest"); ++i) std::this_thread::sleep_for(5ms);
+  }
+  std::chrono::milliseconds limit() const { return std::chrono::milliseconds(static_cast<long>(row_.limit_s * 1000 * kSlowdown)); }
+
+  // The job ends in time after that moment, with the row's code.
+  void expect_end(Child& job, Clock::time_point fault) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(fault + limit() - Clock::now());
+    expect_code(job, job.wait(std::max(left, 1ms)), fault);
+  }
+  void expect_code(const Child& job, int code, Clock::time_point fault) {
+    seen_ = std::max(seen_, std::chrono::duration<double>(Clock::now() - fault).count());
+    EXPECT_THAT(row_.exit_codes, ::testing::Contains(code)) << job.errors();
+  }
+  void expect_messages(const Child& job) const {
+    for (const std::string& message : row_.messages)
+      EXPECT_TRUE(has_message(job.errors(), message)) << "no line like\n  " << message << "\nin\n" << job.errors();
+  }
+  void expect_nothing_left(const std::vector<const Child*>& jobs) {
+    EXPECT_THAT(left_.after(jobs), IsEmpty());
+    std::printf("[   seen   ] %s: %.1f s (limit %.0f s)\n", row_.test.c_str(), seen_, row_.limit_s * kSlowdown);
+  }
+  // All of it, for a job under one lockrun whose rank goes wrong by itself.
+  void expect_row(Child& job) {
+    const auto fault = moment_of_fault();
+    left_.note_memory(job);
+    expect_end(job, fault);
+    expect_messages(job);
+    expect_nothing_left({&job});
+  }
+
+  std::string folder_;
+  ThingsLeft left_;
+  FaultRow row_;
+  double seen_ = 0;
+};
+
+const ChildOptions kImpatient{.environment = {{"LOCKSTEP_TIMEOUT_S", "3"}, {"LOCKSTEP_STALL_TIMEOUT_S", "3"}}};
+
+TEST_F(FaultTable, ARankExitsWith1) {
+  Child job(one_goes_wrong("exit:1"));
+  expect_row(job);
+  EXPECT_EQ(load_training(checkpoints()), 20);
+}
+
+TEST_F(FaultTable, ARankThrows) {
+  Child job(one_goes_wrong("throw"));
+  expect_row(job);
+}
+
+TEST_F(FaultTable, ARankSegfaults) {
+  Child job(one_goes_wrong("segv"));
+  expect_row(job);
+}
+
+TEST_F(FaultTable, ARankIsKilled) {
+  Child job(one_goes_wrong("kill"));
+  expect_row(job);
+}
+
+TEST_F(FaultTable, ARankIsStopped) {
+  Child job(one_goes_wrong("stop"), kImpatient);
+  expect_row(job);
+}
+
+TEST_F(FaultTable, ARankHangsInUserCode) {
+  Child job(one_goes_wrong("stay_away"), kImpatient);
+  expect_row(job);
+}
+
+TEST_F(FaultTable, ARankHangsInsideACollective) {
+  Child job(one_goes_wrong("hang_inside"), kImpatient);
+  expect_row(job);
+}
+
+TEST_F(FaultTable, ARankMakesAnotherCall) {
+  Child job(one_goes_wrong("other_call"));
+  expect_row(job);
+}
+
+TEST_F(FaultTable, ARankHasAnotherModel) {
+  Child job(one_goes_wrong("other_model"));
+  expect_row(job);
+}
+
+TEST_F(FaultTable, TheDiskFillsUpWhileSaving) {
+  if (!obstacle_to_private_mounts().empty()) GTEST_SKIP() << obstacle_to_private_mounts();
+  const SmallDisk disk(checkpoints(), 48 * 1024);  // room for two checkpoints, not for three
+  Child job(under_lockrun(3, {"how=disk"}));
+  const int code = job.wait(60s);
+  const auto end = Clock::now();
+  const auto fault = moment_of_fault();  // of the last save
+  EXPECT_LT(end - fault, limit());
+  expect_code(job, code, fault);
+  expect_messages(job);
+  expect_nothing_left({&job});
+  EXPECT_EQ(load_training(checkpoints()), 20) << "the one before stands";
+}
+
+TEST_F(FaultTable, LockrunIsKilled) {
+  Child job(under_lockrun(3, {}));
+  ASSERT_NO_FATAL_FAILURE(await_training(job));
+  EXPECT_TRUE(left_.note_memory(job));
+  const auto fault = Clock::now();
+  job.signal(SIGKILL);
+  expect_end(job, fault);
+  EXPECT_TRUE(job.nothing_left(limit()));
+  seen_ = std::chrono::duration<double>(Clock::now() - fault).count();
+  EXPECT_THAT(left_.after({&job}, /*killed_amid_saving=*/true), IsEmpty());
+  std::printf("[   seen   ] %s: %.1f s (limit %.0f s)\n", row_.test.c_str(), seen_, row_.limit_s);
+}
+
+TEST(FaultsPage, HasATestForEachRowAndARowForEachTest) {
+  std::vector<std::string> rows, tests;
+  for (const FaultRow& row : all_rows()) {
+    rows.push_back(row.test);
+    EXPECT_LE(row.seen_s, row.limit_s) << row.test;
+    EXPECT_NE(row.others, "") << row.test;
+  }
+  const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();
+  for (int i = 0; i < all.total_test_suite_count(); ++i)
+    if (const ::testing::TestSuite& suite = *all.GetTestSuite(i); std::string(suite.name()) == "FaultTable")
+      for (int k = 0; k < suite.total_test_count(); ++k) tests.push_back(suite.GetTestInfo(k)->name());
+  EXPECT_THAT(tests, ::testing::UnorderedElementsAreArray(rows));
+}
+
+}  // namespace
+}  // namespace lockstep::testing

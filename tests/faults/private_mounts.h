@@ -1,0 +1,40 @@
+// Small disks for a test: tmpfs that only this process and its children see, and that ends with them.
+#pragma once
+
+#include <sys/mount.h>
+
+#include <sched.h>
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace lockstep::testing {
+
+// Gives this process mounts of its own, once. What keeps it from that, or "".
+inline const std::string& obstacle_to_private_mounts() {
+  static const std::string obstacle = [] {
+    if (::unshare(CLONE_NEWNS) == 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0) return std::string();
+    return std::string("cannot mount a small disk (it takes root): ") + std::strerror(errno);
+  }();
+  return obstacle;
+}
+
+class SmallDisk {
+ public:
+  // Over the folder, which must exist. Only after obstacle_to_private_mounts() said that nothing is in the way.
+  SmallDisk(std::string folder, std::size_t bytes) : folder_(std::move(folder)) {
+    const std::string options = "size=" + std::to_string(bytes);
+    if (::mount("lockstep-test", folder_.c_str(), "tmpfs", 0, options.c_str()) != 0)
+      throw std::runtime_error("cannot mount tmpfs on " + folder_ + ": " + std::strerror(errno));
+  }
+  ~SmallDisk() { ::umount2(folder_.c_str(), MNT_DETACH); }
+  SmallDisk(const SmallDisk&) = delete;
+  SmallDisk& operator=(const SmallDisk&) = delete;
+
+ private:
+  std::string folder_;
+};
+
+}  // namespace lockstep::testing

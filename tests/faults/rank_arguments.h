@@ -1,0 +1,60 @@
+// A test program's arguments, all of them name=value, and the ways in which it may be told to go wrong.
+#pragma once
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::testing {
+
+class RankArguments {
+ public:
+  RankArguments(int argc, char** argv) {
+    for (int i = 1; i < argc; ++i) {
+      const std::string argument = argv[i];
+      const auto equals = argument.find('=');
+      if (equals == std::string::npos) throw InvalidArgument("'{}' is not name=value", argument);
+      values_[argument.substr(0, equals)] = argument.substr(equals + 1);
+    }
+  }
+  std::string text(const std::string& name) const {
+    const auto found = values_.find(name);
+    return found == values_.end() ? "" : found->second;
+  }
+  int number(const std::string& name, int otherwise) const {
+    const std::string value = text(name);
+    return value.empty() ? otherwise : std::stoi(value);
+  }
+
+ private:
+  std::map<std::string, std::string> values_;
+};
+
+[[noreturn]] inline void die_by(int signal) {
+  const rlimit no_core{0, 0};
+  ::setrlimit(RLIMIT_CORE, &no_core);
+  std::signal(signal, SIG_DFL);  // a sanitizer has its own handler
+  std::raise(signal);
+  std::abort();
+}
+
+// exit (code 3), exit:CODE, throw, segv, kill, stop (SIGSTOP), stay_away; leave: true, to end well now. Another word does nothing.
+inline bool go_wrong(const std::string& how) {
+  if (how.rfind("exit", 0) == 0) ::_exit(how == "exit" ? 3 : std::stoi(how.substr(5)));
+  if (how == "throw") throw Error("this rank has had enough");
+  if (how == "segv") die_by(SIGSEGV);
+  if (how == "kill") die_by(SIGKILL);
+  if (how == "stop") std::raise(SIGSTOP);
+  if (how == "stay_away") std::this_thread::sleep_for(std::chrono::minutes(10));
+  return how == "leave";
+}
+
+}  // namespace lockstep::testing

@@ -1,0 +1,57 @@
+// Ranks as threads, each on its machine of a NetworkLab: `ranks_each` on one, then the next. They meet in a store in memory, so that
+// nothing but their own connections uses the network.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/comm/store.h"
+#include "src/comm/memory_store.h"
+#include "tests/conformance/ranks.h"
+#include "tests/network/network_lab.h"
+
+namespace lockstep::testing {
+
+struct LabJob {
+  int ranks_each = 2;
+  std::string transport = "tcp";
+  bool ipv6 = false;
+  std::chrono::milliseconds timeout = std::chrono::seconds(60);
+  // Called on the rank's machine: what it meets the others through, in place of the common store.
+  std::function<std::shared_ptr<Store>(int rank, std::shared_ptr<Store> common, const std::string& host)> store_of = {};
+};
+
+// What each rank's body threw, joining included.
+inline std::vector<Outcome> outcomes_in(const NetworkLab& lab, const LabJob& job, const std::function<void(ProcessGroup&)>& body) {
+  const int ranks = lab.machines() * job.ranks_each;
+  const auto common = std::make_shared<MemoryStore>();
+  std::vector<Outcome> outcomes(static_cast<std::size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      outcomes[static_cast<std::size_t>(rank)] = outcome_of([&] {
+        const int machine = rank / job.ranks_each;
+        lab.enter(machine);
+        const std::string host = job.ipv6 ? NetworkLab::address6(machine) : NetworkLab::address(machine);
+        const auto store = job.store_of ? job.store_of(rank, common, host) : common;
+        const auto group = ProcessGroup::create({rank, ranks, rank % job.ranks_each, job.ranks_each}, store, "the lab's token",
+                                                {.backend = "ring", .transport = job.transport, .timeout = job.timeout}, host);
+        body(*group);
+      });
+    });
+  for (std::thread& thread : threads) thread.join();
+  return outcomes;
+}
+
+inline void run_in(const NetworkLab& lab, const LabJob& job, const std::function<void(ProcessGroup&)>& body) {
+  const auto outcomes = outcomes_in(lab, job, body);
+  for (std::size_t rank = 0; rank < outcomes.size(); ++rank)
+    EXPECT_EQ(outcomes[rank].kind, "none") << "rank " << rank << ": " << outcomes[rank].text;
+}
+
+}  // namespace lockstep::testing

@@ -1,0 +1,71 @@
+// What lies between TUN interfaces: a thread that takes IP packets from one and hands them to the one that they are addressed
+// to, as late, as seldom and in such disorder as it is told.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "src/core/fd.h"
+
+namespace lockstep::testing {
+
+class PacketRelay {
+ public:
+  // Tunnel i is that of machine i, whose addresses end in i + 1.
+  explicit PacketRelay(std::vector<Fd> tunnels);
+  ~PacketRelay();
+  PacketRelay(const PacketRelay&) = delete;
+  PacketRelay& operator=(const PacketRelay&) = delete;
+
+  struct Conditions {
+    std::chrono::microseconds delay{0};
+    double loss = 0;       // the part of packets that vanish
+    double overtaken = 0;  // the part that comes later still, behind those that were sent after it
+    std::chrono::microseconds overtaken_by{2000};
+  };
+  void set(const Conditions& conditions);
+  // Nothing reaches or leaves that machine.
+  void cut(int machine, bool is_cut);
+
+  std::uint64_t delivered() const { return delivered_.load(); }
+  std::uint64_t lost() const { return lost_.load(); }
+  std::uint64_t delayed_behind_others() const { return overtaken_.load(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Packet {
+    Clock::time_point due;
+    std::uint64_t number = 0;  // of arrival: what is due at the same moment keeps its order
+    int to = 0;
+    std::vector<char> bytes;
+    bool operator<(const Packet& other) const {  // a heap's top is its largest: the one that is due first
+      return due != other.due ? due > other.due : number > other.number;
+    }
+  };
+
+  void run();
+  void take_from(int machine);
+  void deliver_what_is_due();
+  void wait() const;
+  int destination_of(const std::vector<char>& packet) const;  // -1: nobody here
+  bool is_cut(int machine) const { return (cuts_.load() >> machine & 1) != 0; }
+
+  std::vector<Fd> tunnels_;
+  Fd wake_;
+  std::mutex mutex_;
+  Conditions conditions_;  // guarded by mutex_
+  std::atomic<std::uint64_t> cuts_{0}, delivered_{0}, lost_{0}, overtaken_{0};
+  std::atomic<bool> stop_{false};
+  // Of the thread alone:
+  std::mt19937_64 random_{1};
+  std::vector<Packet> queue_;  // a heap
+  std::uint64_t arrivals_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace lockstep::testing

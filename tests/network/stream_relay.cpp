@@ -1,0 +1,120 @@
+#include "tests/network/stream_relay.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "src/comm/socket.h"
+
+namespace lockstep::testing {
+
+StreamRelay::StreamRelay() : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), thread_([this] { run(); }) {}
+
+StreamRelay::~StreamRelay() {
+  stop_.store(true);
+  ::eventfd_write(wake_.get(), 1);
+  thread_.join();
+}
+
+Endpoint StreamRelay::front_of(const Endpoint& target, const std::string& host) {
+  Front front{listen_tcp(host, 0), target};
+  const Endpoint endpoint = local_endpoint(front.listener.get());
+  const std::lock_guard lock(mutex_);
+  fronts_.push_back(std::move(front));
+  ::eventfd_write(wake_.get(), 1);
+  return endpoint;
+}
+
+void StreamRelay::run() {
+  while (!stop_.load()) {
+    wait();
+    accept_new();
+    for (auto connection = connections_.begin(); connection != connections_.end();) {
+      const bool goes_on = passed_.load() < cut_at_.load() && pump(connection->out) && pump(connection->back);
+      connection = goes_on ? std::next(connection) : connections_.erase(connection);
+    }
+    connected_.store(static_cast<int>(connections_.size()));
+  }
+}
+
+std::size_t StreamRelay::may_pass() const {
+  const std::uint64_t limit = std::min(stall_at_.load(), cut_at_.load()), passed = passed_.load();
+  return static_cast<std::size_t>(std::min<std::uint64_t>(limit > passed ? limit - passed : 0, piece_.load()));
+}
+
+// For what can go on; what is told from outside takes effect within 10 ms.
+void StreamRelay::wait() {
+  std::vector<pollfd> polled = {{wake_.get(), POLLIN, 0}};
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Front& front : fronts_) polled.push_back({front.listener.get(), POLLIN, 0});
+  }
+  if (may_pass() > 0)
+    for (const Connection& connection : connections_)
+      for (const Direction* direction : {&connection.out, &connection.back}) {
+        if (!direction->held.empty())
+          polled.push_back({direction->to, POLLOUT, 0});
+        else if (!direction->ended)
+          polled.push_back({direction->from, POLLIN, 0});
+      }
+  ::poll(polled.data(), polled.size(), 10);
+  eventfd_t unused = 0;
+  ::eventfd_read(wake_.get(), &unused);
+}
+
+void StreamRelay::accept_new() {
+  if (passed_.load() >= cut_at_.load()) return;
+  const std::lock_guard lock(mutex_);
+  for (const Front& front : fronts_) connect(front);
+}
+
+void StreamRelay::connect(const Front& front) {
+  Fd near(::accept4(front.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!near) return;
+  std::string why;
+  Fd far = try_connect_tcp(front.target.host, front.target.port, std::chrono::steady_clock::now() + std::chrono::seconds(5), why);
+  if (!far) return;
+  const int near_fd = near.get(), far_fd = far.get();
+  connections_.push_back({std::move(near), std::move(far), {near_fd, far_fd, {}}, {far_fd, near_fd, {}}});
+}
+
+bool StreamRelay::pump(Direction& direction) {
+  const std::size_t most = may_pass();
+  if (most == 0) return true;
+  if (direction.held.empty() && !direction.ended) {
+    std::array<std::byte, 1 << 16> bytes;
+    const ssize_t got = ::recv(direction.from, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (got < 0) return errno == EAGAIN || errno == EINTR;
+    if (got == 0) {
+      direction.ended = true;
+      ::shutdown(direction.to, SHUT_WR);
+      return true;
+    }
+    direction.held.assign(bytes.data(), bytes.data() + got);
+  }
+  std::size_t written = 0;
+  while (written < direction.held.size() && may_pass() > 0) {
+    const std::size_t piece = std::min(may_pass(), direction.held.size() - written);
+    const ssize_t sent = ::send(direction.to, direction.held.data() + written, piece, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno != EAGAIN && errno != EINTR) return false;
+    if (sent <= 0) break;
+    written += static_cast<std::size_t>(sent);
+    passed_.fetch_add(static_cast<std::uint64_t>(sent));
+  }
+  direction.held.erase(direction.held.begin(), direction.held.begin() + static_cast<std::ptrdiff_t>(written));
+  return true;
+}
+
+std::string RelayedStore::get(std::string_view key, std::chrono::milliseconds timeout) {
+  const std::string value = store_->get(key, timeout);
+  if (key.find("/address/") == std::string_view::npos) return value;
+  const std::size_t space = value.rfind(' ');
+  const Endpoint front = relay_.front_of({value.substr(0, space), static_cast<std::uint16_t>(std::stoi(value.substr(space + 1)))}, host_);
+  return front.host + " " + std::to_string(front.port);
+}
+
+}  // namespace lockstep::testing
