@@ -103,6 +103,11 @@ int Child::wait(Milliseconds timeout) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
+bool Child::has_ended() const {
+  siginfo_t info{};
+  return reaped_ || (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0);
+}
+
 std::string Child::output() const { return contents(output_); }
 std::string Child::errors() const { return contents(errors_); }
 

@@ -30,6 +30,7 @@ class Child {
 
   // The exit code, 128 + signal; a test failure and -1 when it has not ended in time.
   int wait(std::chrono::milliseconds timeout = std::chrono::seconds(20));
+  bool has_ended() const;
   std::string output() const;
   std::string errors() const;
   // Until `text` has appeared on stdout; false when it did not in time.

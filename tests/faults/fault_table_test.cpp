@@ -70,13 +70,16 @@ class FaultTable : public ::testing::Test {
     return under_lockrun(3, {"fail_rank=1", "fail_at=25", "how=" + how});
   }
 
-  // When a rank says that it went wrong.
-  Clock::time_point moment_of_fault() const {
+  // When a rank says that it went wrong; waits for that as long as the job lives.
+  Clock::time_point moment_of_fault(const Child& job) const {
     long long nanoseconds = 0;
     const auto deadline = Clock::now() + 30s;
-    while (!(std::ifstream(stamp()) >> nanoseconds) && Clock::now() < deadline) std::this_thread::sleep_for(2ms);
-    EXPECT_NE(nanoseconds, 0) << "nobody went wrong";
-    return Clock::time_point(std::chrono::nanoseconds(nanoseconds));
+    for (bool alive = true; nanoseconds == 0 && alive && Clock::now() < deadline; std::this_thread::sleep_for(2ms)) {
+      alive = !job.has_ended();
+      std::ifstream(stamp()) >> nanoseconds;
+    }
+    EXPECT_NE(nanoseconds, 0) << "nobody went wrong; " << job.errors();
+    return nanoseconds == 0 ? Clock::now() : Clock::time_point(std::chrono::nanoseconds(nanoseconds));
   }
   void await_training(const Child& job, const std::string& rank = "0") {
     ASSERT_TRUE(job.wait_for_output("rank " + rank + " of")) << job.errors();
@@ -99,11 +102,12 @@ class FaultTable : public ::testing::Test {
   }
   void expect_nothing_left(const std::vector<const Child*>& jobs) {
     EXPECT_THAT(left_.after(jobs), IsEmpty());
-    std::printf("[   seen   ] %s: %.1f s (limit %.0f s)\n", row_.test.c_str(), seen_, row_.limit_s * kSlowdown);
+    show_seen();
   }
+  void show_seen() const { std::printf("[   seen   ] %s: %.1f s (limit %.0f s)\n", row_.test.c_str(), seen_, row_.limit_s * kSlowdown); }
   // All of it, for a job under one lockrun whose rank goes wrong by itself.
   void expect_row(Child& job) {
-    const auto fault = moment_of_fault();
+    const auto fault = moment_of_fault(job);
     left_.note_memory(job);
     expect_end(job, fault);
     expect_messages(job);
@@ -170,7 +174,7 @@ TEST_F(FaultTable, TheDiskFillsUpWhileSaving) {
   Child job(under_lockrun(3, {"how=disk"}));
   const int code = job.wait(60s);
   const auto end = Clock::now();
-  const auto fault = moment_of_fault();  // of the last save
+  const auto fault = moment_of_fault(job);  // of the last save
   EXPECT_LT(end - fault, limit());
   expect_code(job, code, fault);
   expect_messages(job);
@@ -188,7 +192,95 @@ TEST_F(FaultTable, LockrunIsKilled) {
   EXPECT_TRUE(job.nothing_left(limit()));
   seen_ = std::chrono::duration<double>(Clock::now() - fault).count();
   EXPECT_THAT(left_.after({&job}, /*killed_amid_saving=*/true), IsEmpty());
-  std::printf("[   seen   ] %s: %.1f s (limit %.0f s)\n", row_.test.c_str(), seen_, row_.limit_s);
+  show_seen();
+}
+
+// Two machines of two ranks, started by hand as a cluster would. Rank 0 hosts the store.
+class FaultTableBetweenMachines {
+ public:
+  FaultTableBetweenMachines(const NetworkLab& lab, const std::vector<std::string>& command) {
+    for (int rank = 0; rank < 4; ++rank)
+      job_.start_command(rank, command, {{"LOCAL_RANK", std::to_string(rank % 2)}, {"LOCAL_WORLD_SIZE", "2"}}, lab.network(rank / 2));
+  }
+  Child& operator[](int rank) { return job_[rank]; }
+  bool is_training() {
+    for (int rank = 0; rank < 4; ++rank)
+      if (!job_[rank].wait_for_output("is running")) return false;
+    return true;
+  }
+  std::vector<const Child*> all() { return {&job_[0], &job_[1], &job_[2], &job_[3]}; }
+
+ private:
+  HandJob job_{4,
+               {{"LOCKSTEP_TRANSPORT", "tcp"},
+                {"LOCKSTEP_STALL_TIMEOUT_S", "3"},
+                {"LOCKSTEP_TOKEN", "the lab's token"},
+                {"MASTER_ADDR", NetworkLab::address(0)}}};
+};
+
+// Each side sees the other's ranks fall silent, and blames one of them.
+TEST_F(FaultTable, ALinkIsCut) {
+  if (const std::string obstacle = NetworkLab::obstacle(); !obstacle.empty()) GTEST_SKIP() << obstacle;
+  NetworkLab lab(2);
+  FaultTableBetweenMachines job(lab, training({}));
+  ASSERT_TRUE(job.is_training());
+  const auto fault = Clock::now();
+  lab.cut(1);
+  for (int rank = 0; rank < 4; ++rank) {
+    expect_end(job[rank], fault);
+    expect_messages(job[rank]);
+    const std::string silent = rank < 2 ? "rank [23] \\(pid" : "rank [01] \\(pid";
+    EXPECT_THAT(job[rank].errors(), ::testing::ContainsRegex(silent)) << "rank " << rank;
+  }
+  expect_nothing_left(job.all());
+}
+
+// It vanishes from the network without a word, and its processes with it.
+TEST_F(FaultTable, TheStoresHostIsLost) {
+  if (const std::string obstacle = NetworkLab::obstacle(Link::kRelay); !obstacle.empty()) GTEST_SKIP() << obstacle;
+  NetworkLab lab(2, Link::kRelay);
+  FaultTableBetweenMachines job(lab, training({}));
+  ASSERT_TRUE(job.is_training());
+  const auto fault = Clock::now();
+  lab.cut(0);
+  for (const int rank : {0, 1}) job[rank].signal(SIGKILL);
+  for (const int rank : {0, 1}) EXPECT_EQ(job[rank].wait(), 128 + SIGKILL);
+  for (const int rank : {2, 3}) {
+    expect_end(job[rank], fault);
+    expect_messages(job[rank]);
+  }
+  EXPECT_THAT(left_.after(job.all(), /*killed_amid_saving=*/true), IsEmpty());
+  show_seen();
+}
+
+TEST_F(FaultTable, AWrongToken) {
+  HandJob job(2, {{"LOCKSTEP_TOKEN", "right"}});
+  Child& first = job.start(0, {"steps=3"});
+  const auto fault = Clock::now();
+  Child& stranger = job.start(1, {"steps=3"}, {{"LOCKSTEP_TOKEN", "wrong"}});
+  expect_end(stranger, fault);
+  expect_messages(stranger);
+  EXPECT_FALSE(has_message(stranger.errors(), "wrong")) << "a token is not for logs";
+  EXPECT_FALSE(has_message(first.errors(), "right"));
+  Child& member = job.start(1, {"steps=3"});
+  EXPECT_EQ(member.wait(), 0) << member.errors();
+  EXPECT_EQ(first.wait(), 0) << first.errors();
+  expect_nothing_left({&first, &stranger, &member});
+}
+
+TEST_F(FaultTable, SharedMemoryIsFull) {
+  if (!obstacle_to_private_mounts().empty()) GTEST_SKIP() << obstacle_to_private_mounts();
+  const SmallDisk disk("/dev/shm", 4096);
+  std::ofstream("/dev/shm/full") << std::string(4096, 'x') << std::flush;
+  EXPECT_FALSE(std::ofstream("/dev/shm/more") << 'x' << std::flush);
+  fs::remove("/dev/shm/more");
+  left_ = ThingsLeft(checkpoints());
+  const auto start = Clock::now();
+  Child job({LOCKRUN, "-n", "3", TRAINING_RANK, "steps=50", "save_every=10", "folder=" + checkpoints()});
+  expect_end(job, start);
+  EXPECT_THAT(job.output(), HasSubstr("rank 2 of 3 did 50 steps over shm"));
+  expect_nothing_left({&job});
+  EXPECT_EQ(load_training(checkpoints()), 50);
 }
 
 TEST(FaultsPage, HasATestForEachRowAndARowForEachTest) {

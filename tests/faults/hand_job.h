@@ -24,8 +24,11 @@ class HandJob {
  public:
   explicit HandJob(int world_size, Environment common = {}) : world_size_(world_size), common_(std::move(common)) {}
 
-  // Starts one rank; `extra` comes before what all have.
+  // Starts one rank; `extra` comes before what all have. `network`: see ChildOptions.
   Child& start(int rank, const std::vector<std::string>& arguments, Environment extra = {}) {
+    return start_command(rank, collective_rank(arguments), std::move(extra));
+  }
+  Child& start_command(int rank, const std::vector<std::string>& command, Environment extra = {}, int network = -1) {
     extra.insert(common_.begin(), common_.end());
     const std::string number = std::to_string(rank), size = std::to_string(world_size_);
     extra.insert({{"RANK", number},
@@ -34,7 +37,7 @@ class HandJob {
                   {"LOCAL_WORLD_SIZE", size},
                   {"MASTER_ADDR", "127.0.0.1"},
                   {"MASTER_PORT", port_}});
-    return ranks_.emplace_back(collective_rank(arguments), ChildOptions{.environment = std::move(extra)});
+    return ranks_.emplace_back(command, ChildOptions{.environment = std::move(extra), .network = network});
   }
   void start_all(const std::vector<std::string>& arguments) {
     for (int rank = 0; rank < world_size_; ++rank) start(rank, arguments);

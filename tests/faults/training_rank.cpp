@@ -136,7 +136,7 @@ class Training {
   std::unique_ptr<TrainingNet> net_;
   std::unique_ptr<lockstep::DistributedDataParallel> ddp_;
   std::unique_ptr<lockstep::optim::SGD> sgd_;
-  std::vector<float> metrics_ = std::vector<float>(100'000);
+  std::vector<float> metrics_ = std::vector<float>(static_cast<std::size_t>(arguments_.number("metrics", 100'000)));
   std::int64_t step_ = 0;
 };
 
