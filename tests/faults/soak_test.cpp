@@ -1,0 +1,132 @@
+// A training job is hit at a random moment, again and again: a random rank is killed or stopped. Each time the job ends before its
+// deadline, blames that rank, and leaves nothing but a checkpoint that loads.
+//
+// LOCKSTEP_SOAK_KILLS: how often (10). LOCKSTEP_SOAK_SEED: of the first time; each has its own, one more than the one before, and
+// everything that is random follows from it. The seed is printed, so that one time can be repeated: scripts/soak 1 SEED.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <regex>
+#include <thread>
+
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+#include "tests/faults/hand_job.h"
+#include "tests/faults/things_left.h"
+
+namespace lockstep::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using ::testing::IsEmpty;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr int kRanks = 4;
+// Promised are 2 s for a death; a loaded machine and sanitizers get more. A stopped rank is noticed after 3 s, in the rendezvous after 5.
+constexpr milliseconds kEndOfDeath(8000), kEndOfStop(20000);
+
+// What one time is like.
+struct Hit {
+  explicit Hit(std::uint32_t its_seed) : seed(its_seed) {
+    std::mt19937 random(seed);
+    const std::vector<std::string> wires = {"shm", "tcp"};
+    wire = wires[random() % wires.size()];
+    signal = random() % 5 == 0 ? SIGSTOP : SIGKILL;
+    rank = static_cast<int>(random() % kRanks);
+    moment = milliseconds(random() % 1200);
+  }
+  std::string text() const {
+    return fmt::format("seed {}: over {}, SIG{} to rank {} after {} ms", seed, wire, ::sigabbrev_np(signal), rank, moment.count());
+  }
+
+  std::uint32_t seed;
+  std::string wire;
+  int signal = 0, rank = 0;
+  milliseconds moment{0};
+};
+
+std::string environment_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
+  return '\0' + std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+// The process of that rank, once it is there.
+pid_t process_of(const Child& job, int rank) {
+  const std::string entry = '\0' + ("RANK=" + std::to_string(rank)) + '\0';
+  for (const auto deadline = Clock::now() + 20s; Clock::now() < deadline; std::this_thread::sleep_for(2ms))
+    for (const pid_t pid : job.alive())
+      if (environment_of(pid).find(entry) != std::string::npos) return pid;
+  return -1;
+}
+
+class Soak : public ::testing::Test {
+ protected:
+  Soak() {
+    std::string pattern = ::testing::TempDir() + "lockstep-soak-XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+  }
+  ~Soak() override { fs::remove_all(folder_); }
+
+  void strike(const Hit& hit) {
+    const std::string checkpoints = folder_ + "/" + std::to_string(hit.seed);
+    fs::create_directory(checkpoints);
+    ThingsLeft left(checkpoints);
+    Child job(
+        {LOCKRUN, "-n", std::to_string(kRanks), TRAINING_RANK, "steps=1000000", "pause_ms=1", "save_every=3", "folder=" + checkpoints},
+        {.environment = {{"LOCKSTEP_TRANSPORT", hit.wire},
+                         {"LOCKSTEP_TIMEOUT_S", "4"},
+                         {"LOCKSTEP_STALL_TIMEOUT_S", "3"},
+                         {"LOCKSTEP_STORE_TIMEOUT_S", "5"}}});
+    const auto begin = Clock::now();
+    const pid_t victim = process_of(job, hit.rank);
+    ASSERT_GT(victim, 0) << "no such rank; " << job.errors();
+    std::this_thread::sleep_until(begin + hit.moment);
+    left.note_memory(job);
+    ASSERT_EQ(::kill(victim, hit.signal), 0);
+    const auto struck = Clock::now();
+    const int code = job.wait(hit.signal == SIGSTOP ? kEndOfStop : kEndOfDeath);
+    const double seconds = std::chrono::duration<double>(Clock::now() - struck).count();
+    check_blame(hit, victim, code, job.errors());
+    EXPECT_THAT(left.after({&job}, /*killed_amid_saving=*/true), IsEmpty());
+    std::printf("%s: ended after %.1f s with code %d\n", hit.text().c_str(), seconds, code);
+    std::fflush(stdout);
+  }
+
+  static void check_blame(const Hit& hit, pid_t victim, int code, const std::string& errors) {
+    if (hit.signal == SIGKILL) {
+      EXPECT_EQ(code, 128 + SIGKILL) << errors;
+      const std::string blame = fmt::format("lockrun: rank {} (pid {}) was killed by signal 9", hit.rank, victim);
+      EXPECT_NE(errors.find(blame), std::string::npos) << errors;
+    } else {
+      EXPECT_TRUE(code == 1 || code == kPeerLostExitCode) << code << "\n" << errors;
+      // Amid the rendezvous there may be no pid yet, and it may be one of several that are missing.
+      const std::regex blame(
+          fmt::format("rank {0} \\(pid {1}|rank {0} of {2} did not come|for ranks? [0-9, ]*\\b{0}\\b", hit.rank, victim, kRanks));
+      EXPECT_TRUE(std::regex_search(errors, blame)) << errors;
+    }
+  }
+
+  std::string folder_;
+};
+
+TEST_F(Soak, WhoeverIsHitTheJobEndsAndSaysSo) {
+  const long kills = env::integer("LOCKSTEP_SOAK_KILLS", 1, 1'000'000).value_or(10);
+  const long seed = env::integer("LOCKSTEP_SOAK_SEED", 0, 0x7fffffff).value_or(static_cast<long>(std::random_device()() >> 2));
+  for (long i = 0; i < kills && !HasFatalFailure(); ++i) {
+    const Hit hit(static_cast<std::uint32_t>(seed + i));
+    SCOPED_TRACE(hit.text());
+    strike(hit);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::testing
