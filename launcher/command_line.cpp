@@ -1,6 +1,9 @@
 #include "launcher/command_line.h"
 
+#include <algorithm>
 #include <cxxopts.hpp>
+#include <optional>
+#include <set>
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
@@ -11,9 +14,17 @@ namespace {
 
 constexpr long kMaxRanks = 4096;
 
+constexpr long kMaxNodes = 4096;
+constexpr long kDefaultPort = 29500;  // torchrun's
+
 constexpr const char* kNotes = R"(
-Each rank finds RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCKSTEP_TOKEN and
+Each rank finds RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, NODE_RANK (GROUP_RANK), MASTER_ADDR, MASTER_PORT, LOCKSTEP_TOKEN and
 OMP_NUM_THREADS (cores / ranks) in its environment; OMP_NUM_THREADS, LOCKSTEP_TOKEN and LOCKSTEP_TOKEN_FILE stay as you set them.
+
+Nodes    with --nnodes K run lockrun once on each of K machines, each with a --node-rank of its own and -n as it likes. Node 0's waits
+         at --master-addr (one of its own addresses; IPv6 too), the others for it, up to LOCKSTEP_STORE_TIMEOUT_S (60) seconds. All
+         need the same secret in LOCKSTEP_TOKEN or LOCKSTEP_TOKEN_FILE (`openssl rand -hex 32`). The first failure, a signal to
+         any lockrun or the loss of one ends all; all name the same cause and leave with the same code (75 when a node was lost).
 
 Input    rank 0 reads lockrun's stdin when that is a file or a pipe; from a terminal, and on all other ranks, it is /dev/null.
 Output   whole lines, "[rank] " in front; longer than 64 KiB is cut. stdout and stderr stay apart. Under --no-prefix no byte
@@ -23,13 +34,18 @@ Failure  the first rank that fails ends the others within 2 s (SIGTERM, then SIG
 Signals  Ctrl-C, SIGTERM and SIGHUP are passed on, and after 5 s followed by SIGKILL; a second one kills at once.
 Exit     0, or the failing rank's code; 128 + N for a signal; 126 or 127: the program cannot be run or found; 2: a wrong flag.
 
-Example: lockrun -n 2 build/examples/cifar10 --epochs 3)";
+Example: lockrun -n 2 build/examples/cifar10 --epochs 3
+         lockrun --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 -n 4 build/examples/cifar10     and with --node-rank 1 elsewhere)";
 
 cxxopts::Options make_options() {
-  cxxopts::Options options("lockrun", "Starts a program as N ranks on this machine and ends them together.");
+  cxxopts::Options options("lockrun", "Starts a program as N ranks on this machine, or on each of several, and ends them together.");
   options.custom_help("-n N [flags] program [arguments...]").set_width(110);
   options.add_options()                                                                            //
-      ("n,nproc-per-node", "how many ranks", cxxopts::value<std::string>(), "N")                   //
+      ("n,nproc-per-node", "how many ranks, here", cxxopts::value<std::string>(), "N")             //
+      ("nnodes", "how many nodes (1)", cxxopts::value<std::string>(), "K")                         //
+      ("node-rank", "which of them this is, from 0", cxxopts::value<std::string>(), "I")           //
+      ("master-addr", "node 0's name or address", cxxopts::value<std::string>(), "A")              //
+      ("master-port", "a free port there (29500)", cxxopts::value<std::string>(), "P")             //
       ("no-prefix", "leave the ranks' output as it is")                                            //
       ("no-bind", "leave the ranks on all cores (default: disjoint cores when there are enough)")  //
       ("h,help", "this text")                                                                      //
@@ -37,17 +53,29 @@ cxxopts::Options make_options() {
   return options;
 }
 
-// The number of words that are lockrun's own.
-std::size_t count_flags(const std::vector<std::string>& words) {
-  std::size_t at = 0;
-  while (at < words.size() && words[at].size() > 1 && words[at][0] == '-' && words[at] != "--")
-    at += words[at] == "-n" || words[at] == "--nproc-per-node" ? 2 : 1;
-  return std::min(at, words.size());
+// torchrun's users write --node_rank as well as --node-rank.
+std::string with_hyphens(std::string flag) {
+  const std::size_t end = flag.rfind("--", 0) == 0 ? std::min(flag.find('='), flag.size()) : 0;
+  std::replace(flag.begin(), flag.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
+  return flag;
 }
 
-cxxopts::ParseResult parse_flags(cxxopts::Options& options, const std::vector<std::string>& words, std::size_t count) {
+// The words that are lockrun's own.
+std::vector<std::string> take_flags(const std::vector<std::string>& words) {
+  static const std::set<std::string> kWithValue = {"-n", "--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port"};
+  std::vector<std::string> flags;
+  while (flags.size() < words.size()) {
+    const std::string& word = words[flags.size()];
+    if (word.size() < 2 || word[0] != '-' || word == "--") break;
+    flags.push_back(with_hyphens(word));
+    if (kWithValue.count(flags.back()) > 0 && flags.size() < words.size()) flags.push_back(words[flags.size()]);
+  }
+  return flags;
+}
+
+cxxopts::ParseResult parse_flags(cxxopts::Options& options, const std::vector<std::string>& flags) {
   std::vector<const char*> arguments = {"lockrun"};
-  for (std::size_t i = 0; i < count; ++i) arguments.push_back(words[i].c_str());
+  for (const std::string& flag : flags) arguments.push_back(flag.c_str());
   try {
     return options.parse(static_cast<int>(arguments.size()), arguments.data());
   } catch (const cxxopts::exceptions::exception& error) {
@@ -55,26 +83,55 @@ cxxopts::ParseResult parse_flags(cxxopts::Options& options, const std::vector<st
   }
 }
 
+// The flag's value, given once or not at all.
+std::optional<std::string> text_of(const cxxopts::ParseResult& parsed, const char* name, const char* shown) {
+  if (parsed.count(name) > 1) throw InvalidArgument("{} is given more than once", shown);
+  return parsed.count(name) == 0 ? std::nullopt : std::optional(parsed[name].as<std::string>());
+}
+
+std::optional<int> number_of(const cxxopts::ParseResult& parsed, const char* name, const char* shown, long low, long high) {
+  const auto value = text_of(parsed, name, shown);
+  if (!value) return std::nullopt;
+  try {
+    return static_cast<int>(env::parse_integer(shown, *value, low, high));
+  } catch (const InvalidArgument&) {
+    throw InvalidArgument("{} {}: a whole number from {} to {} is needed", shown, *value, low, high);
+  }
+}
+
+// One node needs none of them, and may be given them: a script need not care how many nodes it has.
+void read_nodes(const cxxopts::ParseResult& parsed, launch::LaunchSpec& spec) {
+  spec.nodes = number_of(parsed, "nnodes", "--nnodes", 1, kMaxNodes).value_or(1);
+  const auto node_rank = number_of(parsed, "node-rank", "--node-rank", 0, kMaxNodes - 1);
+  const auto host = text_of(parsed, "master-addr", "--master-addr");
+  spec.master_port = static_cast<std::uint16_t>(number_of(parsed, "master-port", "--master-port", 1, 65535).value_or(kDefaultPort));
+  if (node_rank && *node_rank >= spec.nodes)
+    throw InvalidArgument("--node-rank {} does not exist with --nnodes {}: nodes count from 0", *node_rank, spec.nodes);
+  if (spec.nodes == 1) return;
+  if (!node_rank) throw InvalidArgument("--nnodes {}: which of them is this? --node-rank I is missing", spec.nodes);
+  if (!host || host->empty()) throw InvalidArgument("--nnodes {}: where is node 0? --master-addr A is missing", spec.nodes);
+  spec.node_rank = *node_rank;
+  spec.master_host = host->size() > 2 && host->front() == '[' && host->back() == ']' ? host->substr(1, host->size() - 2) : *host;
+}
+
 }  // namespace
 
 std::variant<launch::LaunchSpec, Information> parse_command_line(const std::vector<std::string>& words) {
   cxxopts::Options options = make_options();
-  std::size_t flags = count_flags(words);
-  const cxxopts::ParseResult parsed = parse_flags(options, words, flags);
+  const std::vector<std::string> flags = take_flags(words);
+  const cxxopts::ParseResult parsed = parse_flags(options, flags);
   if (parsed.count("help") > 0) return Information{options.help() + kNotes + "\n"};
   if (parsed.count("version") > 0) return Information{"lockrun " LOCKSTEP_VERSION "\n"};
-  if (parsed.count("nproc-per-node") == 0) throw InvalidArgument("how many ranks? -n N is missing");
-  if (parsed.count("nproc-per-node") > 1) throw InvalidArgument("-n is given more than once");
   launch::LaunchSpec spec;
-  try {
-    spec.ranks = static_cast<int>(env::parse_integer("-n", parsed["nproc-per-node"].as<std::string>(), 1, kMaxRanks));
-  } catch (const InvalidArgument&) {
-    throw InvalidArgument("-n {}: a whole number from 1 to {} is needed", parsed["nproc-per-node"].as<std::string>(), kMaxRanks);
-  }
+  const auto ranks = number_of(parsed, "nproc-per-node", "-n", 1, kMaxRanks);
+  if (!ranks) throw InvalidArgument("how many ranks? -n N is missing");
+  spec.ranks = *ranks;
+  read_nodes(parsed, spec);
   spec.prefix = parsed.count("no-prefix") == 0;
   spec.bind_cores = parsed.count("no-bind") == 0;
-  if (flags < words.size() && words[flags] == "--") ++flags;
-  spec.command.assign(words.begin() + static_cast<std::ptrdiff_t>(flags), words.end());
+  std::size_t program = flags.size();
+  if (program < words.size() && words[program] == "--") ++program;
+  spec.command.assign(words.begin() + static_cast<std::ptrdiff_t>(program), words.end());
   if (spec.command.empty()) throw InvalidArgument("which program? Its name follows the flags");
   return spec;
 }

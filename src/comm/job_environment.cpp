@@ -1,5 +1,7 @@
-#include <cstdio>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
+#include <iterator>
 
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/core/crypto.h"
@@ -34,15 +36,24 @@ class Reader {
   const EnvironmentLookup& lookup_;
 };
 
+std::string trimmed(const std::string& text) {
+  constexpr const char* kWhitespace = " \t\r\n";
+  const std::size_t begin = text.find_first_not_of(kWhitespace);
+  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(kWhitespace) - begin + 1);
+}
+
+// Whitespace around it, as editors and secrets' mounts leave it, is no part of it.
 std::string read_token(const Reader& reader) {
-  if (const auto token = reader.text(env::kToken)) return *token;
+  if (const auto token = reader.text(env::kToken)) {
+    if (trimmed(*token).empty()) throw InvalidArgument("environment: {} is set to whitespace", env::kToken);
+    return trimmed(*token);
+  }
   const auto path = reader.text(env::kTokenFile);
   if (!path) return "";
   std::ifstream file(*path);
-  std::string token;
-  std::getline(file, token);
-  if (!token.empty() && token.back() == '\r') token.pop_back();
-  if (token.empty()) throw InvalidArgument("environment: {}={} cannot be read or is empty", env::kTokenFile, *path);
+  if (!file) throw InvalidArgument("environment: {}={} cannot be read: {}", env::kTokenFile, *path, std::strerror(errno));
+  const std::string token = trimmed({std::istreambuf_iterator<char>(file), {}});
+  if (token.empty()) throw InvalidArgument("environment: {}={} is empty, or not a file", env::kTokenFile, *path);
   return token;
 }
 

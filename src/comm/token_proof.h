@@ -15,7 +15,8 @@ using Nonce = crypto::Digest;
 
 Nonce make_nonce();
 
-enum class Role : std::uint32_t { kLinkConnector = 1, kLinkAcceptor, kStoreClient, kStoreServer };  // a link joins two ranks
+// A link joins two ranks; guests are the lockruns that come to node 0's, the host.
+enum class Role : std::uint32_t { kLinkConnector = 1, kLinkAcceptor, kStoreClient, kStoreServer, kNodeGuest, kNodeHost };
 
 // The answer of `rank`, which plays `role`. To the store a client is not yet a rank: 0.
 crypto::Digest prove(std::string_view token, Role role, const Nonce& connector, const Nonce& acceptor, int rank = 0);

@@ -42,22 +42,28 @@ std::string describe(const RankExit& exit) {
                      meaning == nullptr ? "unknown" : meaning, exit.core_dumped ? ", core dumped" : "");
 }
 
-std::string failure_summary(const std::vector<RankExit>& exits, const Verdict& verdict, const std::vector<std::string>& last_lines) {
+std::string failure_cause(const std::vector<RankExit>& exits, const Verdict& verdict, const std::string& where) {
   const RankExit& cause = exits[verdict.cause];
+  const auto name_of = [&](const RankExit& exit) {
+    return where.empty() ? fmt::format("rank {} (pid {})", exit.rank, exit.pid)
+                         : fmt::format("rank {} (pid {}, {})", exit.rank, exit.pid, where);
+  };
   std::string text;
   if (verdict.only_consequences) {
-    text =
-        fmt::format("lockrun: rank {} (pid {}) lost a peer (code {}), but no rank failed by itself\n", cause.rank, cause.pid, cause.value);
+    text = fmt::format("lockrun: {} lost a peer (code {}), but no rank failed by itself\n", name_of(cause), cause.value);
     for (const RankExit& exit : exits)
-      if (!exit.failed())
-        text += fmt::format("lockrun: rank {} (pid {}) had ended with code 0: did it leave too early?\n", exit.rank, exit.pid);
+      if (!exit.failed()) text += fmt::format("lockrun: {} had ended with code 0: did it leave too early?\n", name_of(exit));
   } else {
-    text = fmt::format("lockrun: rank {} (pid {}) {}\n", cause.rank, cause.pid, describe(cause));
+    text = fmt::format("lockrun: {} {}\n", name_of(cause), describe(cause));
     if (cause.by_signal && cause.value == SIGKILL)
       text += "lockrun: nobody here sent that signal; when memory runs out the system does (see dmesg)\n";
   }
-  if (last_lines.empty()) return text + "lockrun: it wrote nothing to stderr\n";
-  text += "lockrun: its last lines on stderr:\n";
+  return text;
+}
+
+std::string failure_details(const std::vector<std::string>& last_lines) {
+  if (last_lines.empty()) return "lockrun: it wrote nothing to stderr\n";
+  std::string text = "lockrun: its last lines on stderr:\n";
   for (const std::string& line : last_lines) text += "    " + line + "\n";
   return text;
 }

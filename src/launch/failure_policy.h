@@ -45,7 +45,9 @@ Verdict judge(const std::vector<RankExit>& exits, int ranks, Clock::time_point n
 // "exited with code 3", "was killed by signal 11 (SIGSEGV: Segmentation fault)".
 std::string describe(const RankExit& exit);
 
-// What a person reads when a job failed: whose fault it was and the last lines of that rank. Ends with a newline.
-std::string failure_summary(const std::vector<RankExit>& exits, const Verdict& verdict, const std::vector<std::string>& last_lines);
+// What a person reads when a job failed: whose fault it was. Whole lines. `where` names the node, when there are several.
+std::string failure_cause(const std::vector<RankExit>& exits, const Verdict& verdict, const std::string& where = "");
+// And below it the last lines of that rank. Whole lines.
+std::string failure_details(const std::vector<std::string>& last_lines);
 
 }  // namespace lockstep::launch

@@ -1,10 +1,7 @@
 #include "lockstep/launch/launch.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <sys/ioctl.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <system_error>
 
@@ -23,8 +21,10 @@
 #include "lockstep/core/crypto.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "src/comm/socket.h"
 #include "src/launch/cores.h"
 #include "src/launch/guard.h"
+#include "src/launch/node_join.h"
 #include "src/launch/process.h"
 #include "src/launch/rank_environment.h"
 #include "src/launch/signals.h"
@@ -45,21 +45,13 @@ void open_missing_standard_descriptors() {
 
 // The store's socket, bound and listening before any rank exists: the port is known, and nobody can connect too early.
 struct Listener {
-  Fd fd;
-  std::uint16_t port = 0;
+  Fd fd;  // none: another node's launcher has it
+  Endpoint endpoint;
 };
 
 Listener listen_on_loopback() {
-  Listener listener{Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), 0};
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (!listener.fd || ::bind(listener.fd.get(), generic, size) != 0 || ::listen(listener.fd.get(), SOMAXCONN) != 0 ||
-      ::getsockname(listener.fd.get(), generic, &size) != 0)
-    throw RendezvousError("launch: cannot open the store's port on 127.0.0.1: {}", std::strerror(errno));
-  listener.port = ntohs(address.sin_port);
+  Listener listener{listen_tcp("127.0.0.1", 0), {}};
+  listener.endpoint = local_endpoint(listener.fd.get());
   return listener;
 }
 
@@ -93,53 +85,89 @@ bool errors_share_the_terminal() {
          output.st_rdev == errors.st_rdev;
 }
 
-int report(const StartFailure& failure, const std::string& program) {
-  const bool exec = std::strcmp(failure.step, "exec") == 0;
-  if (!exec) {
-    fmt::print(stderr, "lockrun: cannot set up rank {}: {}: {}\n", failure.rank, failure.step, std::strerror(failure.error));
-    return 1;
+// A rank could not become its program: what to leave with and what to say.
+NodeReport judge(const StartFailure& failure, const std::string& program, const std::string& place) {
+  NodeReport report;
+  report.kind = NodeReport::Kind::kLost;
+  report.signal = SIGTERM;
+  report.exit_code = 1;
+  const auto say = [&](const std::string& what) { report.cause = fmt::format("lockrun: {}{}\n", what, place); };
+  if (std::strcmp(failure.step, "exec") != 0) {
+    say(fmt::format("cannot set up rank {}: {}: {}", failure.rank, failure.step, std::strerror(failure.error)));
+    return report;
   }
+  report.exit_code = failure.error == ENOENT ? kNotFound : kNotExecutable;
   const bool has_path = program.find('/') != std::string::npos;
   const bool exists = ::access(program.c_str(), F_OK) == 0;
   if (failure.error == ENOENT && has_path && exists)
-    fmt::print(stderr, "lockrun: cannot run '{}': the interpreter or loader that it names does not exist\n", program);
+    say(fmt::format("cannot run '{}': the interpreter or loader that it names does not exist", program));
   else if (failure.error == ENOENT && has_path)
-    fmt::print(stderr, "lockrun: cannot run '{}': no such file\n", program);
+    say(fmt::format("cannot run '{}': no such file", program));
   else if (failure.error == ENOENT)
-    fmt::print(stderr, "lockrun: cannot run '{}': not found in PATH{}\n", program,
-               exists ? fmt::format("; did you mean ./{} ?", program) : "");
+    say(fmt::format("cannot run '{}': not found in PATH{}", program, exists ? fmt::format("; did you mean ./{} ?", program) : ""));
   else
-    fmt::print(stderr, "lockrun: cannot run '{}': {}\n", program, std::strerror(failure.error));
-  return failure.error == ENOENT ? kNotFound : kNotExecutable;
+    say(fmt::format("cannot run '{}': {}", program, std::strerror(failure.error)));
+  return report;
 }
 
 // All that is needed to start one rank after the other, in the order that keeps every promise: signals caught and guard
-// running before the first rank, the store's thread only after the last fork.
+// running before the first rank, the store's thread only after the last fork. With several nodes, these have come together before.
 class Job {
  public:
-  Job(const LaunchSpec& spec, const RankProgram& program) : spec_(spec), program_(program), failures_(make_pipe()) {
+  Job(const LaunchSpec& spec, const RankProgram& program, std::string token, std::unique_ptr<NodeLink> nodes)
+      : spec_(spec),
+        program_(program),
+        nodes_(std::move(nodes)),
+        listener_(nodes_ ? Listener{nodes_->take_listener(), nodes_->store()} : listen_on_loopback()),
+        failures_(make_pipe()),
+        token_(std::move(token)) {
     const std::vector<int> cores = inherited_cores();
     shares_ = spec.bind_cores ? assign_cores(cores, spec.ranks) : std::vector<std::vector<int>>(static_cast<std::size_t>(spec.ranks));
-    token_ = users_token();
-    facts_.ranks = spec.ranks;
-    facts_.master_host = "127.0.0.1";
-    facts_.master_port = listener_.port;
+    facts_.ranks = facts_.world_size = spec.ranks;
+    facts_.master_host = listener_.endpoint.host;
+    facts_.master_port = listener_.endpoint.port;
     facts_.cores = static_cast<int>(cores.size());
     facts_.terminal_width = output_width();
-    if (token_.empty()) facts_.fresh_token = token_ = make_token();
+    if (nodes_) {
+      const NodePlace place = place_of(nodes_->nodes(), spec.node_rank);
+      facts_.world_size = place.world_size;
+      facts_.first_rank = place.first_rank;
+      facts_.node = spec.node_rank;
+      facts_.nodes = spec.nodes;
+    } else if (token_.empty()) {
+      facts_.fresh_token = token_ = make_token();
+    }
   }
 
   int run() {
-    Supervisor supervisor(supervisor_options(), start_ranks(), guard_, signals_);
-    if (const auto failure = await_start(failures_.read_end)) return report(*failure, program_.file);
-    StoreServerOptions store;
-    store.listen_fd = listener_.fd.release();
-    store.token = token_;
-    const StoreServer server(store);
-    return supervisor.run();
+    std::optional<Supervisor> supervisor(std::in_place, supervisor_options(), start_ranks(), guard_, signals_, nodes_.get());
+    if (const auto failure = await_start(failures_.read_end)) {
+      supervisor.reset();  // ends the ranks that have started
+      return give_up(*failure);
+    }
+    std::optional<StoreServer> server;
+    if (listener_.fd) {
+      StoreServerOptions store;
+      store.listen_fd = listener_.fd.release();
+      store.token = token_;
+      store.insecure = env::integer(env::kInsecure, 0, 1).value_or(0) == 1;
+      server.emplace(store);
+    }
+    return supervisor->run();
   }
 
  private:
+  int give_up(const StartFailure& failure) {
+    const NodeReport report = judge(failure, program_.file, nodes_ ? ", on " + where(nodes_->own()) : "");
+    if (nodes_) {
+      nodes_->report(report);
+      nodes_->part();
+    }
+    const NodeReport& verdict = nodes_ ? *nodes_->verdict() : report;
+    fmt::print(stderr, "{}", nodes_ ? tell_verdict(verdict, nodes_->facts_of(verdict.node)) : verdict.cause);
+    return verdict.exit_code;
+  }
+
   std::vector<RankProcess> start_ranks() {
     std::vector<RankProcess> started;
     try {
@@ -155,8 +183,9 @@ class Job {
 
   void start_ranks(std::vector<RankProcess>& started) {
     const bool terminal = ::isatty(STDIN_FILENO) != 0;
-    for (int rank = 0; rank < spec_.ranks; ++rank) {
-      const RankSetup setup{rank, rank_environment(facts_, rank, env::text), shares_[static_cast<std::size_t>(rank)],
+    for (int local = 0; local < spec_.ranks; ++local) {
+      const int rank = facts_.first_rank + local;
+      const RankSetup setup{rank, rank_environment(facts_, local, env::text), shares_[static_cast<std::size_t>(local)],
                             rank == 0 && !terminal};
       started.push_back(start_rank(setup, program_, guard_, signals_, failures_.write_end.get()));
     }
@@ -175,8 +204,9 @@ class Job {
   const LaunchSpec& spec_;
   const RankProgram& program_;
   SignalGate signals_;
-  Guard guard_;  // forked before there is anything else that it could inherit
-  Listener listener_ = listen_on_loopback();
+  Guard guard_;                      // keeps nothing of what there is when it is forked
+  std::unique_ptr<NodeLink> nodes_;  // null: this is the only one
+  Listener listener_;
   Pipe failures_;
   std::vector<std::vector<int>> shares_;
   std::string token_;
@@ -186,7 +216,9 @@ class Job {
 int run_job(const LaunchSpec& spec, const RankProgram& program) {
   if (spec.ranks < 1) throw InvalidArgument("launch: {} ranks; at least 1 is needed", spec.ranks);
   open_missing_standard_descriptors();
-  return Job(spec, program).run();
+  std::string token = users_token();
+  std::unique_ptr<NodeLink> nodes = spec.nodes > 1 ? join_nodes(spec, token) : nullptr;
+  return Job(spec, program, std::move(token), std::move(nodes)).run();
 }
 
 // The program that this process runs, as it was called. What a program does to argv does not show in it.

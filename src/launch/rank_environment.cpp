@@ -6,13 +6,16 @@
 
 namespace lockstep::launch {
 
-std::vector<EnvironmentChange> rank_environment(const JobFacts& job, int rank,
+std::vector<EnvironmentChange> rank_environment(const JobFacts& job, int local_rank,
                                                 const std::function<std::optional<std::string>(const char*)>& inherited) {
   std::vector<EnvironmentChange> changes = {
-      {env::kRank, std::to_string(rank)},
-      {env::kLocalRank, std::to_string(rank)},
-      {env::kWorldSize, std::to_string(job.ranks)},
+      {env::kRank, std::to_string(job.first_rank + local_rank)},
+      {env::kLocalRank, std::to_string(local_rank)},
+      {env::kWorldSize, std::to_string(job.world_size)},
       {env::kLocalWorldSize, std::to_string(job.ranks)},
+      {env::kGroupRank, std::to_string(job.node)},
+      {env::kGroupWorldSize, std::to_string(job.nodes)},
+      {env::kNodeRank, std::to_string(job.node)},
       {env::kMasterAddr, job.master_host},
       {env::kMasterPort, std::to_string(job.master_port)},
       {env::kStoreHosted, "1"},

@@ -11,18 +11,21 @@
 namespace lockstep::launch {
 
 struct JobFacts {
-  int ranks = 1;
+  int ranks = 1;       // on this node
+  int world_size = 1;  // on all
+  int first_rank = 0;  // of this node
+  int node = 0, nodes = 1;
   std::string master_host;
   std::uint16_t master_port = 0;
   std::string fresh_token;            // the job's own; empty when the user has set one, which then stays
-  int cores = 1;                      // of the whole job
+  int cores = 1;                      // for all ranks of this node
   std::optional<int> terminal_width;  // of the launcher's stdout; absent: not a terminal
 };
 
 // Value to set, or nullopt to remove.
 using EnvironmentChange = std::pair<std::string, std::optional<std::string>>;
 
-std::vector<EnvironmentChange> rank_environment(const JobFacts& job, int rank,
+std::vector<EnvironmentChange> rank_environment(const JobFacts& job, int local_rank,
                                                 const std::function<std::optional<std::string>(const char*)>& inherited);
 
 }  // namespace lockstep::launch

@@ -22,6 +22,7 @@ constexpr milliseconds kWaitForCause(500);
 // What a rank has started may still be writing (`exec ./train > >(tee log)`); then it is killed.
 constexpr milliseconds kGroupLinger(300);
 constexpr int kTickMs = 10;
+constexpr int kNodesTickMs = 100;
 
 CutStyle style_of(const SupervisorOptions& options, int rank, bool is_error) {
   CutStyle style;
@@ -33,8 +34,9 @@ CutStyle style_of(const SupervisorOptions& options, int rank, bool is_error) {
 
 }  // namespace
 
-Supervisor::Supervisor(const SupervisorOptions& options, std::vector<RankProcess> processes, const Guard& guard, SignalGate& signals)
-    : options_(options), guard_(guard), signals_(signals), screen_(STDOUT_FILENO, STDERR_FILENO, options.same_terminal) {
+Supervisor::Supervisor(const SupervisorOptions& options, std::vector<RankProcess> processes, const Guard& guard, SignalGate& signals,
+                       NodeLink* nodes)
+    : options_(options), guard_(guard), signals_(signals), nodes_(nodes), screen_(STDOUT_FILENO, STDERR_FILENO, options.same_terminal) {
   for (RankProcess& process : processes)
     ranks_.push_back({process.rank,
                       process.pid,
@@ -56,7 +58,7 @@ Supervisor::~Supervisor() {
 }
 
 int Supervisor::run() {
-  while (!finished()) {
+  while (!finished() || (nodes_ != nullptr && !nodes_->may_leave() && interrupts_ < 2)) {
     wait();
     handle_signals();
     collect_exits();
@@ -64,12 +66,18 @@ int Supervisor::run() {
     judge_exits();
     kill_when_due();
     for (Rank& rank : ranks_) clear_up(rank);
+    follow_nodes();
   }
   return conclude();
 }
 
 bool Supervisor::finished() const {
   return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.reaped && !rank.output.fd && !rank.errors.fd; });
+}
+
+int Supervisor::longest_sleep_ms() const {
+  if (ending_ || (!exits_.empty() && !finished())) return kTickMs;
+  return nodes_ != nullptr && nodes_->needs_clock() ? kNodesTickMs : -1;
 }
 
 // Sleeps until something happens, moves output, and leaves signals and exits to the others.
@@ -85,8 +93,8 @@ void Supervisor::wait() {
       }
   };
   each_stream([&](Rank&, bool, int fd) { polled.push_back({fd, POLLIN, 0}); });
-  const bool timed = ending_ || !exits_.empty();
-  if (::poll(polled.data(), polled.size(), timed ? kTickMs : -1) <= 0) return;
+  if (nodes_ != nullptr) nodes_->add_descriptors(polled);
+  if (::poll(polled.data(), polled.size(), longest_sleep_ms()) <= 0) return;
   const auto ready = [&](int fd) {
     return std::any_of(polled.begin(), polled.end(), [fd](const pollfd& entry) { return entry.fd == fd && entry.revents != 0; });
   };
@@ -123,8 +131,10 @@ void Supervisor::handle_signals() {
       continue;
     }
     const bool first = ++interrupts_ == 1;
+    const std::string place = nodes_ == nullptr ? "" : " to " + where(nodes_->own());
     begin_ending(signal, 128 + signal, Clock::now() + (first ? options_.interrupt_grace : milliseconds(0)),
-                 fmt::format("lockrun: SIG{}: ended all ranks\n", ::sigabbrev_np(signal)));
+                 fmt::format("lockrun: SIG{}{}: ended all ranks\n", ::sigabbrev_np(signal), place));
+    tell_nodes(NodeReport::Kind::kInterrupted, signal);
   }
 }
 
@@ -152,7 +162,9 @@ void Supervisor::judge_exits() {
   if (verdict.action != Verdict::Action::kEndJob) return;
   failure_ = verdict;
   const auto first = std::find_if(exits_.begin(), exits_.end(), [](const RankExit& exit) { return exit.failed(); });
-  begin_ending(SIGTERM, exits_[verdict.cause].exit_code(), first->when + options_.grace, "");
+  begin_ending(SIGTERM, exits_[verdict.cause].exit_code(), first->when + options_.grace,
+               failure_cause(exits_, verdict, nodes_ == nullptr ? "" : where(nodes_->own())));
+  tell_nodes(verdict.only_consequences ? NodeReport::Kind::kConsequence : NodeReport::Kind::kFailed, SIGTERM);
 }
 
 // Nobody reads any more, or the disk is full: nothing may be lost in silence, so the job ends as any writer would.
@@ -161,8 +173,11 @@ void Supervisor::check_outputs() {
   for (const OutputQueue* queue : {&screen_.output(), &screen_.errors()}) {
     if (queue->error() == 0) continue;
     const bool closed = queue->error() == EPIPE;
+    const std::string place = nodes_ == nullptr ? "" : ", on " + where(nodes_->own());
+    const bool is_silent = closed && nodes_ == nullptr;
     begin_ending(SIGTERM, closed ? 128 + SIGPIPE : 1, Clock::now() + options_.grace,
-                 closed ? std::string() : fmt::format("lockrun: cannot write the ranks' output: {}\n", std::strerror(queue->error())));
+                 is_silent ? "" : fmt::format("lockrun: cannot write the ranks' output{}: {}\n", place, std::strerror(queue->error())));
+    tell_nodes(NodeReport::Kind::kLost, SIGTERM);
     return;
   }
 }
@@ -172,6 +187,28 @@ void Supervisor::begin_ending(int signal, int exit_code, Clock::time_point kill_
   signal_groups(SIGCONT);  // a stopped process would not see it
   if (!ending_) ending_ = Ending{exit_code, kill_at, false, std::move(message)};
   ending_->kill_at = std::min(ending_->kill_at, kill_at);
+}
+
+// This node's part of the job is over, or is to be: what ends first on any node decides for all.
+void Supervisor::tell_nodes(NodeReport::Kind kind, int signal) {
+  if (nodes_ == nullptr || nodes_->has_reported()) return;
+  NodeReport report;
+  report.kind = kind;
+  report.signal = signal;
+  if (ending_) report.exit_code = ending_->exit_code, report.cause = ending_->message;
+  nodes_->report(std::move(report));
+}
+
+void Supervisor::follow_nodes() {
+  if (nodes_ == nullptr) return;
+  if (finished() && !ending_) tell_nodes(NodeReport::Kind::kFinished, 0);
+  nodes_->move();
+  const auto& verdict = nodes_->verdict();
+  if (!verdict || verdict->kind == NodeReport::Kind::kFinished) return;
+  const bool is_gentle = verdict->kind == NodeReport::Kind::kInterrupted;
+  if (!ending_)
+    begin_ending(verdict->signal, verdict->exit_code, Clock::now() + (is_gentle ? options_.interrupt_grace : options_.grace), "");
+  ending_->exit_code = verdict->exit_code;
 }
 
 void Supervisor::kill_when_due() {
@@ -204,12 +241,19 @@ void Supervisor::signal_groups(int signal) const {
     if (!rank.reaped) ::kill(-rank.pid, signal);
 }
 
+// What a person reads when the job has failed: the same cause on all nodes, the rank's last lines where it ran.
+std::string Supervisor::blame() const {
+  const bool has_verdict = nodes_ != nullptr && nodes_->verdict() && nodes_->verdict()->kind != NodeReport::Kind::kFinished;
+  if (has_verdict && nodes_->verdict()->node != nodes_->own().node)
+    return tell_verdict(*nodes_->verdict(), nodes_->facts_of(nodes_->verdict()->node));
+  if (!ending_ || !failure_) return ending_ ? ending_->message : "";
+  const int cause = exits_[failure_->cause].rank;
+  const auto is_cause = [cause](const Rank& rank) { return rank.rank == cause; };
+  return ending_->message + failure_details(std::find_if(ranks_.begin(), ranks_.end(), is_cause)->last_errors.lines());
+}
+
 int Supervisor::conclude() {
-  std::string message = ending_ ? ending_->message : "";
-  if (failure_) {
-    const int cause = exits_[failure_->cause].rank;
-    message = failure_summary(exits_, *failure_, ranks_[static_cast<std::size_t>(cause)].last_errors.lines());
-  }
+  const std::string message = blame();
   if (!message.empty()) screen_.show({Piece::Kind::kLine, message}, true);
   while ((!screen_.output().empty() || !screen_.errors().empty()) && interrupts_ < 2) {
     wait();

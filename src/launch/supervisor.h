@@ -9,6 +9,7 @@
 #include "src/launch/failure_policy.h"
 #include "src/launch/guard.h"
 #include "src/launch/line_cutter.h"
+#include "src/launch/node_link.h"
 #include "src/launch/process.h"
 #include "src/launch/screen.h"
 #include "src/launch/signals.h"
@@ -27,7 +28,9 @@ struct SupervisorOptions {
 
 class Supervisor {
  public:
-  Supervisor(const SupervisorOptions& options, std::vector<RankProcess> processes, const Guard& guard, SignalGate& signals);
+  // `nodes`: the job's other nodes, with which this one begins and ends; null when there are none.
+  Supervisor(const SupervisorOptions& options, std::vector<RankProcess> processes, const Guard& guard, SignalGate& signals,
+             NodeLink* nodes);
   ~Supervisor();  // kills and reaps what still runs: only after an exception
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
@@ -56,6 +59,7 @@ class Supervisor {
   };
 
   bool finished() const;
+  int longest_sleep_ms() const;
   void wait();
   void read_stream(Rank& rank, bool is_error);
   void finish_stream(Rank& rank, bool is_error);
@@ -65,6 +69,9 @@ class Supervisor {
   void judge_exits();
   void check_outputs();
   void begin_ending(int signal, int exit_code, Clock::time_point kill_at, std::string message);
+  void tell_nodes(NodeReport::Kind kind, int signal);
+  void follow_nodes();
+  std::string blame() const;
   void kill_when_due();
   void clear_up(Rank& rank);
   void signal_groups(int signal) const;
@@ -73,6 +80,7 @@ class Supervisor {
   SupervisorOptions options_;
   const Guard& guard_;
   SignalGate& signals_;
+  NodeLink* const nodes_;
   Screen screen_;
   std::vector<Rank> ranks_;
   std::vector<RankExit> exits_;

@@ -29,6 +29,43 @@ TEST(CommandLine, BothNamesOfTheRankCountInEveryForm) {
   EXPECT_EQ(spec_of({"--nproc-per-node=3", "x"}).ranks, 3);
 }
 
+TEST(CommandLine, SeveralNodesAsTorchrunsUsersWriteThem) {
+  const std::vector<std::vector<std::string>> forms = {
+      {"--nnodes", "3", "--node-rank", "1", "--master-addr", "head", "--master-port", "1234", "-n", "2", "x", "--node_rank"},
+      {"--nnodes=3", "--node_rank=1", "--master_addr=head", "--master_port=1234", "--nproc_per_node=2", "x", "--node_rank"},
+      {"--nnodes", "3", "--node_rank", "1", "--master_addr", "[head]", "--master_port", "1234", "--nproc_per_node", "2", "--", "x",
+       "--node_rank"}};
+  for (const auto& words : forms) {
+    const auto spec = spec_of(words);
+    EXPECT_EQ(spec.nodes, 3);
+    EXPECT_EQ(spec.node_rank, 1);
+    EXPECT_EQ(spec.master_host, "head");
+    EXPECT_EQ(spec.master_port, 1234);
+    EXPECT_EQ(spec.ranks, 2);
+    EXPECT_THAT(spec.command, ElementsAre("x", "--node_rank"));
+  }
+  EXPECT_EQ(spec_of({"--nnodes", "2", "--node-rank", "0", "--master-addr", "[::1]", "-n", "1", "x"}).master_host, "::1");
+  EXPECT_EQ(spec_of({"--nnodes", "2", "--node-rank", "0", "--master-addr", "a_b", "-n", "1", "x"}).master_host, "a_b");
+  EXPECT_EQ(spec_of({"--nnodes", "2", "--node-rank", "0", "--master-addr", "a", "-n", "1", "x"}).master_port, 29500);
+}
+
+TEST(CommandLine, OneNodeNeedsNoneOfTheNodesFlags) {
+  EXPECT_EQ(spec_of({"-n", "2", "x"}).nodes, 1);
+  EXPECT_EQ(spec_of({"--nnodes", "1", "--node-rank", "0", "--master-addr", "head", "-n", "2", "x"}).nodes, 1);
+  EXPECT_THAT(fault_of({"--node-rank", "1", "-n", "2", "x"}), HasSubstr("--node-rank 1 does not exist with --nnodes 1"));
+}
+
+TEST(CommandLine, WrongNodesAreNamed) {
+  EXPECT_THAT(fault_of({"--nnodes", "2", "--master-addr", "a", "-n", "2", "x"}), HasSubstr("--node-rank I is missing"));
+  EXPECT_THAT(fault_of({"--nnodes", "2", "--node-rank", "1", "-n", "2", "x"}), HasSubstr("--master-addr A is missing"));
+  EXPECT_THAT(fault_of({"--nnodes", "2", "--node-rank", "2", "--master-addr", "a", "-n", "2", "x"}),
+              HasSubstr("--node-rank 2 does not exist with --nnodes 2"));
+  EXPECT_THAT(fault_of({"--nnodes", "1:4", "-n", "2", "x"}), HasSubstr("--nnodes 1:4: a whole number"));
+  EXPECT_THAT(fault_of({"--nnodes", "2", "--node-rank", "0", "--master-addr", "a", "--master-port", "70000", "-n", "2", "x"}),
+              HasSubstr("--master-port 70000"));
+  EXPECT_THAT(fault_of({"--nnodes", "2", "--nnodes", "2", "-n", "2", "x"}), HasSubstr("--nnodes is given more than once"));
+}
+
 TEST(CommandLine, TheProgramsFlagsAreItsOwn) {
   const auto spec = spec_of({"--no-prefix", "-n", "2", "train", "-n", "9", "--help", "--", "-x"});
   EXPECT_THAT(spec.command, ElementsAre("train", "-n", "9", "--help", "--", "-x"));

@@ -65,16 +65,18 @@ TEST(FailurePolicy, ASignalOfThatNumberIsNoConsequence) {
 
 TEST(FailureSummary, NamesRankProcessCauseAndLastLines) {
   const std::vector<RankExit> exits = {signal(1, SIGSEGV, 5)};
-  const auto text = failure_summary(exits, judge(exits, 2, at(6), kWait), {"first", "second"});
+  const auto text = failure_cause(exits, judge(exits, 2, at(6), kWait)) + failure_details({"first", "second"});
   EXPECT_THAT(text, HasSubstr("rank 1 (pid 1001) was killed by signal 11 (SIGSEGV: Segmentation fault)\n"));
   EXPECT_THAT(text, HasSubstr("    first\n    second\n"));
-  EXPECT_THAT(failure_summary({code(0, 3, 0)}, {Action::kEndJob}, {}), HasSubstr("rank 0 (pid 1000) exited with code 3\n"));
-  EXPECT_THAT(failure_summary({code(0, 3, 0)}, {Action::kEndJob}, {}), HasSubstr("nothing to stderr"));
+  EXPECT_EQ(failure_cause({code(0, 3, 0)}, {Action::kEndJob}), "lockrun: rank 0 (pid 1000) exited with code 3\n");
+  EXPECT_EQ(failure_cause({code(0, 3, 0)}, {Action::kEndJob}, "node 2 on host b"),
+            "lockrun: rank 0 (pid 1000, node 2 on host b) exited with code 3\n");
+  EXPECT_THAT(failure_details({}), HasSubstr("nothing to stderr"));
 }
 
 TEST(FailureSummary, SaysWhenNobodyFailedByItselfAndWhoLeftEarly) {
   const std::vector<RankExit> exits = {code(1, 0, 50), code(0, kPeerLostExitCode, 100)};
-  const auto text = failure_summary(exits, judge(exits, 2, at(100), kWait), {});
+  const auto text = failure_cause(exits, judge(exits, 2, at(100), kWait));
   EXPECT_THAT(text, HasSubstr("no rank failed by itself"));
   EXPECT_THAT(text, HasSubstr("rank 1 (pid 1001) had ended with code 0"));
 }

@@ -24,13 +24,25 @@ Changes changes(const JobFacts& job, int rank, const std::map<std::string, std::
   return all;
 }
 
-JobFacts facts() { return {4, "127.0.0.1", 12345, "secret", 10, 132}; }
+JobFacts facts() {
+  JobFacts job;
+  job.ranks = job.world_size = 4;
+  job.master_host = "127.0.0.1";
+  job.master_port = 12345;
+  job.fresh_token = "secret";
+  job.cores = 10;
+  job.terminal_width = 132;
+  return job;
+}
 
 TEST(RankEnvironment, EverythingARankNeeds) {
   const Changes expected = {{"RANK", "2"},
                             {"LOCAL_RANK", "2"},
                             {"WORLD_SIZE", "4"},
                             {"LOCAL_WORLD_SIZE", "4"},
+                            {"GROUP_RANK", "0"},
+                            {"GROUP_WORLD_SIZE", "1"},
+                            {"NODE_RANK", "0"},
                             {"MASTER_ADDR", "127.0.0.1"},
                             {"MASTER_PORT", "12345"},
                             {"LOCKSTEP_STORE_HOSTED", "1"},
@@ -38,6 +50,23 @@ TEST(RankEnvironment, EverythingARankNeeds) {
                             {"LOCKSTEP_TERMINAL_WIDTH", "132"},
                             {"OMP_NUM_THREADS", "2"}};
   EXPECT_EQ(changes(facts(), 2), expected);
+}
+
+TEST(RankEnvironment, OnOneOfSeveralNodes) {
+  JobFacts job = facts();
+  job.world_size = 9;
+  job.first_rank = 3;
+  job.node = 1;
+  job.nodes = 3;
+  const Changes all = changes(job, 2);
+  EXPECT_EQ(all.at("RANK"), "5");
+  EXPECT_EQ(all.at("LOCAL_RANK"), "2");
+  EXPECT_EQ(all.at("WORLD_SIZE"), "9");
+  EXPECT_EQ(all.at("LOCAL_WORLD_SIZE"), "4");
+  EXPECT_EQ(all.at("GROUP_RANK"), "1");
+  EXPECT_EQ(all.at("GROUP_WORLD_SIZE"), "3");
+  EXPECT_EQ(all.at("NODE_RANK"), "1");
+  EXPECT_EQ(all.at("OMP_NUM_THREADS"), "2");
 }
 
 TEST(RankEnvironment, TheUsersOwnStays) {

@@ -11,6 +11,9 @@ inline constexpr const char* kRank = "RANK";
 inline constexpr const char* kWorldSize = "WORLD_SIZE";
 inline constexpr const char* kLocalRank = "LOCAL_RANK";
 inline constexpr const char* kLocalWorldSize = "LOCAL_WORLD_SIZE";
+inline constexpr const char* kGroupRank = "GROUP_RANK";             // of the node; set by lockrun as by torchrun
+inline constexpr const char* kGroupWorldSize = "GROUP_WORLD_SIZE";  // number of nodes
+inline constexpr const char* kNodeRank = "NODE_RANK";               // GROUP_RANK's other name
 inline constexpr const char* kMasterAddr = "MASTER_ADDR";
 inline constexpr const char* kMasterPort = "MASTER_PORT";
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -9,8 +10,12 @@
 namespace lockstep::launch {
 
 struct LaunchSpec {
-  int ranks = 1;
+  int ranks = 1;                     // on this node
   std::vector<std::string> command;  // program and arguments; looked up in PATH
+  int nodes = 1;                     // each has a launcher of its own, and as many ranks as it likes
+  int node_rank = 0;                 // among them
+  std::string master_host;           // nodes > 1: node 0's, a name or an address
+  std::uint16_t master_port = 0;     // nodes > 1: where node 0's launcher waits, and then serves the store
   bool prefix = true;                // "[rank] " in front of every line
   bool bind_cores = true;            // disjoint cores for each rank, when the inherited affinity has enough
   std::chrono::milliseconds grace = std::chrono::milliseconds(1500);            // a rank's failure to SIGKILL of the others
@@ -19,8 +24,9 @@ struct LaunchSpec {
 
 // Runs the job to its end and returns the exit code that the launcher should leave with: 0, the first failing rank's
 // code, 128 + signal (the rank's or the launcher's own), 127 or 126 for a program that cannot be run. Prints rank, cause and
-// the rank's last stderr lines on failure. Call from the main thread of a process without other threads: ranks die
-// with the thread that forked them. Throws InvalidArgument for a spec that cannot be run, Error when the system refuses.
+// the rank's last stderr lines on failure. With several nodes all launchers name the same cause and return the same code. Call from the
+// main thread of a process without other threads: ranks die with the thread that forked them. Throws InvalidArgument for a spec that cannot
+// be run, RendezvousError when the nodes do not come together, Error when the system refuses.
 int launch(const LaunchSpec& spec);
 
 // Runs `fn` as `n` ranks under the same rules. Each rank is this program started again with the same arguments: it

@@ -1,0 +1,93 @@
+// One connection between two lockruns: proves the job's token, then carries messages both ways. Never blocks.
+//
+// Handshake, as with the store, whose port it is: Hello (a nonce) from node 0, the token's proof from the other one, node 0's own proof, or
+// its refusal. Then each message is a length and JSON.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/comm/socket.h"
+#include "src/comm/token_proof.h"
+#include "src/launch/node_plan.h"
+
+struct pollfd;
+
+namespace lockstep::launch {
+
+// What lockruns say to each other.
+struct NodeMessage {
+  enum class Kind {
+    kJoin,     // to node 0: nodes[0] is the sender
+    kRefusal,  // from node 0: why
+    kWaiting,  // from node 0: why, for whom the job waits
+    kStart,    // from node 0: nodes, all of them
+    kReport,   // to node 0
+    kEnd,      // from node 0: the report that is the verdict
+  };
+  Kind kind = Kind::kJoin;
+  std::string why;
+  std::vector<NodeFacts> nodes;
+  NodeReport report;
+};
+std::string encode(const NodeMessage& message);
+std::optional<NodeMessage> decode(std::string_view text);  // nothing when it is no message of this version
+
+class NodeChannel {
+ public:
+  enum class Side { kHost, kGuest };  // kHost: node 0's
+  enum class State {
+    kShaking,
+    kOpen,
+    kRefused,       // the token is another one
+    kStore,         // guest: a store answers, so the job runs already
+    kOtherService,  // guest: something else answers
+    kClosed,
+  };
+
+  NodeChannel(Fd fd, Side side, std::string token);
+
+  State state() const { return state_; }
+  std::string peer() const { return peer_endpoint(fd_.get()).text(); }
+  Endpoint peer_address() const { return peer_endpoint(fd_.get()); }
+  Clock::time_point since() const { return since_; }
+
+  void send(const NodeMessage& message);  // once open; leaves when the socket takes it
+  std::optional<NodeMessage> next();      // one that has come
+  pollfd to_poll() const;
+  void move();  // writes and reads what can be
+  bool has_unsent() const { return !out_.empty(); }
+  void close() { state_ = State::kClosed, fd_.reset(); }
+
+ private:
+  void shake_hands();
+  void greet_host();
+  void judge_guest();
+  void judge_host();
+  void cut_messages();
+  void flush();
+  void read();
+  template <typename T>
+  bool take(T& value);
+  template <typename T>
+  void put(const T& value);
+
+  Fd fd_;
+  const Side side_;
+  const std::string token_;
+  const Clock::time_point since_ = Clock::now();
+  State state_ = State::kShaking;
+  Nonce host_nonce_{}, guest_nonce_{};
+  bool has_sent_proof_ = false;
+  bool close_when_sent_ = false;
+  std::string in_, out_;
+  std::deque<NodeMessage> messages_;
+};
+
+}  // namespace lockstep::launch

@@ -1,0 +1,156 @@
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "lockstep/core/error.h"
+#include "src/launch/node_link.h"
+#include "src/launch/waiting.h"
+
+namespace lockstep::launch {
+
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr int kLookMs = 100;
+constexpr seconds kHandshakeTime(10);
+constexpr std::size_t kMaxStrangers = 256;  // the oldest goes when one more comes
+constexpr int kReportedRefusals = 20;
+// Ranks of other nodes notice a loss within 10 s, a lockrun's connection within 8 s: the cause comes soon after the consequence.
+constexpr seconds kWaitForCause(3);
+// Beyond the verdict: other nodes give their ranks up to 5 s to save and leave, and use the store meanwhile.
+constexpr seconds kWaitForNodes(10);
+
+}  // namespace
+
+NodeHost::NodeHost(NodeFacts own, Fd listener, std::string token, milliseconds timeout)
+    : NodeLink(std::move(own)), listener_(std::move(listener)), token_(std::move(token)), roster_(own_) {
+  store_ = local_endpoint(listener_.get());
+  gather(timeout);
+  nodes_ = roster_.nodes();
+  guests_.remove_if([](const Guest& guest) { return guest.node < 0; });
+  send_to_all({.kind = NodeMessage::Kind::kStart, .nodes = nodes_});
+}
+
+void NodeHost::gather(milliseconds timeout) {
+  Waiting waiting(timeout);
+  for (std::vector<int> missing = roster_.missing(); !missing.empty(); missing = roster_.missing()) {
+    if (waiting.is_over()) {
+      const std::string why =
+          fmt::format("{} of {} did not come to {} within {} s: was lockrun started there, with the same --master-addr and --master-port?",
+                      list_nodes(missing), own_.nodes, store_.text(), waiting.timeout_s());
+      send_to_all({.kind = NodeMessage::Kind::kRefusal, .why = why});
+      throw RendezvousError("node 0: {}", why);
+    }
+    if (waiting.word_is_due()) {
+      fmt::print(stderr, "lockrun: node 0 waits at {} for {} {}\n", store_.text(), list_nodes(missing), waiting.progress());
+      send_to_all({.kind = NodeMessage::Kind::kWaiting, .why = list_nodes(missing) + " " + waiting.progress()});
+    }
+    std::vector<pollfd> polled = {{listener_.get(), POLLIN, 0}};
+    add_descriptors(polled);
+    ::poll(polled.data(), polled.size(), kLookMs);
+    accept_all();
+    admit_all();
+    dismiss_the_closed();
+  }
+}
+
+void NodeHost::accept_all() {
+  while (Fd fd{::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)}) {
+    const auto is_stranger = [](const Guest& guest) { return guest.node < 0; };
+    if (static_cast<std::size_t>(std::count_if(guests_.begin(), guests_.end(), is_stranger)) >= kMaxStrangers)
+      guests_.erase(std::find_if(guests_.begin(), guests_.end(), is_stranger));
+    guests_.push_back({NodeChannel(std::move(fd), NodeChannel::Side::kHost, token_)});
+  }
+}
+
+void NodeHost::admit_all() {
+  static int refusals = 0;
+  for (Guest& guest : guests_) {
+    const std::string peer = guest.channel.peer();
+    guest.channel.move();
+    if (guest.channel.state() == NodeChannel::State::kRefused && ++refusals <= kReportedRefusals)
+      fmt::print(stderr, "lockrun: refused {}: it does not know the job's token\n", peer);
+    while (auto message = guest.channel.next())
+      if (message->kind == NodeMessage::Kind::kJoin && message->nodes.size() == 1 && guest.node < 0) admit(guest, message->nodes[0]);
+  }
+}
+
+void NodeHost::admit(Guest& guest, const NodeFacts& facts) {
+  const std::string problem = facts.ranks < 1 ? "it has no ranks" : roster_.admit(facts);
+  if (problem.empty()) {
+    guest.node = facts.node;
+    return;
+  }
+  fmt::print(stderr, "lockrun: refused {}: {}\n", guest.channel.peer(), problem);
+  guest.channel.send({.kind = NodeMessage::Kind::kRefusal, .why = problem});
+}
+
+// Before the start: whoever has left may come again.
+void NodeHost::dismiss_the_closed() {
+  guests_.remove_if([this](const Guest& guest) {
+    const auto state = guest.channel.state();
+    const bool is_slow = state == NodeChannel::State::kShaking && Clock::now() >= guest.channel.since() + kHandshakeTime;
+    if (!is_slow && (state == NodeChannel::State::kOpen || state == NodeChannel::State::kShaking)) return false;
+    if (guest.node >= 0) {
+      fmt::print(stderr, "lockrun: node {} left before the start\n", guest.node);
+      roster_.forget(guest.node);
+    }
+    return true;
+  });
+}
+
+void NodeHost::send_to_all(const NodeMessage& message) {
+  for (Guest& guest : guests_)
+    if (guest.node >= 0) guest.channel.send(message);
+}
+
+void NodeHost::add_descriptors(std::vector<pollfd>& polled) const {
+  for (const Guest& guest : guests_)
+    if (const pollfd entry = guest.channel.to_poll(); entry.fd >= 0) polled.push_back(entry);
+}
+
+void NodeHost::move() {
+  for (Guest& guest : guests_) hear(guest);
+  decide();
+}
+
+void NodeHost::hear(Guest& guest) {
+  guest.channel.move();
+  const auto has_reported = [&] {
+    return std::any_of(reports_.begin(), reports_.end(), [&](const NodeReport& report) { return report.node == guest.node; });
+  };
+  while (auto message = guest.channel.next()) {
+    if (message->kind != NodeMessage::Kind::kReport || has_reported()) continue;
+    reports_.push_back(std::move(message->report));
+    reports_.back().node = guest.node;
+    reports_.back().when = Clock::now();
+  }
+  if (guest.channel.state() != NodeChannel::State::kOpen && !has_reported())
+    reports_.push_back(loss_of(facts_of(guest.node), Clock::now()));
+}
+
+void NodeHost::report(NodeReport report) {
+  has_reported_ = true;
+  report.node = own_.node;
+  report.when = Clock::now();
+  reports_.push_back(std::move(report));
+  decide();
+}
+
+void NodeHost::decide() {
+  if (!verdict_ && (verdict_ = judge_nodes(reports_, nodes_.size(), Clock::now(), kWaitForCause))) {
+    send_to_all({.kind = NodeMessage::Kind::kEnd, .report = *verdict_});
+    leave_by_ = Clock::now() + kWaitForNodes;
+  }
+}
+
+bool NodeHost::may_leave() const {
+  const auto is_gone = [](const Guest& guest) { return guest.channel.state() != NodeChannel::State::kOpen; };
+  return verdict_ && (Clock::now() >= leave_by_ || std::all_of(guests_.begin(), guests_.end(), is_gone));
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,17 @@
+#include "src/launch/node_link.h"
+
+#include <poll.h>
+
+namespace lockstep::launch {
+
+void NodeLink::part() {
+  constexpr int kLookMs = 100;
+  while (!may_leave()) {
+    std::vector<pollfd> polled;
+    add_descriptors(polled);
+    ::poll(polled.data(), polled.size(), kLookMs);
+    move();
+  }
+}
+
+}  // namespace lockstep::launch

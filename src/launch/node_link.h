@@ -1,0 +1,115 @@
+// What one lockrun knows of the others while a job runs: node 0's is connected with all of them, each of them with it.
+//
+// Node 0 hears how each node's ranks ended and decides for all (node_plan.h); the port at which it waits for the nodes becomes the store's
+// once all have come. Everything happens in the caller's thread, between its polls: ranks are forked from a process without threads.
+#pragma once
+
+#include <chrono>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/launch/node_channel.h"
+#include "src/launch/node_plan.h"
+
+namespace lockstep::launch {
+
+class NodeLink {
+ public:
+  explicit NodeLink(NodeFacts own) : own_(std::move(own)) {}
+  virtual ~NodeLink() = default;
+
+  const NodeFacts& own() const { return own_; }
+  const std::vector<NodeFacts>& nodes() const { return nodes_; }
+  const NodeFacts& facts_of(int node) const { return nodes_[static_cast<std::size_t>(node)]; }
+  const Endpoint& store() const { return store_; }  // numeric, as this node reaches it
+  virtual Fd take_listener() { return Fd(); }       // node 0: the socket on which ranks find the store
+
+  virtual void add_descriptors(std::vector<pollfd>& polled) const = 0;
+  virtual void move() = 0;                     // reads and writes what there is
+  virtual bool needs_clock() const = 0;        // something is pending that a clock decides: move() is due every 100 ms
+  virtual void report(NodeReport report) = 0;  // how this node's ranks ended: once
+  virtual bool may_leave() const = 0;          // once this node's ranks are gone: nobody needs this lockrun any more
+
+  bool has_reported() const { return has_reported_; }
+  const std::optional<NodeReport>& verdict() const { return verdict_; }
+
+  // Moves until may_leave(): for a lockrun that has no ranks (any more).
+  void part();
+
+ protected:
+  const NodeFacts own_;
+  std::vector<NodeFacts> nodes_;
+  Endpoint store_;
+  bool has_reported_ = false;
+  std::optional<NodeReport> verdict_;
+};
+
+// Node 0's.
+class NodeHost : public NodeLink {
+ public:
+  // Waits on `listener` for the others to join; `waiting` is called with a sentence every few seconds.
+  // Throws RendezvousError when nodes are missing at the deadline.
+  NodeHost(NodeFacts own, Fd listener, std::string token, std::chrono::milliseconds timeout);
+
+  Fd take_listener() override { return std::move(listener_); }
+  void add_descriptors(std::vector<pollfd>& polled) const override;
+  void move() override;
+  bool needs_clock() const override { return is_undecided() || verdict_.has_value(); }
+  void report(NodeReport report) override;
+  bool may_leave() const override;
+
+ private:
+  struct Guest {
+    NodeChannel channel;
+    int node = -1;  // once it has joined
+  };
+
+  void gather(std::chrono::milliseconds timeout);
+  void accept_all();
+  void admit_all();
+  void admit(Guest& guest, const NodeFacts& facts);
+  void dismiss_the_closed();
+  void send_to_all(const NodeMessage& message);
+  void hear(Guest& guest);
+  void decide();
+  bool is_undecided() const { return !verdict_ && !reports_.empty(); }
+
+  Fd listener_;
+  const std::string token_;
+  Roster roster_;
+  std::list<Guest> guests_;
+  std::vector<NodeReport> reports_;
+  Clock::time_point leave_by_{};
+};
+
+// Any other node's.
+class NodeGuest : public NodeLink {
+ public:
+  // Connects to node 0, joins, waits for the start. Throws RendezvousError: nobody answers, the token is refused, the job
+  // runs already, node 0 refuses this node or has given up.
+  NodeGuest(NodeFacts own, const Endpoint& host, std::string token, std::chrono::milliseconds timeout);
+
+  void add_descriptors(std::vector<pollfd>& polled) const override;
+  void move() override;
+  bool needs_clock() const override { return has_reported_ && !verdict_; }
+  void report(NodeReport report) override;
+  bool may_leave() const override { return verdict_.has_value(); }
+
+ private:
+  void connect(std::chrono::milliseconds timeout);
+  bool shake_hands(Clock::time_point until);
+  void await_start();
+  bool obey(const NodeMessage& message);
+  void lose_host();
+
+  const Endpoint host_;
+  const std::string token_;
+  std::optional<NodeChannel> channel_;
+  std::string last_word_;  // of node 0, while waiting
+  Clock::time_point reported_{};
+};
+
+}  // namespace lockstep::launch

@@ -1,0 +1,81 @@
+// Several nodes, decided: who may join, which ranks each node holds, why the job ends. Pure: no socket, no process, no clock.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/launch/failure_policy.h"
+
+namespace lockstep::launch {
+
+// What a lockrun says of its node when it joins.
+struct NodeFacts {
+  int node = 0;
+  int nodes = 1;  // as it was told by --nnodes
+  int ranks = 1;
+  std::string host;
+  long pid = 0;  // of the lockrun
+
+  bool operator==(const NodeFacts&) const = default;
+};
+
+// "node 1 on host b": where something happened.
+std::string where(const NodeFacts& facts);
+
+// "node 2", "nodes 1, 2 and 5 more".
+std::string list_nodes(const std::vector<int>& nodes);
+
+// Who has come. Node 0, which keeps it, is in from the start.
+class Roster {
+ public:
+  explicit Roster(const NodeFacts& zero);
+
+  // Takes a node in; what is wrong with it, or "".
+  std::string admit(const NodeFacts& facts);
+  void forget(int node) { present_.erase(node); }
+  std::vector<int> missing() const;
+  std::vector<NodeFacts> nodes() const;  // in node order
+
+ private:
+  std::map<int, NodeFacts> present_;
+};
+
+// Ranks are numbered node by node, however many each has.
+struct NodePlace {
+  int first_rank = 0;
+  int world_size = 0;
+};
+NodePlace place_of(const std::vector<NodeFacts>& nodes, int node);
+
+// How one node's part of the job ended, and once it is the job's verdict, how the job did.
+struct NodeReport {
+  enum class Kind {
+    kFinished,     // all its ranks ended well
+    kFailed,       // a rank, or its lockrun, failed by itself
+    kConsequence,  // ranks lost a peer, and none of this node failed by itself
+    kInterrupted,  // somebody sent its lockrun a signal
+    kLost,         // its lockrun could not go on, or is gone and has not said why
+  };
+  Kind kind = Kind::kFinished;
+  int node = 0;
+  int exit_code = 0;  // what every lockrun leaves with
+  int signal = 0;     // what the ranks are sent first
+  std::string cause;  // whole lines, the same on all nodes
+  Clock::time_point when{};
+};
+
+// The verdict, or nothing while it is open: the first report that is no consequence; kFinished when all have finished. A consequence
+// stands when its cause has not come within `wait_for_cause`, or nobody is left to report one. `reports` are in the order of arrival.
+std::optional<NodeReport> judge_nodes(const std::vector<NodeReport>& reports, std::size_t nodes, Clock::time_point now,
+                                      std::chrono::milliseconds wait_for_cause);
+
+// For a node whose lockrun has ended without a report.
+NodeReport loss_of(const NodeFacts& facts, Clock::time_point now);
+
+// What a lockrun says at the end of a job for which another node is to blame. Ends with a newline.
+std::string tell_verdict(const NodeReport& verdict, const NodeFacts& blamed);
+
+}  // namespace lockstep::launch

@@ -1,0 +1,146 @@
+// Several nodes without a process: who may join, who holds which rank, which report is the job's verdict, and the words of the wire.
+#include "src/launch/node_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "lockstep/core/error.h"
+#include "src/launch/node_channel.h"
+
+namespace lockstep::launch {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Kind = NodeReport::Kind;
+
+constexpr milliseconds kWait(3000);
+
+NodeFacts facts(int node, int nodes, int ranks = 2) { return {node, nodes, ranks, "host" + std::to_string(node), 100 + node}; }
+Clock::time_point at(int ms) { return Clock::time_point() + milliseconds(ms); }
+NodeReport report(Kind kind, int node, int exit_code, int ms) { return {kind, node, exit_code, SIGTERM, "cause\n", at(ms)}; }
+
+TEST(Roster, TakesEveryNodeOnceInAnyOrder) {
+  Roster roster(facts(0, 3));
+  EXPECT_THAT(roster.missing(), ElementsAre(1, 2));
+  EXPECT_EQ(roster.admit(facts(2, 3)), "");
+  EXPECT_THAT(roster.missing(), ElementsAre(1));
+  EXPECT_EQ(roster.admit(facts(1, 3, 5)), "");
+  EXPECT_TRUE(roster.missing().empty());
+  EXPECT_THAT(roster.nodes(), ElementsAre(facts(0, 3), facts(1, 3, 5), facts(2, 3)));
+}
+
+TEST(Roster, NamesMistakes) {
+  Roster roster(facts(0, 3));
+  EXPECT_EQ(roster.admit(facts(1, 3)), "");
+  NodeFacts twin = facts(1, 3);
+  twin.pid = 777;
+  EXPECT_THAT(roster.admit(twin), HasSubstr("--node-rank 1 is taken: lockrun 101 on host host1 joined before lockrun 777 on host host1"));
+  EXPECT_THAT(roster.admit(facts(0, 3)), HasSubstr("--node-rank 0 is taken"));
+  EXPECT_THAT(roster.admit(facts(2, 4)),
+              HasSubstr("node 2 on host host2 was started with --nnodes 4, node 0 on host host0 with --nnodes 3"));
+  EXPECT_THAT(roster.admit(facts(3, 3)), HasSubstr("node 3 does not exist among 3 nodes"));
+  EXPECT_THAT(roster.missing(), ElementsAre(2)) << "the refused are not in";
+}
+
+TEST(Roster, WhoLeavesMayComeAgain) {
+  Roster roster(facts(0, 2));
+  EXPECT_EQ(roster.admit(facts(1, 2)), "");
+  roster.forget(1);
+  EXPECT_THAT(roster.missing(), ElementsAre(1));
+  EXPECT_EQ(roster.admit(facts(1, 2, 7)), "");
+}
+
+TEST(NodePlace, RanksAreCountedThroughUnequalNodes) {
+  const std::vector<NodeFacts> nodes = {facts(0, 3, 4), facts(1, 3, 1), facts(2, 3, 3)};
+  const int first[] = {0, 4, 5};
+  for (int node = 0; node < 3; ++node) {
+    EXPECT_EQ(place_of(nodes, node).first_rank, first[node]);
+    EXPECT_EQ(place_of(nodes, node).world_size, 8);
+  }
+}
+
+TEST(ListNodes, ShortAndLong) {
+  EXPECT_EQ(list_nodes({2}), "node 2");
+  EXPECT_EQ(list_nodes({1, 2}), "nodes 1, 2");
+  std::vector<int> many(20);
+  for (int i = 0; i < 20; ++i) many[static_cast<std::size_t>(i)] = i;
+  EXPECT_THAT(list_nodes(many), HasSubstr("14, 15 and 4 more"));
+}
+
+TEST(JudgeNodes, AllMustFinish) {
+  EXPECT_FALSE(judge_nodes({}, 2, at(0), kWait));
+  EXPECT_FALSE(judge_nodes({report(Kind::kFinished, 1, 0, 1)}, 2, at(99999), kWait));
+  const auto verdict = judge_nodes({report(Kind::kFinished, 1, 0, 1), report(Kind::kFinished, 0, 0, 2)}, 2, at(2), kWait);
+  ASSERT_TRUE(verdict);
+  EXPECT_EQ(verdict->kind, Kind::kFinished);
+  EXPECT_EQ(verdict->exit_code, 0);
+}
+
+TEST(JudgeNodes, TheFirstCauseCountsAtOnce) {
+  for (const Kind kind : {Kind::kFailed, Kind::kInterrupted, Kind::kLost}) {
+    const auto verdict =
+        judge_nodes({report(Kind::kFinished, 0, 0, 1), report(kind, 2, 7, 5), report(Kind::kFailed, 1, 3, 6)}, 4, at(6), kWait);
+    ASSERT_TRUE(verdict);
+    EXPECT_EQ(verdict->kind, kind);
+    EXPECT_EQ(verdict->node, 2);
+    EXPECT_EQ(verdict->exit_code, 7);
+  }
+}
+
+TEST(JudgeNodes, AConsequenceWaitsForItsCauseOnAnotherNode) {
+  std::vector<NodeReport> reports = {report(Kind::kConsequence, 0, 75, 100), report(Kind::kConsequence, 2, 75, 200)};
+  EXPECT_FALSE(judge_nodes(reports, 4, at(3099), kWait)) << "counted from the first";
+  auto verdict = judge_nodes(reports, 4, at(3100), kWait);
+  ASSERT_TRUE(verdict);
+  EXPECT_EQ(verdict->node, 0);
+  EXPECT_EQ(judge_nodes(reports, 2, at(200), kWait)->node, 0) << "nobody is left who could name a cause";
+  reports.push_back(report(Kind::kLost, 3, 75, 3000));
+  verdict = judge_nodes(reports, 4, at(3000), kWait);
+  ASSERT_TRUE(verdict);
+  EXPECT_EQ(verdict->node, 3);
+}
+
+TEST(Verdict, IsToldWithTheNodeThatHasTheLines) {
+  EXPECT_EQ(tell_verdict({Kind::kFailed, 1, 3, SIGTERM, "lockrun: rank 2 exited\n", {}}, facts(1, 2)),
+            "lockrun: rank 2 exited\nlockrun: its last lines stand in the output of the lockrun of node 1 on host host1\n");
+  EXPECT_EQ(tell_verdict({Kind::kInterrupted, 1, 130, SIGINT, "lockrun: SIGINT\n", {}}, facts(1, 2)), "lockrun: SIGINT\n");
+  const NodeReport loss = loss_of(facts(1, 2), at(5));
+  EXPECT_EQ(loss.exit_code, kPeerLostExitCode);
+  EXPECT_THAT(tell_verdict(loss, facts(1, 2)), HasSubstr("node 1 on host host1 is gone: the connection to its lockrun (pid 101)"));
+}
+
+TEST(NodeMessage, ComesThroughAsItWas) {
+  NodeMessage message;
+  message.kind = NodeMessage::Kind::kEnd;
+  message.why = "nodes 1, 2";
+  message.nodes = {facts(0, 2, 3), facts(1, 2)};
+  message.report = {Kind::kLost, 1, 137, SIGINT, "two\nlines \"quoted\"\n", {}};
+  const auto read = decode(encode(message));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->kind, message.kind);
+  EXPECT_EQ(read->why, message.why);
+  EXPECT_EQ(read->nodes, message.nodes);
+  EXPECT_EQ(read->report.kind, message.report.kind);
+  EXPECT_EQ(read->report.node, 1);
+  EXPECT_EQ(read->report.exit_code, 137);
+  EXPECT_EQ(read->report.signal, SIGINT);
+  EXPECT_EQ(read->report.cause, message.report.cause);
+}
+
+TEST(NodeMessage, WhatIsNoneIsRefused) {
+  const std::string good = encode({});
+  EXPECT_TRUE(decode(good));
+  for (const std::string& bad :
+       {std::string(), std::string("{}"), std::string("[1]"), std::string("\xff\xfe"), good.substr(1),
+        std::string(R"({"kind":99,"why":"","nodes":[],"report":{"kind":0,"node":0,"exit_code":0,"signal":0,"cause":""}})"),
+        std::string(R"({"kind":-1,"why":"","nodes":[],"report":{"kind":0,"node":0,"exit_code":0,"signal":0,"cause":""}})"),
+        std::string(R"({"kind":0,"why":"","nodes":[{"node":"x"}],"report":{}})")})
+    EXPECT_FALSE(decode(bad)) << bad;
+}
+
+}  // namespace
+}  // namespace lockstep::launch
