@@ -8,6 +8,7 @@
 #include <set>
 
 #include "tests/faults/hand_job.h"
+#include "tests/faults/node_job.h"
 #include "tests/network/network_lab.h"
 
 namespace lockstep::testing {
@@ -75,6 +76,28 @@ TEST_P(TrainingBetweenMachines, DelayLossAndDisorderGiveTheSameWeights) {
   EXPECT_EQ(weights_on_machines(lab, 2, NetworkLab::has_ipv6()), weights_on_one_machine(2 * GetParam()));
   EXPECT_GT(lab.relay().lost(), 0u);
   EXPECT_GT(lab.relay().delayed_behind_others(), 0u);
+}
+
+// As people start it: a lockrun on every machine.
+class Nodes : public ::testing::TestWithParam<std::vector<int>> {};
+INSTANTIATE_TEST_SUITE_P(OfRanks, Nodes, ::testing::Values(std::vector<int>{2, 2}, std::vector<int>{2, 1, 3}));
+
+TEST_P(Nodes, LockrunsOnMachinesGiveTheSameWeights) {
+  if (const std::string obstacle = NetworkLab::obstacle(Link::kSwitch); !obstacle.empty()) GTEST_SKIP() << obstacle;
+  const NetworkLab lab(static_cast<int>(GetParam().size()));
+  for (const bool ipv6 : {false, true}) {
+    if (ipv6 && !NetworkLab::has_ipv6()) continue;
+    NodeJob job(GetParam(), {TRAINING_RANK, kSteps, kMetrics}, {{"LOCKSTEP_TRANSPORT", "tcp"}}, &lab, ipv6);
+    int ranks = 0;
+    std::set<std::string> weights;
+    for (int node = 0; node < job.nodes(); ++node) {
+      EXPECT_EQ(job[node].wait(60s), 0) << job[node].errors();
+      for (int i = 0; i < GetParam()[static_cast<std::size_t>(node)]; ++i, ++ranks)
+        EXPECT_THAT(job[node].output(), HasSubstr("[" + std::to_string(ranks) + "] rank " + std::to_string(ranks) + " of "));
+      weights.insert(weights_in(job[node].output()));
+    }
+    EXPECT_THAT(weights, ::testing::ElementsAre(weights_on_one_machine(ranks)));
+  }
 }
 
 }  // namespace

@@ -1,0 +1,54 @@
+// A job of several nodes: a lockrun for each, on the machines of a laboratory or all of them on loopback.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/faults/child.h"
+#include "tests/faults/hand_job.h"
+#include "tests/network/network_lab.h"
+
+namespace lockstep::testing {
+
+class NodeJob {
+ public:
+  // Node i has ranks[i] ranks (a single one is lockrun as ever) and, with a laboratory, is its machine i.
+  NodeJob(const std::vector<int>& ranks, const std::vector<std::string>& command, Environment environment = {},
+          const NetworkLab* lab = nullptr, bool ipv6 = false) {
+    const std::string host = lab == nullptr ? "127.0.0.1" : ipv6 ? NetworkLab::address6(0) : NetworkLab::address(0);
+    environment.insert({"LOCKSTEP_TOKEN", "a token of this test"});
+    for (std::size_t node = 0; node < ranks.size(); ++node) {
+      std::vector<std::string> words = {LOCKRUN, "-n", std::to_string(ranks[node])};
+      if (ranks.size() > 1)
+        for (const auto& [flag, value] : std::vector<std::pair<std::string, std::string>>{{"--nnodes", std::to_string(ranks.size())},
+                                                                                          {"--node-rank", std::to_string(node)},
+                                                                                          {"--master-addr", host},
+                                                                                          {"--master-port", port_}})
+          words.insert(words.end(), {flag, value});
+      words.insert(words.end(), command.begin(), command.end());
+      const int network = lab == nullptr ? -1 : lab->network(static_cast<int>(node));
+      nodes_.emplace_back(words, ChildOptions{.environment = environment, .network = network});
+    }
+  }
+  Child& operator[](int node) { return nodes_[static_cast<std::size_t>(node)]; }
+  int nodes() const { return static_cast<int>(nodes_.size()); }
+  std::vector<const Child*> all() const {
+    std::vector<const Child*> children;
+    for (const Child& node : nodes_) children.push_back(&node);
+    return children;
+  }
+  // Until every node's first rank says that it is training.
+  bool is_training() const {
+    for (const Child& node : nodes_)
+      if (!node.wait_for_output("is running")) return false;
+    return true;
+  }
+
+ private:
+  std::string port_ = free_port();
+  std::deque<Child> nodes_;  // references stay good
+};
+
+}  // namespace lockstep::testing
