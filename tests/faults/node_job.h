@@ -14,10 +14,11 @@ namespace lockstep::testing {
 
 class NodeJob {
  public:
-  // Node i has ranks[i] ranks (a single one is lockrun as ever) and, with a laboratory, is its machine i.
+  // Node i has ranks[i] ranks (a single one is lockrun as ever) and, with a laboratory, is its machine i. They
+  // meet at `host`, by default node 0's address.
   NodeJob(const std::vector<int>& ranks, const std::vector<std::string>& command, Environment environment = {},
-          const NetworkLab* lab = nullptr, bool ipv6 = false) {
-    const std::string host = lab == nullptr ? "127.0.0.1" : ipv6 ? NetworkLab::address6(0) : NetworkLab::address(0);
+          const NetworkLab* lab = nullptr, std::string host = "") {
+    if (host.empty()) host = lab == nullptr ? "127.0.0.1" : NetworkLab::address(0);
     environment.insert({"LOCKSTEP_TOKEN", "a token of this test"});
     for (std::size_t node = 0; node < ranks.size(); ++node) {
       std::vector<std::string> words = {LOCKRUN, "-n", std::to_string(ranks[node])};

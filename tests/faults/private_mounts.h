@@ -1,4 +1,4 @@
-// Small disks for a test: tmpfs that only this process and its children see, and that ends with them.
+// Small disks and other files for a test: mounts that only this process and its children see, and that end with them.
 #pragma once
 
 #include <sys/mount.h>
@@ -35,6 +35,21 @@ class SmallDisk {
 
  private:
   std::string folder_;
+};
+
+// One file in the place of another.
+class BoundFile {
+ public:
+  BoundFile(const std::string& file, std::string over) : over_(std::move(over)) {
+    if (::mount(file.c_str(), over_.c_str(), nullptr, MS_BIND, nullptr) != 0)
+      throw std::runtime_error("cannot bind " + file + " to " + over_ + ": " + std::strerror(errno));
+  }
+  ~BoundFile() { ::umount2(over_.c_str(), MNT_DETACH); }
+  BoundFile(const BoundFile&) = delete;
+  BoundFile& operator=(const BoundFile&) = delete;
+
+ private:
+  std::string over_;
 };
 
 }  // namespace lockstep::testing

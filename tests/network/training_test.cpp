@@ -3,13 +3,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <regex>
 #include <set>
+#include <thread>
 
 #include "tests/faults/hand_job.h"
 #include "tests/faults/node_job.h"
+#include "tests/faults/private_mounts.h"
 #include "tests/network/network_lab.h"
+#include "tests/network/stream_relay.h"
 
 namespace lockstep::testing {
 namespace {
@@ -87,7 +94,7 @@ TEST_P(Nodes, LockrunsOnMachinesGiveTheSameWeights) {
   const NetworkLab lab(static_cast<int>(GetParam().size()));
   for (const bool ipv6 : {false, true}) {
     if (ipv6 && !NetworkLab::has_ipv6()) continue;
-    NodeJob job(GetParam(), {TRAINING_RANK, kSteps, kMetrics}, {{"LOCKSTEP_TRANSPORT", "tcp"}}, &lab, ipv6);
+    NodeJob job(GetParam(), {TRAINING_RANK, kSteps, kMetrics}, {{"LOCKSTEP_TRANSPORT", "tcp"}}, &lab, ipv6 ? NetworkLab::address6(0) : "");
     int ranks = 0;
     std::set<std::string> weights;
     for (int node = 0; node < job.nodes(); ++node) {
@@ -98,6 +105,49 @@ TEST_P(Nodes, LockrunsOnMachinesGiveTheSameWeights) {
     }
     EXPECT_THAT(weights, ::testing::ElementsAre(weights_on_one_machine(ranks)));
   }
+}
+
+// Long enough to be amid it when the network fails.
+constexpr const char* kSlowly = "pause_ms=30";
+
+TEST(Outage, OfASecondIsSurvived) {
+  if (const std::string obstacle = NetworkLab::obstacle(); !obstacle.empty()) GTEST_SKIP() << obstacle;
+  NetworkLab lab(2);
+  NodeJob job({2, 2}, {TRAINING_RANK, kSteps, kMetrics, kSlowly}, {}, &lab);
+  ASSERT_TRUE(job.is_training()) << job[0].errors() << job[1].errors();
+  lab.cut(1);
+  std::this_thread::sleep_for(1s);
+  lab.mend(1);
+  for (const int node : {0, 1}) EXPECT_EQ(job[node].wait(60s), 0) << job[node].errors();
+  EXPECT_EQ(weights_in(job[1].output()), weights_in(job[0].output()));
+}
+
+// As in Kubernetes: rank 0's name is known to the others' resolver only once its pod is up.
+TEST(LateName, IsAskedForUntilItIsKnown) {
+  if (const std::string obstacle = NetworkLab::obstacle(); !obstacle.empty()) GTEST_SKIP() << obstacle;
+  if (!obstacle_to_private_mounts().empty()) GTEST_SKIP() << obstacle_to_private_mounts();
+  const NetworkLab lab(2);
+  const std::string path = ::testing::TempDir() + "lockstep-hosts-" + std::to_string(::getpid());
+  std::ofstream(path) << "127.0.0.1 localhost\n";
+  const BoundFile hosts(path, "/etc/hosts");
+  NodeJob job({1, 2}, {TRAINING_RANK, kSteps, kMetrics}, {}, &lab, "trainer-0.lockstep.test");
+  std::this_thread::sleep_for(1s);
+  EXPECT_FALSE(job[0].has_ended()) << job[0].errors();
+  EXPECT_FALSE(job[1].has_ended()) << job[1].errors();
+  std::ofstream(path, std::ios::app) << NetworkLab::address(0) << " trainer-0.lockstep.test\n";
+  for (const int node : {0, 1}) EXPECT_EQ(job[node].wait(60s), 0) << job[node].errors();
+  std::filesystem::remove(path);
+}
+
+TEST(Store, UnderstandsWhatComesByteByByte) {
+  StreamRelay relay;
+  relay.write_at_most(1);
+  HandJob job(3, {{"LOCKSTEP_TOKEN", "a token of this test"}});
+  const Endpoint front = relay.front_of({"127.0.0.1", static_cast<std::uint16_t>(std::stoi(job.port()))}, "127.0.0.1");
+  job.start_command(0, {TRAINING_RANK, "steps=3"});
+  for (const int rank : {1, 2}) job.start_command(rank, {TRAINING_RANK, "steps=3"}, {{"MASTER_PORT", std::to_string(front.port)}});
+  for (const int rank : {0, 1, 2}) EXPECT_EQ(job[rank].wait(60s), 0) << job[rank].errors();
+  EXPECT_GT(relay.passed(), 500u);
 }
 
 }  // namespace
