@@ -63,7 +63,7 @@ class InvitationServer::Impl {
     listener_ = Fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!listener_ || bind(listener_.get(), reinterpret_cast<const sockaddr*>(&name.address), name.size) != 0 ||
         listen(listener_.get(), 1024) != 0)
-      throw RendezvousError("rank 0 cannot invite the other ranks of this mpirun job: {} (is there a second rank 0?)",
+      throw RendezvousError("rank 0 cannot invite the other ranks of this job: {} (is there a second rank 0?)",
                             std::strerror(errno));
     stop_ = Fd(eventfd(0, EFD_CLOEXEC));
     thread_ = std::thread([this] { serve(); });
@@ -101,14 +101,14 @@ Invitation ask_for_invitation(const std::string& job_id, std::chrono::millisecon
   for (;;) {
     const Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (fd && connect(fd.get(), reinterpret_cast<const sockaddr*>(&name.address), name.size) == 0) {
-      if (!is_same_user(fd.get())) throw RendezvousError("another user's process answers for this mpirun job: refused");
+      if (!is_same_user(fd.get())) throw RendezvousError("another user's process answers for this job: refused");
       Message message;
       if (receive_all(fd.get(), std::as_writable_bytes(std::span(&message, 1)), deadline) == IoResult::kDone &&
           message.token_bytes <= kTokenBytes)
         return {static_cast<std::uint16_t>(message.port), std::string(message.token.data(), message.token_bytes)};
     }
     if (Clock::now() >= deadline)
-      throw RendezvousError("rank 0 of this mpirun job did not invite this rank within {} s: did it start?", timeout.count() / 1000);
+      throw RendezvousError("rank 0 of this job did not invite this rank within {} s: did it start?", timeout.count() / 1000);
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 }

@@ -7,34 +7,13 @@
 #include "lockstep/core/crypto.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "src/comm/environment_reader.h"
+#include "src/comm/host_names.h"
+#include "src/comm/slurm.h"
 
 namespace lockstep {
 
 namespace {
-
-constexpr long kMaxRanks = 1'000'000;
-
-class Reader {
- public:
-  explicit Reader(const EnvironmentLookup& lookup) : lookup_(lookup) {}
-
-  std::optional<std::string> text(const char* name) const {
-    auto value = lookup_(name);
-    return value && !value->empty() ? value : std::nullopt;
-  }
-  std::optional<long> integer(const char* name, long low, long high) const {
-    const auto value = text(name);
-    return value ? std::optional(env::parse_integer(name, *value, low, high)) : std::nullopt;
-  }
-  long required(const char* name, const char* beside, long low, long high) const {
-    const auto value = integer(name, low, high);
-    if (!value) throw InvalidArgument("environment: {} is set but {} is not: set both, or neither to run alone", beside, name);
-    return *value;
-  }
-
- private:
-  const EnvironmentLookup& lookup_;
-};
 
 std::string trimmed(const std::string& text) {
   constexpr const char* kWhitespace = " \t\r\n";
@@ -43,7 +22,7 @@ std::string trimmed(const std::string& text) {
 }
 
 // Whitespace around it, as editors and secrets' mounts leave it, is no part of it.
-std::string read_token(const Reader& reader) {
+std::string read_token(const EnvironmentReader& reader) {
   if (const auto token = reader.text(env::kToken)) {
     if (trimmed(*token).empty()) throw InvalidArgument("environment: {} is set to whitespace", env::kToken);
     return trimmed(*token);
@@ -64,7 +43,7 @@ void check_place(const Place& place) {
     throw InvalidArgument("environment: local rank {} does not exist among {} local ranks", place.local_rank, place.local_world_size);
 }
 
-void read_address_job(const Reader& reader, JobEnvironment& job) {
+void read_address_job(const EnvironmentReader& reader, JobEnvironment& job) {
   job.kind = JobEnvironment::Kind::kAddress;
   job.place.world_size = static_cast<int>(reader.required(env::kWorldSize, env::kRank, 1, kMaxRanks));
   job.place.rank = static_cast<int>(reader.required(env::kRank, env::kWorldSize, 0, kMaxRanks));
@@ -79,23 +58,29 @@ void read_address_job(const Reader& reader, JobEnvironment& job) {
   }
   const auto host = reader.text(env::kMasterAddr);
   if (!host) throw InvalidArgument("environment: {} is set but {} is not: it names the machine of rank 0", env::kRank, env::kMasterAddr);
-  job.master_host = *host;
+  job.master_host = without_brackets(*host);
   job.master_port = static_cast<std::uint16_t>(reader.required(env::kMasterPort, env::kMasterAddr, 1, 65535));
+  // A pod of its own for each rank: who starts several in one says which is which.
+  job.master_is_named_for_others =
+      reader.text("KUBERNETES_SERVICE_HOST") && !reader.text(env::kLocalRank) && !reader.text(env::kLocalWorldSize);
 }
 
-void read_open_mpi_job(const Reader& reader, JobEnvironment& job) {
-  job.kind = JobEnvironment::Kind::kOpenMpi;
+void read_open_mpi_job(const EnvironmentReader& reader, JobEnvironment& job) {
+  job.kind = JobEnvironment::Kind::kOneMachine;
   constexpr const char* kRankName = "OMPI_COMM_WORLD_RANK";
   job.place.rank = static_cast<int>(reader.required(kRankName, "OMPI_COMM_WORLD_SIZE", 0, kMaxRanks));
   job.place.world_size = static_cast<int>(reader.required("OMPI_COMM_WORLD_SIZE", kRankName, 1, kMaxRanks));
   job.place.local_rank = static_cast<int>(reader.required("OMPI_COMM_WORLD_LOCAL_RANK", kRankName, 0, kMaxRanks));
   job.place.local_world_size = static_cast<int>(reader.required("OMPI_COMM_WORLD_LOCAL_SIZE", kRankName, 1, kMaxRanks));
   check_place(job.place);
-  if (job.place.local_world_size != job.place.world_size)
-    throw InvalidArgument(
-        "environment: mpirun started {} ranks on several machines; across machines, start each rank with RANK, WORLD_SIZE, MASTER_ADDR, "
-        "MASTER_PORT and LOCKSTEP_TOKEN",
-        job.place.world_size);
+  if (job.place.local_world_size != job.place.world_size) {
+    const auto host = reader.text(env::kMasterAddr);
+    job.kind = host ? JobEnvironment::Kind::kAddress : JobEnvironment::Kind::kMpi;
+    if (!host) return;
+    job.master_host = without_brackets(*host);
+    job.master_port = static_cast<std::uint16_t>(reader.required(env::kMasterPort, env::kMasterAddr, 1, 65535));
+    return;
+  }
   // Which of these exist depends on Open MPI's version; together they differ between any two jobs of a machine.
   std::string identity;
   bool has_name = false;
@@ -113,10 +98,18 @@ void read_open_mpi_job(const Reader& reader, JobEnvironment& job) {
   job.job_id = crypto::hex(crypto::sha256(std::as_bytes(std::span(identity)))).substr(0, 32);
 }
 
+void read_slurm_job(const EnvironmentReader& reader, JobEnvironment& job) {
+  slurm::read_job(reader, job);
+  check_place(job.place);
+  job.master_host = without_brackets(job.master_host);
+  // A machine's own name may be loopback to itself.
+  job.master_is_named_for_others = job.kind == JobEnvironment::Kind::kAddress;
+}
+
 }  // namespace
 
 JobEnvironment read_job_environment(const EnvironmentLookup& lookup) {
-  const Reader reader(lookup);
+  const EnvironmentReader reader(lookup);
   JobEnvironment job;
   job.token = read_token(reader);
   job.insecure = reader.integer(env::kInsecure, 0, 1).value_or(0) == 1;
@@ -124,7 +117,14 @@ JobEnvironment read_job_environment(const EnvironmentLookup& lookup) {
     read_address_job(reader, job);
   else if (reader.text("OMPI_COMM_WORLD_RANK") || reader.text("OMPI_COMM_WORLD_SIZE"))
     read_open_mpi_job(reader, job);
+  else if (slurm::is_task(reader))
+    read_slurm_job(reader, job);
   return job;
+}
+
+bool is_rank(const EnvironmentLookup& lookup) {
+  const EnvironmentReader reader(lookup);
+  return reader.text(env::kRank) || reader.text("OMPI_COMM_WORLD_RANK") || slurm::is_task(reader);
 }
 
 }  // namespace lockstep

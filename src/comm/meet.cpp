@@ -1,43 +1,104 @@
-#include <array>
+#include <sys/stat.h>
+
 #include <memory>
+#include <thread>
 
 #include "lockstep/comm/bootstrap.h"
-#include "lockstep/core/crypto.h"
+#include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "src/comm/host_names.h"
 #include "src/comm/interface.h"
 #include "src/comm/invitation.h"
+#include "src/comm/meet_by_mpi.h"
 #include "src/comm/memory_store.h"
 #include "src/comm/socket.h"
+#include "src/comm/store_address.h"
 
 namespace lockstep {
 
 namespace {
 
-std::string fresh_token() {
-  std::array<std::byte, 16> secret;
-  crypto::fill_random(secret);
-  return crypto::hex(secret);
+constexpr std::chrono::milliseconds kPause(200);
+
+// A secret that everybody on the machine can read is none; in a pod the mount's mode is the cluster's choice.
+void look_at_token_file() {
+  const auto path = env::text(env::kTokenFile);
+  struct stat facts {};
+  if (!path || env::text(env::kToken) || env::text("KUBERNETES_SERVICE_HOST") || ::stat(path->c_str(), &facts) != 0) return;
+  if ((facts.st_mode & S_IROTH) != 0) log::warn("{}={} can be read by every user of this machine: chmod 600 it", env::kTokenFile, *path);
+}
+
+std::vector<std::string> addresses_of_this_machine() {
+  std::vector<std::string> own;
+  for (const InterfaceAddress& each : interface_addresses())
+    if (!each.address.empty()) own.push_back(each.address);
+  return own;
+}
+
+// The socket of the store that rank 0 serves. A name that MASTER_ADDR must be an address by may come to exist while we wait.
+Fd listen_as_rank_zero(const JobEnvironment& job, std::chrono::milliseconds timeout) {
+  const auto chosen = env::text(env::kInterface);
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  for (std::string why;;) {
+    const auto resolved = resolve_host(job.master_host, why);
+    const auto addresses =
+        store_addresses(job.master_host, resolved, addresses_of_this_machine(), job.master_is_named_for_others,
+                        chosen && job.master_is_named_for_others ? choose_address(*chosen, interface_addresses(), "") : "");
+    if (!addresses.empty()) return listen_on_one_of(addresses, job.master_port);
+    if (std::chrono::steady_clock::now() + kPause >= deadline)
+      throw RendezvousError("MASTER_ADDR={} did not resolve within {} s ({})", job.master_host, static_cast<double>(timeout.count()) / 1000,
+                            why);
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+// How rank 0 reaches its own store, whatever the others call it.
+Endpoint reachable_here(Endpoint endpoint) {
+  if (endpoint.host == "0.0.0.0") endpoint.host = "127.0.0.1";
+  if (endpoint.host == "::") endpoint.host = "::1";
+  return endpoint;
+}
+
+// MASTER_ADDR says nothing of rank 0's own addresses: the first that others can have a route to, IPv4 before IPv6.
+std::string first_routed_address() {
+  std::string found;
+  for (const std::string& address : addresses_of_this_machine()) {
+    if (is_loopback(address) || is_link_local(address)) continue;
+    if (!is_ipv6(address)) return address;
+    if (found.empty()) found = address;
+  }
+  return found.empty() ? "127.0.0.1" : found;
+}
+
+std::string advertised_address(const JobEnvironment& job, const Endpoint& store) {
+  const bool is_everywhere = is_loopback(store.host) && job.master_is_named_for_others;
+  if (is_everywhere && !env::text(env::kInterface)) return first_routed_address();
+  return own_address(store.host, store.port);
 }
 
 Rendezvous meet_at_address(const JobEnvironment& job, std::chrono::milliseconds timeout) {
   Rendezvous meeting;
   meeting.token = job.token;
   if (job.token.empty() && !job.insecure && !is_loopback(job.master_host))
-    throw RendezvousError(
-        "MASTER_ADDR={} is not loopback and the job has no token, anyone on the network could join it: set LOCKSTEP_TOKEN or "
-        "LOCKSTEP_TOKEN_FILE on every rank, or LOCKSTEP_INSECURE=1 on a network that you trust",
-        job.master_host);
+    throw RendezvousError("MASTER_ADDR={} is not loopback and the job has no token, anyone on the network could join it: {}",
+                          job.master_host, kHowToMakeAToken);
+  Endpoint store{job.master_host, job.master_port};
   if (job.place.rank == 0 && !job.store_is_hosted) {
-    meeting.server = std::make_shared<StoreServer>(
-        StoreServerOptions{.host = job.master_host, .port = job.master_port, .token = job.token, .insecure = job.insecure});
+    look_at_token_file();
+    StoreServerOptions options;
+    options.listen_fd = listen_as_rank_zero(job, timeout).release();
+    options.token = job.token;
+    options.insecure = job.insecure;
+    meeting.server = std::make_shared<StoreServer>(options);
+    store = reachable_here(meeting.server->endpoint());
     // Debian's /etc/hosts gives a machine's own name 127.0.1.1.
-    if (const Endpoint bound = meeting.server->endpoint(); !is_loopback(job.master_host) && is_loopback(bound.host))
+    if (!is_loopback(job.master_host) && is_loopback(meeting.server->endpoint().host))
       log::warn("MASTER_ADDR={} is {} here: ranks on other machines cannot reach this store; name rank 0's address in numbers",
-                job.master_host, bound.host);
+                job.master_host, meeting.server->endpoint().host);
   }
-  meeting.store = connect_store({job.master_host, job.master_port}, job.token, timeout);
-  meeting.advertise_address = own_address(job.master_host, job.master_port);
+  meeting.store = connect_store(store, job.token, timeout);
+  meeting.advertise_address = advertised_address(job, store);
   return meeting;
 }
 
@@ -49,7 +110,7 @@ struct HostedByRankZero {
   InvitationServer invitation;
 };
 
-Rendezvous meet_under_mpirun(const JobEnvironment& job, std::chrono::milliseconds timeout) {
+Rendezvous meet_on_one_machine(const JobEnvironment& job, std::chrono::milliseconds timeout) {
   Rendezvous meeting;
   meeting.advertise_address = "127.0.0.1";
   Endpoint endpoint{"127.0.0.1", 0};
@@ -72,7 +133,8 @@ Rendezvous meet_under_mpirun(const JobEnvironment& job, std::chrono::millisecond
 Rendezvous meet(const JobEnvironment& job, std::chrono::milliseconds timeout) {
   try {
     if (job.kind == JobEnvironment::Kind::kAddress) return meet_at_address(job, timeout);
-    if (job.kind == JobEnvironment::Kind::kOpenMpi) return meet_under_mpirun(job, timeout);
+    if (job.kind == JobEnvironment::Kind::kOneMachine) return meet_on_one_machine(job, timeout);
+    if (job.kind == JobEnvironment::Kind::kMpi) return meet_by_mpi(job, timeout);
   } catch (const RendezvousError& error) {
     throw RendezvousError("rank {} of {}: {}", job.place.rank, job.place.world_size, error.what());
   }

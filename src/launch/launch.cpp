@@ -250,7 +250,7 @@ int launch(const LaunchSpec& spec) {
 }
 
 int spawn(int n, int argc, char** argv, const std::function<int(int argc, char** argv)>& fn) {
-  if (env::text(env::kRank) || env::text("OMPI_COMM_WORLD_RANK")) return run_as_rank(argc, argv, fn);
+  if (is_rank(env::text)) return run_as_rank(argc, argv, fn);
   LaunchSpec spec;
   spec.ranks = n;
   spec.prefix = false;

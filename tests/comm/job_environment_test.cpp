@@ -62,6 +62,26 @@ TEST(JobEnvironment, TorchrunsVariables) {
 TEST(JobEnvironment, KubernetesSetsNoLocalRank) {
   const JobEnvironment job = read(without(without(kTorchrun, "LOCAL_RANK"), "LOCAL_WORLD_SIZE"));
   EXPECT_EQ(job.place, (Place{3, 4, 0, 1}));
+  EXPECT_FALSE(job.master_is_named_for_others);
+  const Variables pod = with(without(without(kTorchrun, "LOCAL_RANK"), "LOCAL_WORLD_SIZE"), "KUBERNETES_SERVICE_HOST", "10.96.0.1");
+  EXPECT_TRUE(read(pod).master_is_named_for_others);
+  EXPECT_FALSE(read(with(kTorchrun, "KUBERNETES_SERVICE_HOST", "10.96.0.1")).master_is_named_for_others) << "several ranks in one pod";
+}
+
+TEST(JobEnvironment, AnAddressMayHaveBrackets) { EXPECT_EQ(read(with(kTorchrun, "MASTER_ADDR", "[fd00::1]")).master_host, "fd00::1"); }
+
+TEST(JobEnvironment, WhoeverIsARankAlreadyStartsNone) {
+  const auto rank = [](const Variables& variables) {
+    return is_rank([&](const char* name) -> std::optional<std::string> {
+      const auto found = variables.find(name);
+      return found == variables.end() ? std::nullopt : std::optional(found->second);
+    });
+  };
+  EXPECT_FALSE(rank({}));
+  EXPECT_TRUE(rank({{"RANK", "0"}}));
+  EXPECT_TRUE(rank({{"OMPI_COMM_WORLD_RANK", "0"}}));
+  EXPECT_FALSE(rank({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}})) << "a batch script";
+  EXPECT_TRUE(rank({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_STEP_ID", "0"}}));
 }
 
 TEST(JobEnvironment, AWorldOfOneNeedsNoAddress) { EXPECT_EQ(read({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).kind, Kind::kAlone); }
@@ -73,13 +93,18 @@ TEST(JobEnvironment, OpenMpisVariables) {
                          {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                          {"PMIX_NAMESPACE", "123"}};
   const JobEnvironment job = read(mpi);
-  EXPECT_EQ(job.kind, Kind::kOpenMpi);
+  EXPECT_EQ(job.kind, Kind::kOneMachine);
   EXPECT_EQ(job.place, (Place{1, 2, 1, 2}));
   EXPECT_NE(job.job_id, read(with(mpi, "PMIX_NAMESPACE", "124")).job_id) << "two jobs do not meet";
   EXPECT_EQ(job.job_id, read(with(mpi, "OMPI_COMM_WORLD_RANK", "0")).job_id) << "ranks of one job do";
   EXPECT_NE(refusal(with(mpi, "OMPI_COMM_WORLD_LOCAL_SIZE", "1")), "accepted");
-  EXPECT_NE(refusal(with(with(mpi, "OMPI_COMM_WORLD_SIZE", "4"), "OMPI_COMM_WORLD_LOCAL_SIZE", "2")).find("MASTER_ADDR"),
-            std::string::npos);
+  const Variables machines = with(with(mpi, "OMPI_COMM_WORLD_SIZE", "4"), "OMPI_COMM_WORLD_LOCAL_SIZE", "2");
+  EXPECT_EQ(read(machines).kind, Kind::kMpi);
+  EXPECT_EQ(read(machines).place, (Place{1, 4, 1, 2}));
+  const JobEnvironment at = read(with(with(machines, "MASTER_ADDR", "10.0.0.1"), "MASTER_PORT", "1234"));
+  EXPECT_EQ(at.kind, Kind::kAddress) << "an address needs no MPI";
+  EXPECT_EQ(at.place, (Place{1, 4, 1, 2}));
+  EXPECT_EQ(at.master_port, 1234);
   EXPECT_NE(refusal(without(mpi, "PMIX_NAMESPACE")).find("nothing names the job"), std::string::npos);
   Variables both = mpi;
   both.insert(kTorchrun.begin(), kTorchrun.end());
@@ -101,12 +126,15 @@ TEST(JobEnvironment, RefusalsNameTheVariable) {
 }
 
 TEST(JobEnvironment, TheTokenComesFromAVariableOrAFile) {
-  EXPECT_EQ(read({{"LOCKSTEP_TOKEN", "secret"}}).token, "secret");
+  EXPECT_EQ(read({{"LOCKSTEP_TOKEN", " secret\n"}}).token, "secret");
+  EXPECT_NE(refusal({{"LOCKSTEP_TOKEN", " \n"}}).find("LOCKSTEP_TOKEN"), std::string::npos);
   const std::string path = testing::TempDir() + "lockstep_token_" + std::to_string(testing::UnitTest::GetInstance()->random_seed());
-  std::ofstream(path) << "from a file\r\n";
+  std::ofstream(path) << "\n from a file\r\n\n";
   EXPECT_EQ(read({{"LOCKSTEP_TOKEN_FILE", path}}).token, "from a file");
+  std::ofstream(path) << " \n";
+  EXPECT_NE(refusal({{"LOCKSTEP_TOKEN_FILE", path}}).find(path + " is empty"), std::string::npos);
   std::remove(path.c_str());
-  EXPECT_NE(refusal({{"LOCKSTEP_TOKEN_FILE", path}}).find(path), std::string::npos);
+  EXPECT_NE(refusal({{"LOCKSTEP_TOKEN_FILE", path}}).find(path + " cannot be read: No such file"), std::string::npos);
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ JobEnvironment address_job(int rank, int world_size, std::uint16_t port, std::st
 
 JobEnvironment mpi_job(int rank, int world_size, const std::string& id) {
   JobEnvironment job;
-  job.kind = Kind::kOpenMpi;
+  job.kind = Kind::kOneMachine;
   job.place = {rank, world_size, rank, world_size};
   job.job_id = id + std::to_string(getpid());
   return job;
@@ -113,7 +113,7 @@ TEST(Meet, MpirunsRanksMeetAndTwoJobsDoNot) {
   ranks[0].store->set("job", "first");
   EXPECT_THROW(ranks[2].store->get("job", 0ms), TimeoutError);
   const std::string lonely = message_of([] { meet(mpi_job(1, 2, "nobody"), 50ms); });
-  EXPECT_NE(lonely.find("rank 1 of 2: rank 0 of this mpirun job"), std::string::npos) << lonely;
+  EXPECT_NE(lonely.find("rank 1 of 2: rank 0 of this job"), std::string::npos) << lonely;
 }
 
 TEST(Meet, RankZeroMayLeaveWithItsServerFirst) {

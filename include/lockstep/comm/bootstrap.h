@@ -14,32 +14,39 @@ namespace lockstep {
 // How a rank finds the others.
 struct JobEnvironment {
   enum class Kind {
-    kAlone,    // nothing set: rank 0 of 1
-    kAddress,  // RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT: torchrun's contract, lockrun's and Kubernetes' too
-    kOpenMpi,  // OMPI_COMM_WORLD_*: the job's id stands in for an address, ranks meet on an abstract socket
+    kAlone,       // nothing set: rank 0 of 1
+    kAddress,     // RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT: torchrun's contract, lockrun's, Kubernetes', and srun's on several machines
+    kOneMachine,  // mpirun or srun on one: the job's id stands in for an address, ranks meet on an abstract socket
+    kMpi,         // mpirun on several: MPI carries rank 0's address and the token
   };
   Kind kind = Kind::kAlone;
   Place place;
   std::string master_host;        // kAddress
   std::uint16_t master_port = 0;  // kAddress
   bool store_is_hosted = false;   // lockrun (or spawn) serves the store already; else rank 0 does
-  std::string job_id;             // kOpenMpi: unique among the jobs of this machine
-  std::string token;              // from LOCKSTEP_TOKEN or LOCKSTEP_TOKEN_FILE; may be empty
-  bool insecure = false;          // LOCKSTEP_INSECURE=1
+  // kAddress, rank 0: MASTER_ADDR may be a name for the others alone, as a Kubernetes service or a cluster's node has.
+  bool master_is_named_for_others = false;
+  std::string job_id;     // kOneMachine: unique among the jobs of this machine
+  std::string token;      // from LOCKSTEP_TOKEN or LOCKSTEP_TOKEN_FILE; may be empty
+  bool insecure = false;  // LOCKSTEP_INSECURE=1
 
   bool operator==(const JobEnvironment&) const = default;
 };
 
 using EnvironmentLookup = std::function<std::optional<std::string>(const char* name)>;
 
-// Throws InvalidArgument that names the variable: RANK without WORLD_SIZE, not a number, rank outside the world, ...
+// A rank's own variables come first, then mpirun's, then srun's. Throws InvalidArgument that names the variable: RANK without WORLD_SIZE,
+// not a number, rank outside the world, ...
 JobEnvironment read_job_environment(const EnvironmentLookup& lookup);
+
+// A launcher has made this process a rank: it starts none itself.
+bool is_rank(const EnvironmentLookup& lookup);
 
 // Connects to (or first hosts) the job's store. The server, when this rank hosts one, lives as long as the result.
 struct Rendezvous {
   std::shared_ptr<Store> store;
   std::shared_ptr<StoreServer> server;  // null when somebody else hosts it
-  std::string token;                    // kOpenMpi: made by rank 0 and handed over
+  std::string token;                    // kOneMachine, kMpi: made by rank 0 and handed over
   std::string advertise_address;        // numeric address of this rank for its peers
 };
 // Throws RendezvousError that begins with this rank and names the address, port or job.

@@ -1,0 +1,117 @@
+#include "src/comm/meet_by_mpi.h"
+
+#include <sys/stat.h>
+
+#include <array>
+#include <fstream>
+#include <sstream>
+
+#include "lockstep/core/crypto.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+#include "src/comm/interface.h"
+#include "src/comm/socket.h"
+#include "src/comm/store_address.h"
+#if LOCKSTEP_WITH_MPI
+#include "src/comm/mpi/mpi_meeting.h"
+#endif
+
+namespace lockstep {
+
+std::string fresh_token() {
+  std::array<std::byte, 16> secret;
+  crypto::fill_random(secret);
+  return crypto::hex(secret);
+}
+
+#if LOCKSTEP_WITH_MPI
+
+namespace {
+
+constexpr std::size_t kMostAddresses = 16;
+constexpr char kProblem = '!';
+
+// Two network namespaces of one kernel are two machines here: they have addresses of their own.
+std::string machine_name() {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  struct stat net {};
+  return fmt::format("{}-{}", boot, ::stat("/proc/self/ns/net", &net) == 0 ? net.st_ino : 0);
+}
+
+MachineAddresses this_machine() {
+  MachineAddresses own{machine_name(), {}};
+  for (const InterfaceAddress& each : interface_addresses())
+    if (!each.address.empty() && !is_loopback(each.address) && !is_link_local(each.address) && own.addresses.size() < kMostAddresses)
+      own.addresses.push_back(each.address);
+  return own;
+}
+
+std::string encode(const MachineAddresses& machine) {
+  std::string text = machine.machine;
+  for (const std::string& address : machine.addresses) text += " " + address;
+  return text;
+}
+
+MachineAddresses decode(const std::string& text) {
+  std::istringstream words(text);
+  MachineAddresses machine;
+  words >> machine.machine;
+  for (std::string address; words >> address;) machine.addresses.push_back(address);
+  return machine;
+}
+
+std::string rank_zeros_address(const std::vector<std::string>& machines) {
+  if (const auto wanted = env::text(env::kInterface)) return choose_address(*wanted, interface_addresses(), "");
+  std::vector<MachineAddresses> all;
+  for (const std::string& text : machines) all.push_back(decode(text));
+  const std::string address = address_for(this_machine(), all);
+  if (address.empty())
+    throw RendezvousError("rank 0's machine has no address of its own by which the other machines could reach it: set {} there",
+                          env::kInterface);
+  return address;
+}
+
+// "host port token", or kProblem and what kept rank 0 from serving, so that all say the same.
+std::string serve(const JobEnvironment& job, const std::vector<std::string>& machines, Rendezvous& meeting) {
+  try {
+    meeting.token = job.token.empty() ? fresh_token() : job.token;
+    meeting.server = std::make_shared<StoreServer>(StoreServerOptions{.host = rank_zeros_address(machines), .token = meeting.token});
+    const Endpoint endpoint = meeting.server->endpoint();
+    return fmt::format("{} {} {}", without_scope(endpoint.host), endpoint.port, meeting.token);
+  } catch (const Error& error) {
+    return kProblem + std::string(error.what()).substr(0, mpi::kMaxTextBytes - 1);
+  }
+}
+
+}  // namespace
+
+Rendezvous meet_by_mpi(const JobEnvironment& job, std::chrono::milliseconds timeout) {
+  Rendezvous meeting;
+  const int ranks = job.place.world_size;
+  const auto machines = mpi::all_gather_texts(encode(this_machine()), ranks, timeout);
+  const std::string contact = mpi::broadcast_text(job.place.rank == 0 ? serve(job, machines, meeting) : "", ranks, timeout);
+  if (contact[0] == kProblem) throw RendezvousError("{}", contact.substr(1));
+  std::istringstream words(contact);
+  Endpoint endpoint;
+  words >> endpoint.host >> endpoint.port;
+  std::getline(words >> std::ws, meeting.token);
+  if (words.fail()) throw RendezvousError("rank 0 sent no address through MPI");
+  meeting.advertise_address = own_address(endpoint.host, endpoint.port);
+  endpoint.host = with_scope_of(endpoint.host, meeting.advertise_address);
+  meeting.store = connect_store(endpoint, meeting.token, timeout);
+  return meeting;
+}
+
+#else
+
+Rendezvous meet_by_mpi(const JobEnvironment& job, std::chrono::milliseconds) {
+  throw InvalidArgument(
+      "mpirun started {} ranks on several machines, and this build has no MPI to carry rank 0's address: install Open MPI's headers "
+      "(libopenmpi-dev) and build again, or set MASTER_ADDR, MASTER_PORT and LOCKSTEP_TOKEN for all ranks (mpirun -x)",
+      job.place.world_size);
+}
+
+#endif
+
+}  // namespace lockstep
