@@ -1,5 +1,3 @@
-#include <sys/stat.h>
-
 #include <memory>
 #include <thread>
 
@@ -14,20 +12,13 @@
 #include "src/comm/memory_store.h"
 #include "src/comm/socket.h"
 #include "src/comm/store_address.h"
+#include "src/comm/token_file.h"
 
 namespace lockstep {
 
 namespace {
 
 constexpr std::chrono::milliseconds kPause(200);
-
-// A secret that everybody on the machine can read is none; in a pod the mount's mode is the cluster's choice.
-void look_at_token_file() {
-  const auto path = env::text(env::kTokenFile);
-  struct stat facts {};
-  if (!path || env::text(env::kToken) || env::text("KUBERNETES_SERVICE_HOST") || ::stat(path->c_str(), &facts) != 0) return;
-  if ((facts.st_mode & S_IROTH) != 0) log::warn("{}={} can be read by every user of this machine: chmod 600 it", env::kTokenFile, *path);
-}
 
 std::vector<std::string> addresses_of_this_machine() {
   std::vector<std::string> own;
@@ -85,7 +76,7 @@ Rendezvous meet_at_address(const JobEnvironment& job, std::chrono::milliseconds 
                           job.master_host, kHowToMakeAToken);
   Endpoint store{job.master_host, job.master_port};
   if (job.place.rank == 0 && !job.store_is_hosted) {
-    look_at_token_file();
+    warn_of_open_token_file();
     StoreServerOptions options;
     options.listen_fd = listen_as_rank_zero(job, timeout).release();
     options.token = job.token;

@@ -115,12 +115,11 @@ void NodeGuest::move() {
   channel_->move();
   while (auto message = channel_->next())
     if (message->kind == NodeMessage::Kind::kEnd && !verdict_) verdict_ = std::move(message->report);
-  const bool is_frozen = has_reported_ && reported_ != Clock::time_point() && Clock::now() >= reported_ + kWaitForVerdict;
+  const bool is_frozen = reported_ != Clock::time_point() && Clock::now() >= reported_ + kWaitForVerdict;
   if (!verdict_ && (channel_->state() != NodeChannel::State::kOpen || is_frozen)) verdict_ = loss_of(nodes_.front(), Clock::now());
 }
 
 void NodeGuest::report(NodeReport report) {
-  has_reported_ = true;
   report.node = own_.node;
   if (report.kind != NodeReport::Kind::kFinished) reported_ = Clock::now();
   channel_->send({.kind = NodeMessage::Kind::kReport, .report = std::move(report)});

@@ -120,24 +120,19 @@ void NodeHost::move() {
 
 void NodeHost::hear(Guest& guest) {
   guest.channel.move();
-  const auto has_reported = [&] {
-    return std::any_of(reports_.begin(), reports_.end(), [&](const NodeReport& report) { return report.node == guest.node; });
-  };
   while (auto message = guest.channel.next()) {
-    if (message->kind != NodeMessage::Kind::kReport || has_reported()) continue;
-    reports_.push_back(std::move(message->report));
-    reports_.back().node = guest.node;
-    reports_.back().when = Clock::now();
+    if (message->kind != NodeMessage::Kind::kReport) continue;
+    message->report.node = guest.node;
+    message->report.when = Clock::now();
+    enter(reports_, std::move(message->report));
   }
-  if (guest.channel.state() != NodeChannel::State::kOpen && !has_reported())
-    reports_.push_back(loss_of(facts_of(guest.node), Clock::now()));
+  if (guest.channel.state() != NodeChannel::State::kOpen) enter(reports_, loss_of(facts_of(guest.node), Clock::now()));
 }
 
 void NodeHost::report(NodeReport report) {
-  has_reported_ = true;
   report.node = own_.node;
   report.when = Clock::now();
-  reports_.push_back(std::move(report));
+  enter(reports_, std::move(report));
   decide();
 }
 

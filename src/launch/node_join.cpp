@@ -9,6 +9,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "src/comm/host_names.h"
+#include "src/comm/token_file.h"
 #include "src/launch/waiting.h"
 
 namespace lockstep::launch {
@@ -60,6 +61,7 @@ std::unique_ptr<NodeLink> join_nodes(const LaunchSpec& spec, const std::string& 
   if (spec.node_rank < 0 || spec.node_rank >= spec.nodes || spec.master_host.empty())
     throw InvalidArgument("launch: node {} of {} at '{}': a node below the number of nodes and the host of node 0 are needed",
                           spec.node_rank, spec.nodes, spec.master_host);
+  warn_of_open_token_file();
   check_token(spec, token, env::integer(env::kInsecure, 0, 1).value_or(0) == 1);
   const milliseconds timeout = std::chrono::seconds(env::integer(env::kStoreTimeout, 1, 30 * 24 * 3600).value_or(60));
   if (spec.node_rank != 0)

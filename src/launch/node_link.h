@@ -30,10 +30,9 @@ class NodeLink {
   virtual void add_descriptors(std::vector<pollfd>& polled) const = 0;
   virtual void move() = 0;                     // reads and writes what there is
   virtual bool needs_clock() const = 0;        // something is pending that a clock decides: move() is due every 100 ms
-  virtual void report(NodeReport report) = 0;  // how this node's ranks ended: once
+  virtual void report(NodeReport report) = 0;  // how this node's ranks ended, see enter()
   virtual bool may_leave() const = 0;          // once this node's ranks are gone: nobody needs this lockrun any more
 
-  bool has_reported() const { return has_reported_; }
   const std::optional<NodeReport>& verdict() const { return verdict_; }
 
   // Moves until may_leave(): for a lockrun that has no ranks (any more).
@@ -43,7 +42,6 @@ class NodeLink {
   const NodeFacts own_;
   std::vector<NodeFacts> nodes_;
   Endpoint store_;
-  bool has_reported_ = false;
   std::optional<NodeReport> verdict_;
 };
 
@@ -94,7 +92,7 @@ class NodeGuest : public NodeLink {
 
   void add_descriptors(std::vector<pollfd>& polled) const override;
   void move() override;
-  bool needs_clock() const override { return has_reported_ && !verdict_; }
+  bool needs_clock() const override { return reported_ != Clock::time_point() && !verdict_; }
   void report(NodeReport report) override;
   bool may_leave() const override { return verdict_.has_value(); }
 
@@ -108,8 +106,8 @@ class NodeGuest : public NodeLink {
   const Endpoint host_;
   const std::string token_;
   std::optional<NodeChannel> channel_;
-  std::string last_word_;  // of node 0, while waiting
-  Clock::time_point reported_{};
+  std::string last_word_;         // of node 0, while waiting
+  Clock::time_point reported_{};  // something that node 0 decides at once
 };
 
 }  // namespace lockstep::launch

@@ -62,6 +62,14 @@ NodePlace place_of(const std::vector<NodeFacts>& nodes, int node) {
   return place;
 }
 
+void enter(std::vector<NodeReport>& reports, NodeReport report) {
+  const auto standing = std::find_if(reports.begin(), reports.end(), [&](const NodeReport& other) { return other.node == report.node; });
+  if (standing == reports.end())
+    reports.push_back(std::move(report));
+  else if (standing->kind == NodeReport::Kind::kFinished && report.kind == NodeReport::Kind::kInterrupted)
+    *standing = std::move(report);
+}
+
 std::optional<NodeReport> judge_nodes(const std::vector<NodeReport>& reports, std::size_t nodes, Clock::time_point now,
                                       std::chrono::milliseconds wait_for_cause) {
   const NodeReport* consequence = nullptr;

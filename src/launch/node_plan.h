@@ -67,6 +67,9 @@ struct NodeReport {
   Clock::time_point when{};
 };
 
+// Enters a report. A node's first one stands, save that one which has finished may still be interrupted while it waits for the others.
+void enter(std::vector<NodeReport>& reports, NodeReport report);
+
 // The verdict, or nothing while it is open: the first report that is no consequence; kFinished when all have finished. A consequence
 // stands when its cause has not come within `wait_for_cause`, or nobody is left to report one. `reports` are in the order of arrival.
 std::optional<NodeReport> judge_nodes(const std::vector<NodeReport>& reports, std::size_t nodes, Clock::time_point now,

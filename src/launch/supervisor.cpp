@@ -191,17 +191,18 @@ void Supervisor::begin_ending(int signal, int exit_code, Clock::time_point kill_
 
 // This node's part of the job is over, or is to be: what ends first on any node decides for all.
 void Supervisor::tell_nodes(NodeReport::Kind kind, int signal) {
-  if (nodes_ == nullptr || nodes_->has_reported()) return;
+  if (nodes_ == nullptr) return;
   NodeReport report;
   report.kind = kind;
   report.signal = signal;
   if (ending_) report.exit_code = ending_->exit_code, report.cause = ending_->message;
+  has_told_end_ = true;
   nodes_->report(std::move(report));
 }
 
 void Supervisor::follow_nodes() {
   if (nodes_ == nullptr) return;
-  if (finished() && !ending_) tell_nodes(NodeReport::Kind::kFinished, 0);
+  if (finished() && !ending_ && !has_told_end_) tell_nodes(NodeReport::Kind::kFinished, 0);
   nodes_->move();
   const auto& verdict = nodes_->verdict();
   if (!verdict || verdict->kind == NodeReport::Kind::kFinished) return;

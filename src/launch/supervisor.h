@@ -87,6 +87,7 @@ class Supervisor {
   std::optional<Verdict> failure_;
   std::optional<Ending> ending_;
   int interrupts_ = 0;
+  bool has_told_end_ = false;  // to the other nodes
 };
 
 }  // namespace lockstep::launch

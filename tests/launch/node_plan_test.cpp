@@ -104,6 +104,20 @@ TEST(JudgeNodes, AConsequenceWaitsForItsCauseOnAnotherNode) {
   EXPECT_EQ(verdict->node, 3);
 }
 
+TEST(Reports, TheFirstOfANodeStandsButAFinishedOneMayBeInterrupted) {
+  std::vector<NodeReport> reports;
+  enter(reports, report(Kind::kFinished, 1, 0, 1));
+  enter(reports, report(Kind::kLost, 1, 75, 2));
+  ASSERT_EQ(reports.size(), 1u) << "who has finished may go";
+  EXPECT_EQ(reports[0].kind, Kind::kFinished);
+  enter(reports, report(Kind::kFailed, 0, 3, 3));
+  enter(reports, report(Kind::kInterrupted, 0, 130, 4));
+  enter(reports, report(Kind::kInterrupted, 1, 130, 5));
+  ASSERT_EQ(reports.size(), 2u);
+  EXPECT_EQ(reports[0].kind, Kind::kInterrupted);
+  EXPECT_EQ(reports[1].kind, Kind::kFailed);
+}
+
 TEST(Verdict, IsToldWithTheNodeThatHasTheLines) {
   EXPECT_EQ(tell_verdict({Kind::kFailed, 1, 3, SIGTERM, "lockrun: rank 2 exited\n", {}}, facts(1, 2)),
             "lockrun: rank 2 exited\nlockrun: its last lines stand in the output of the lockrun of node 1 on host host1\n");

@@ -168,6 +168,21 @@ TEST(Nodes, ASignalToAnyLockrunEndsTheWholeJob) {
   }
 }
 
+TEST(Nodes, ASignalToOneThatHasFinishedEndsTheOthersToo) {
+  for (const int interrupted : {0, 1}) {
+    Job job(2);
+    Child* nodes[] = {&job.start(0, 1, acts({interrupted == 0 ? "out:up" : "out:up+flush+sleep:60000"})),
+                      &job.start(1, 1, acts({"out", interrupted == 1 ? "out:up" : "out:up+flush+sleep:60000"}))};
+    for (Child* node : nodes) ASSERT_TRUE(node->wait_for_output("up")) << node->errors();
+    std::this_thread::sleep_for(milliseconds(700));
+    nodes[interrupted]->signal(SIGINT);
+    for (Child* node : nodes) {
+      EXPECT_EQ(node->wait(kSoon), 128 + SIGINT) << node->errors();
+      EXPECT_THAT(node->errors(), HasSubstr("lockrun: SIGINT to node " + std::to_string(interrupted) + " on host "));
+    }
+  }
+}
+
 TEST(Nodes, AProgramThatIsMissingOnOneNodeEndsAll) {
   Job job(2);
   Child& zero = job.start(0, 1, acts({"hang"}));

@@ -1,0 +1,152 @@
+// The connection between two lockruns, over a socket pair: who gets in, and what malformed bytes do (close it, and nothing else).
+#include "src/launch/node_channel.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cstring>
+
+#include "src/comm/store_protocol.h"
+
+namespace lockstep::launch {
+namespace {
+
+using Side = NodeChannel::Side;
+using State = NodeChannel::State;
+
+struct Ends {
+  Fd host, guest;
+};
+Ends make_ends() {
+  int fds[2] = {-1, -1};
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds), 0);
+  return {Fd(fds[0]), Fd(fds[1])};
+}
+
+// Both sides take turns until nothing changes any more.
+void settle(NodeChannel& a, NodeChannel& b) {
+  for (int i = 0; i < 10; ++i) a.move(), b.move();
+}
+
+void write_bytes(const Fd& fd, const void* data, std::size_t bytes) {
+  ASSERT_EQ(::send(fd.get(), data, bytes, MSG_NOSIGNAL), static_cast<ssize_t>(bytes));
+}
+
+NodeMessage waiting(const std::string& why) { return {.kind = NodeMessage::Kind::kWaiting, .why = why}; }
+
+TEST(NodeChannel, CarriesMessagesBothWaysInOrder) {
+  Ends ends = make_ends();
+  NodeChannel host(std::move(ends.host), Side::kHost, "token"), guest(std::move(ends.guest), Side::kGuest, "token");
+  settle(host, guest);
+  ASSERT_EQ(host.state(), State::kOpen);
+  ASSERT_EQ(guest.state(), State::kOpen);
+  for (int i = 0; i < 50; ++i) guest.send(waiting(std::to_string(i)));
+  host.send(waiting("back"));
+  settle(host, guest);
+  for (int i = 0; i < 50; ++i) {
+    const auto message = host.next();
+    ASSERT_TRUE(message) << i;
+    EXPECT_EQ(message->why, std::to_string(i));
+  }
+  EXPECT_FALSE(host.next());
+  EXPECT_EQ(guest.next()->why, "back");
+}
+
+TEST(NodeChannel, WhatWasSaidBeforeTheEndIsHeard) {
+  Ends ends = make_ends();
+  NodeChannel host(std::move(ends.host), Side::kHost, ""), guest(std::move(ends.guest), Side::kGuest, "");
+  settle(host, guest);
+  host.send(waiting("last words"));
+  host.close();
+  guest.move();
+  EXPECT_EQ(guest.state(), State::kClosed);
+  ASSERT_TRUE(guest.next());
+}
+
+TEST(NodeChannel, AnotherTokenIsRefusedOnBothSides) {
+  Ends ends = make_ends();
+  NodeChannel host(std::move(ends.host), Side::kHost, "token"), guest(std::move(ends.guest), Side::kGuest, "tokem");
+  settle(host, guest);
+  EXPECT_EQ(host.state(), State::kRefused);
+  EXPECT_EQ(guest.state(), State::kRefused);
+}
+
+// A host that accepts without knowing the token is as much a stranger.
+TEST(NodeChannel, AHostMustProveItselfToo) {
+  Ends ends = make_ends();
+  NodeChannel guest(std::move(ends.guest), Side::kGuest, "token");
+  const char magic[] = "LOCKNOD1";
+  const std::string nonce(32, 'n'), proof(32, '\0');
+  write_bytes(ends.host, magic, 8);
+  write_bytes(ends.host, nonce.data(), nonce.size());
+  guest.move();
+  const std::uint64_t accepted = 1;
+  write_bytes(ends.host, &accepted, sizeof accepted);
+  write_bytes(ends.host, proof.data(), proof.size());
+  guest.move();
+  EXPECT_EQ(guest.state(), State::kRefused);
+}
+
+TEST(NodeChannel, AStoreAndOtherServicesAreTold) {
+  const std::string nonce(32, 'n');
+  for (const bool is_store : {true, false}) {
+    Ends ends = make_ends();
+    NodeChannel guest(std::move(ends.guest), Side::kGuest, "token");
+    write_bytes(ends.host, is_store ? store_protocol::kMagic.data() : "SSH-2.0-", 8);
+    write_bytes(ends.host, nonce.data(), nonce.size());
+    guest.move();
+    EXPECT_EQ(guest.state(), is_store ? State::kStore : State::kOtherService);
+  }
+}
+
+TEST(NodeChannel, AStrangerWhoSendsTooMuchOrNonsenseIsClosed) {
+  for (const std::size_t bytes : {std::size_t{72}, std::size_t{73}, std::size_t{100'000}}) {
+    Ends ends = make_ends();
+    NodeChannel host(std::move(ends.host), Side::kHost, "token");
+    const std::string noise(bytes, 'x');
+    write_bytes(ends.guest, noise.data(), noise.size());
+    host.move();
+    EXPECT_EQ(host.state(), State::kClosed) << bytes;
+  }
+}
+
+TEST(NodeChannel, MalformedMessagesCloseAnOpenConnection) {
+  const auto framed = [](std::uint32_t announced, const std::string& text) {
+    return std::string(reinterpret_cast<const char*>(&announced), sizeof announced) + text;
+  };
+  for (const std::string& bad : {framed(3, "{}}"), framed(0, ""), framed(0xffffffff, "x"), framed((1 << 20) + 1, "x"), framed(2, "{}")}) {
+    Ends ends = make_ends();
+    const int raw = ends.guest.get();
+    NodeChannel host(std::move(ends.host), Side::kHost, "token"), guest(std::move(ends.guest), Side::kGuest, "token");
+    settle(host, guest);
+    ASSERT_EQ(host.state(), State::kOpen);
+    ASSERT_EQ(::send(raw, bad.data(), bad.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bad.size()));
+    host.move();
+    EXPECT_EQ(host.state(), State::kClosed);
+    EXPECT_FALSE(host.next());
+  }
+}
+
+TEST(NodeChannel, BytesMayComeOneByOne) {
+  Ends outer = make_ends(), inner = make_ends();
+  NodeChannel host(std::move(outer.host), Side::kHost, "token"), guest(std::move(inner.guest), Side::kGuest, "token");
+  guest.move();
+  const auto drip = [](const Fd& from, const Fd& to) {
+    char byte = 0;
+    if (::recv(from.get(), &byte, 1, MSG_DONTWAIT) == 1) write_bytes(to, &byte, 1);
+  };
+  bool has_sent = false;
+  for (int i = 0; i < 2000; ++i) {
+    drip(outer.guest, inner.host);
+    drip(inner.host, outer.guest);
+    host.move(), guest.move();
+    if (guest.state() == State::kOpen && !has_sent) guest.send(waiting("drop by drop")), has_sent = true;
+  }
+  const auto message = host.next();
+  ASSERT_TRUE(message);
+  EXPECT_EQ(message->why, "drop by drop");
+}
+
+}  // namespace
+}  // namespace lockstep::launch
