@@ -82,6 +82,9 @@ std::shared_ptr<ProcessGroup> ProcessGroup::create(const Place& place, std::shar
                                                    const ProcessGroupOptions& options, std::string advertise_address) {
   const auto store_timeout = options.store_timeout.value_or(seconds_from(env::kStoreTimeout, std::chrono::seconds(60)));
   const auto timeout = options.timeout.value_or(seconds_from(env::kTimeout, std::chrono::minutes(5)));
+  const auto stall_timeout = options.stall_timeout.value_or(seconds_from(env::kStallTimeout, std::chrono::seconds(30)));
+  if (stall_timeout < std::chrono::milliseconds(100))
+    throw InvalidArgument("process group: a stall_timeout of {} ms is too short for heartbeats; at least 100", stall_timeout.count());
   if (place.world_size < 1 || place.rank < 0 || place.rank >= place.world_size)
     throw InvalidArgument("process group: rank {} does not exist in a world of {}", place.rank, place.world_size);
   std::string backend = options.backend;
@@ -100,7 +103,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::create(const Place& place, std::shar
                                            .transport = transport,
                                            .advertise_address = advertise_address,
                                            .timeout = timeout,
-                                           .store_timeout = store_timeout}),
+                                           .store_timeout = store_timeout,
+                                           .stall_timeout = stall_timeout}),
                     timeout);
   group->impl_->store = store;
   group->impl_->token = std::move(token);

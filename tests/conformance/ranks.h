@@ -102,6 +102,7 @@ struct GroupSpec {
   int ranks = 2;
   milliseconds timeout = std::chrono::seconds(30);
   milliseconds store_timeout = std::chrono::seconds(20);
+  milliseconds stall_timeout = std::chrono::seconds(30);
   std::vector<std::string> tokens = {};  // by rank; empty: the same for all
   std::optional<ring::Tuning> tuning = {};
 };
@@ -153,8 +154,8 @@ class Meeting {
     if (spec_.wire == Wire::kThreads || spec_.wire == Wire::kThreadsVm) {
       auto fabric = std::make_unique<ring::ThreadFabric>(threads_);
       auto control = fabric->share(ring::ControlLayout::bytes(spec_.ranks), spec_.timeout);
-      auto transport =
-          std::make_unique<ring::ShmTransport>(place, std::move(fabric), std::move(control), spec_.tuning.value_or(ring::Tuning{}));
+      auto transport = std::make_unique<ring::ShmTransport>(place, std::move(fabric), std::move(control),
+                                                            spec_.tuning.value_or(ring::Tuning{}), spec_.stall_timeout);
       return Rank(place, make_ring_backend(place, std::move(transport), spec_.timeout), spec_.timeout);
     }
     BackendContext context;
@@ -165,6 +166,7 @@ class Meeting {
     context.advertise_address = "127.0.0.1";
     context.timeout = spec_.timeout;
     context.store_timeout = spec_.store_timeout;
+    context.stall_timeout = spec_.stall_timeout;
     return Rank(place, make_backend(backend_of(spec_.wire), context), spec_.timeout);
   }
   const GroupSpec& spec() const { return spec_; }

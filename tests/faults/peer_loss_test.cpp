@@ -1,8 +1,10 @@
 // A rank that dies, leaves or stays away in the middle of training: the others end soon, with a code and words that tell
 // whose fault it was, and nothing is left.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <csignal>
+#include <thread>
 
 #include "tests/faults/hand_job.h"
 
@@ -81,6 +83,29 @@ TEST_P(Transports, AStoppedRankIsNamedAtTheDeadline) {
     EXPECT_THAT(job[waiting].errors(), HasSubstr("all_reduce #51"));
   }
   EXPECT_EQ(job[2].alive().size(), 1u) << "it is stopped";
+}
+
+// Long before the deadline, for it gives no sign of life. Rank 0 hosts the store.
+TEST_P(Transports, AStoppedHostOfTheStoreIsNamedAfterTheStallTimeout) {
+  HandJob job(3, {{"LOCKSTEP_TRANSPORT", GetParam()}, {"LOCKSTEP_STALL_TIMEOUT_S", "2"}});
+  job.start_all({"steps=1000000", "fail_rank=0", "fail_at=50", "how=stop"});
+  for (const int waiting : {1, 2}) {
+    EXPECT_EQ(job[waiting].wait(2s + kSoon), kPeerLost) << job[waiting].errors();
+    EXPECT_THAT(job[waiting].errors(), HasSubstr("rank 0 (pid " + std::to_string(job[0].pid()) + " on host "));
+    EXPECT_THAT(job[waiting].errors(), HasSubstr("has sent no heartbeat for 2.0 s"));
+  }
+}
+
+// Ctrl-Z and fg: neither silence nor deadlines count while everybody is stopped.
+TEST_P(Transports, AJobThatIsStoppedAsAWholeGoesOnAfterwards) {
+  HandJob job(3, {{"LOCKSTEP_TRANSPORT", GetParam()}, {"LOCKSTEP_STALL_TIMEOUT_S", "2"}, {"LOCKSTEP_TIMEOUT_S", "2"}});
+  job.start_all({"steps=100", "pause_ms=10"});
+  for (const int rank : {0, 1, 2})
+    ASSERT_TRUE(job[rank].wait_for_output(fmt::format("rank {} of 3 is running", rank))) << job[rank].errors();
+  for (const int rank : {0, 1, 2}) job[rank].signal(SIGSTOP);
+  std::this_thread::sleep_for(5s);
+  for (const int rank : {0, 1, 2}) job[rank].signal(SIGCONT);
+  for (const int rank : {0, 1, 2}) EXPECT_EQ(job[rank].wait(), 0) << job[rank].errors();
 }
 
 TEST_P(Transports, ARankThatStaysAwayIsNamedAtTheDeadline) {

@@ -70,6 +70,7 @@ struct BackendContext {
   std::string advertise_address;            // numeric address under which peers reach this rank
   std::chrono::milliseconds timeout;        // a collective's default deadline
   std::chrono::milliseconds store_timeout;  // for the rendezvous
+  std::chrono::milliseconds stall_timeout = std::chrono::seconds(30);  // how long a rank may give no sign of life
 };
 
 // Makes the backend called `name` ("ring", ...); throws InvalidArgument that lists the ones built in, or says what this

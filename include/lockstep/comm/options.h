@@ -13,7 +13,10 @@ namespace lockstep {
 struct ProcessGroupOptions {
   std::string backend = {};    // "": LOCKSTEP_BACKEND, else "ring"
   std::string transport = {};  // "": LOCKSTEP_TRANSPORT, else "auto": shared memory when handing over a memfd works, else TCP
-  std::optional<std::chrono::milliseconds> timeout = {};        // a collective's deadline; LOCKSTEP_TIMEOUT_S, else 5 min
+  std::optional<std::chrono::milliseconds> timeout = {};  // a collective's deadline; LOCKSTEP_TIMEOUT_S, else 5 min
+  // How long a rank may give no sign of life: its process is stopped, its machine or the network gone. (A rank that computes gives
+  // them.) LOCKSTEP_STALL_TIMEOUT_S, else 30 s; the same on all ranks.
+  std::optional<std::chrono::milliseconds> stall_timeout = {};
   std::optional<std::chrono::milliseconds> store_timeout = {};  // the rendezvous'; LOCKSTEP_STORE_TIMEOUT_S, else 60 s
 };
 

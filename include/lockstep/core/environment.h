@@ -25,6 +25,7 @@ inline constexpr const char* kTransport = "LOCKSTEP_TRANSPORT";           // aut
 inline constexpr const char* kInterface = "LOCKSTEP_INTERFACE";           // a name or address; default: of the route to MASTER_ADDR
 inline constexpr const char* kTimeout = "LOCKSTEP_TIMEOUT_S";             // a collective's deadline, default 300
 inline constexpr const char* kStoreTimeout = "LOCKSTEP_STORE_TIMEOUT_S";  // rendezvous deadline, default 60
+inline constexpr const char* kStallTimeout = "LOCKSTEP_STALL_TIMEOUT_S";  // a rank whose heartbeats stop is lost after, default 30
 inline constexpr const char* kTuning = "LOCKSTEP_TUNING";                 // a table by bench/all_reduce --tune; rank 0's counts
 inline constexpr const char* kReduceOrder = "LOCKSTEP_REDUCE_ORDER";      // of sums on the CPU: rank (default), tree
 inline constexpr const char* kLogLevel = "LOCKSTEP_LOG_LEVEL";            // trace, debug, info (default), warn, error

@@ -36,6 +36,8 @@ class ByteChannels {
   // The group is over, on all ranks, for this reason or an earlier one: throws it.
   [[noreturn]] virtual void end(VerdictKind kind, const std::string& text, const std::string& doing) = 0;
   virtual std::string name_of_rank(int rank) const = 0;
+  // For how long this process was stopped so far: no peer is late for that.
+  virtual std::chrono::nanoseconds slept() const { return {}; }
 };
 
 }  // namespace lockstep::ring

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "lockstep/comm/operation.h"
+#include "src/comm/ring/activity.h"
 
 namespace lockstep::ring {
 
@@ -40,9 +41,10 @@ using ProbeWord = std::array<std::byte, 16>;
 struct alignas(2 * kCacheLine) RankBlock {  // two lines: what the prefetcher fetches as a pair belongs to one rank
   Line lines[2];
   Card card;
-  std::atomic<std::uint32_t> left;      // said goodbye
-  std::atomic<std::int32_t> pid;        // 0: has not come yet
-  char host[64];                        // written before the pid
+  std::atomic<std::uint32_t> left;  // said goodbye
+  std::atomic<std::int32_t> pid;    // 0: has not come yet
+  char host[64];                    // written before the pid
+  ActivityRecord activity;
   std::atomic<std::uint32_t> reaching;  // into other ranks' ordinary memory, at this moment
   ProbeWord word;                       // see ProcessMemory
   std::atomic<std::uint64_t> words_at;  // its address in this rank's process

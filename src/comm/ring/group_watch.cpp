@@ -1,107 +1,95 @@
 #include "src/comm/ring/group_watch.h"
 
 #include <fmt/format.h>
-#include <poll.h>
+#include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <condition_variable>
 #include <cstring>
-#include <mutex>
-#include <optional>
-#include <thread>
+#include <set>
+#include <utility>
 
 #include "lockstep/core/error.h"
-#include "src/comm/ring/watch_links.h"
+#include "src/comm/ring/group_watch_impl.h"
 
 namespace lockstep::ring {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+// About a second, more for many ranks, whose heartbeats add up; at least four in a stall timeout.
+std::chrono::milliseconds period_for(int ranks, std::chrono::milliseconds stall_timeout) {
+  return std::min(stall_timeout / 4, std::max(std::chrono::milliseconds(1000), ranks * std::chrono::milliseconds(50)));
+}
 
-constexpr auto kTimeToAnswer = std::chrono::milliseconds(500);       // of one rank that is asked for the verdict
-constexpr auto kLongestAgreement = std::chrono::milliseconds(1500);  // then every rank believes itself
+// Of a machine that acknowledges nothing: 9 s of the default 30.
+std::chrono::milliseconds lost_after(std::chrono::milliseconds stall_timeout) {
+  return std::max(stall_timeout * 3 / 10, std::min(stall_timeout, std::chrono::milliseconds(3000)));
+}
+
+// A thread may run late by as much without having slept.
+constexpr auto kTolerance = std::chrono::milliseconds(250);
 
 }  // namespace
 
-class GroupWatch::Impl {
+// A process that ends well has left its groups, also when exit() was called where the group's destructor does not run.
+class GroupWatch::AtExit {
  public:
-  Impl(GroupWatch& watch, const WatchOptions& options, const WatchedMachine* machine, std::vector<TcpPeer> links);
-  ~Impl() { stop(); }
-
-  Verdict verdict() const { return shared_ ? shared_->get() : own_.get(); }
-  void declare(VerdictKind kind, const std::string& text);
-  bool await_over(std::chrono::milliseconds at_most);
-  void on_over(std::function<void()> wake);
-  std::string name_of_rank(int rank) const;
-  int rank_of_local(int local_rank) const { return machine_ ? machine_->ranks[static_cast<std::size_t>(local_rank)] : local_rank; }
-  void leave() noexcept;
-  bool has_left(int rank) const { return peers_[static_cast<std::size_t>(rank)].left.load(); }
-  void ring_bell() {
-    if (shared_) shared_->ring_bell();
+  static AtExit& get() {
+    static auto& all = *new AtExit;  // never destroyed: the handler may run last
+    return all;
   }
-  void stop() noexcept;
-
-  const Place place_;
+  void add(Impl* watch) {
+    const std::lock_guard lock(mutex_);
+    if (pid_.exchange(getpid()) != getpid()) {
+      watches_.clear();  // a parent's, before a fork
+      on_exit([](int status, void*) { get().leave_all(status); }, nullptr);
+    }
+    watches_.insert(watch);
+  }
+  void remove(Impl* watch) {
+    const std::lock_guard lock(mutex_);
+    watches_.erase(watch);
+  }
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
-  struct Peer {
-    std::atomic<bool> left{false};  // said goodbye
-    bool gone = false;              // died, as far as this rank can see
-    bool passed_over = false;       // did not answer a proposal in time
-    int local_rank = -1;            // in the control block
-  };
+  void leave_all(int status) {
+    if (status != 0 || pid_ != getpid()) return;
+    const std::lock_guard lock(mutex_);
+    for (Impl* watch : watches_) watch->leave();
+  }
 
-  void sign_in();
-  void watch();
-  int poll_timeout() const;
-  void read_lines(const std::vector<pollfd>& polls);
-  void read_links(Lock& lock);
-  void lost(int rank, Lock& lock);
-  void propose(Verdict verdict, Lock& lock);
-  void pursue(Lock& lock);
-  int judge() const;
-  void settle(const Verdict& verdict, Lock& lock);
-  void wake_thread() noexcept;
-  RankBlock& block(int rank) const { return machine_->layout.block(peers_[static_cast<std::size_t>(rank)].local_rank); }
-
-  GroupWatch& watch_;
-  const std::optional<WatchedMachine> machine_;
-  std::optional<SharedVerdict> shared_;
-  LocalVerdict own_;
-  std::optional<WatchLinks> links_;
-  std::vector<Peer> peers_;  // by rank
-
-  mutable std::mutex mutex_;  // guards what is not atomic
-  std::condition_variable settled_;
-  std::vector<std::function<void()>> wakes_;
-  Verdict proposed_;  // by this rank; kNone: nothing
-  Clock::time_point proposed_at_{}, ask_until_{};
-  int asked_ = -1;          // who is to decide on it
-  bool left_ = false;       // this rank said goodbye
-  std::vector<int> lines_;  // life lines by rank of the group; -1: none, or gone
-  std::vector<bool> line_has_rung_;
-  Fd wake_;
-  std::atomic<bool> stop_{false};
-  std::thread thread_;
+  std::mutex mutex_;
+  std::atomic<pid_t> pid_{0};
+  std::set<Impl*> watches_;
 };
 
 GroupWatch::Impl::Impl(GroupWatch& watch, const WatchOptions& options, const WatchedMachine* machine, std::vector<TcpPeer> links)
     : place_(options.place),
       watch_(watch),
       machine_(machine != nullptr ? std::optional(*machine) : std::nullopt),
+      stall_timeout_(options.stall_timeout),
+      period_(period_for(options.place.world_size, stall_timeout_)),
+      lost_after_(lost_after(stall_timeout_)),
       peers_(static_cast<std::size_t>(options.place.world_size)),
+      own_record_(&watch.own_record_),
+      clock_(options.place.world_size, stall_timeout_, period_ + kTolerance, Clock::now()),
       lines_(peers_.size(), -1),
       line_has_rung_(peers_.size()),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!wake_) throw Error("ring: cannot watch the peers: {}", std::strerror(errno));
   if (machine_) sign_in();
-  if (!links.empty()) links_.emplace(place_.rank, std::move(links), Clock::now() + options.store_timeout);
-  if (place_.world_size > 1) thread_ = std::thread([this] { this->watch(); });
+  if (!links.empty()) links_.emplace(place_.rank, std::move(links), lost_after_, Clock::now() + options.store_timeout);
+  clock_.forget(place_.rank);
+  if (place_.world_size == 1) return;
+  thread_ = std::thread([this] { this->watch(); });
+  AtExit::get().add(this);
+}
+
+GroupWatch::Impl::~Impl() {
+  AtExit::get().remove(this);
+  stop();
 }
 
 void GroupWatch::Impl::sign_in() {
@@ -115,6 +103,8 @@ void GroupWatch::Impl::sign_in() {
   shared_.emplace(control);
   watch_.machines_verdict_ = &control.verdict.state;
   RankBlock& own = machine_->layout.block(machine_->local_rank);
+  own_record_ = &own.activity;
+  watch_.activity_ = ActivityWriter(own_record_);
   const std::string host = host_name();
   std::memcpy(own.host, host.c_str(), std::min(host.size() + 1, sizeof own.host));
   own.pid.store(getpid());  // last: who sees it sees the host's name
@@ -126,6 +116,60 @@ std::string GroupWatch::Impl::name_of_rank(int rank) const {
   const RankBlock& its = block(rank);
   const int pid = its.pid.load();
   return pid != 0 ? named(pid, its.host) : fmt::format("rank {}", rank);  // it has not come yet
+}
+
+std::string GroupWatch::Impl::last_seen(int rank) {
+  const Lock lock(mutex_);
+  look_at_machine();
+  return rank == place_.rank ? "" : did_last(rank);
+}
+
+// A call that this rank has finished, all others have come to: newer than what the last heartbeat said, maybe.
+std::uint64_t GroupWatch::Impl::calls_in_common() const {
+  const Activity own = own_record_->read();
+  if (own.state() == Activity::kNone || own.kind() == OperationKind::kAllocate) return 0;  // allocations have numbers of their own
+  return own.state() == Activity::kFinished ? own.sequence() : own.sequence() - 1;
+}
+
+std::string GroupWatch::Impl::did_last(int rank) const {
+  const Sighting& sighting = peer(rank).sighting;
+  const std::uint64_t common = calls_in_common();
+  if (sighting.activity.kind() == OperationKind::kAllocate || common <= sighting.activity.sequence())
+    return sighting.last_seen(Clock::now());
+  if (sighting.seen_at == Clock::time_point{}) return fmt::format("had come to every call up to #{}", common);
+  return fmt::format("had come to every call up to #{}, and its last heartbeat came {} ago", common,
+                     seconds_text(Clock::now() - sighting.seen_at));
+}
+
+std::string GroupWatch::Impl::whereabouts(int rank) const {
+  const Sighting& sighting = peer(rank).sighting;
+  const std::uint64_t common = calls_in_common();
+  if (peer(rank).left.load()) return "has left the group";
+  if (sighting.activity.kind() == OperationKind::kAllocate || common <= sighting.activity.sequence())
+    return sighting.whereabouts(Clock::now());
+  return fmt::format("has come to every call up to #{} and not to the next", common);
+}
+
+std::string GroupWatch::Impl::describe_absence(const Operation& operation, Clock::duration waited, const std::vector<int>& absent,
+                                               std::string_view did_not) {
+  constexpr std::size_t kInDetail = 3;
+  const Lock lock(mutex_);
+  look_at_machine();
+  std::string names, details;
+  for (std::size_t i = 0; i < absent.size(); ++i) {
+    const int rank = absent[i];
+    names += (i == 0 ? "" : ", ") + (i < kInDetail ? name_of_rank(rank) : fmt::format("rank {}", rank));
+    if (i >= kInDetail) continue;
+    details += fmt::format("; rank {} {}", rank, whereabouts(rank));
+  }
+  return fmt::format("rank {} waited {:.1f} s in {} #{} for {}, which did not {}{}", place_.rank,
+                     std::chrono::duration<double>(waited).count(), lockstep::name_of(operation.signature.kind),
+                     operation.signature.sequence, names, did_not, details);
+}
+
+std::chrono::nanoseconds GroupWatch::Impl::slept() const {
+  const Lock lock(mutex_);
+  return thread_.joinable() ? clock_.slept(Clock::now()) : std::chrono::nanoseconds(0);
 }
 
 // -- the verdict
@@ -212,80 +256,6 @@ void GroupWatch::Impl::leave() noexcept {
   if (links_) links_->tell_all(WatchNews::kGoodbye);
 }
 
-// -- the thread
-
-void GroupWatch::Impl::wake_thread() noexcept {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);  // full: it is awake already
-}
-
-void GroupWatch::Impl::stop() noexcept {
-  if (!thread_.joinable()) return;
-  stop_.store(true);
-  wake_thread();
-  thread_.join();
-}
-
-// polls[0] is the wake signal, polls[r + 1] the life line of rank r; a negative descriptor is passed over. Then the links.
-void GroupWatch::Impl::watch() {
-  std::vector<pollfd> polls;
-  Lock lock(mutex_);
-  while (!stop_.load()) {
-    polls.assign(1, {wake_.get(), POLLIN, 0});
-    for (std::size_t rank = 0; rank < lines_.size(); ++rank)
-      polls.push_back({lines_[rank], static_cast<short>(line_has_rung_[rank] ? 0 : POLLIN), 0});
-    if (links_) links_->add_to(polls);
-    const int timeout = poll_timeout();
-    lock.unlock();
-    poll(polls.data(), polls.size(), timeout);
-    std::uint64_t count;
-    [[maybe_unused]] const auto taken = ::read(wake_.get(), &count, sizeof count);
-    lock.lock();
-    read_lines(polls);
-    if (watch_.over()) settle(verdict(), lock);  // another rank of this machine wrote it
-    for (int rank = 0; rank < place_.world_size; ++rank)
-      if ((polls[static_cast<std::size_t>(rank) + 1].revents & POLLHUP) != 0) lost(rank, lock);
-    if (links_) read_links(lock);
-    pursue(lock);
-  }
-}
-
-int GroupWatch::Impl::poll_timeout() const {
-  if (proposed_.kind == VerdictKind::kNone || watch_.over()) return -1;
-  return remaining_ms(std::min(ask_until_, proposed_at_ + kLongestAgreement));
-}
-
-// A byte in a life line is a bell, which nobody takes out: all who watch the line must see it.
-void GroupWatch::Impl::read_lines(const std::vector<pollfd>& polls) {
-  for (std::size_t rank = 0; rank < lines_.size(); ++rank) {
-    if ((polls[rank + 1].revents & POLLIN) != 0) line_has_rung_[rank] = true;
-    if ((polls[rank + 1].revents & POLLHUP) != 0) lines_[rank] = -1;
-    if (peers_[rank].local_rank >= 0 && block(static_cast<int>(rank)).left.load() != 0) peers_[rank].left.store(true);
-  }
-}
-
-// Whoever is told a verdict may end at once: news of verdicts come before news of ends, whichever link they come on.
-void GroupWatch::Impl::read_links(Lock& lock) {
-  std::vector<WatchNews> news;
-  links_->flush();
-  links_->receive(news);
-  for (const WatchNews& each : news) {
-    if (each.kind == WatchNews::kGoodbye) peers_[static_cast<std::size_t>(each.from)].left.store(true);
-    if (each.kind == WatchNews::kVerdict) settle(each.verdict, lock);
-  }
-  for (const WatchNews& each : news)
-    if (each.kind == WatchNews::kProposal) settle(each.verdict, lock);
-  for (const WatchNews& each : news)
-    if (each.kind == WatchNews::kClosed) lost(each.from, lock);
-}
-
-void GroupWatch::Impl::lost(int rank, Lock& lock) {
-  Peer& peer = peers_[static_cast<std::size_t>(rank)];
-  if (peer.left.load() || left_) return;
-  peer.gone = true;
-  propose({VerdictKind::kPeerLost, name_of_rank(rank) + " died: its process is gone without a goodbye"}, lock);
-}
-
 // -- the facade
 
 GroupWatch::GroupWatch(const WatchOptions& options, const WatchedMachine& machine)
@@ -298,6 +268,12 @@ Verdict GroupWatch::verdict() const { return impl_->verdict(); }
 void GroupWatch::declare(VerdictKind kind, const std::string& text) { impl_->declare(kind, text); }
 bool GroupWatch::await_over(std::chrono::milliseconds at_most) { return impl_->await_over(at_most); }
 void GroupWatch::on_over(std::function<void()> wake) { impl_->on_over(std::move(wake)); }
+std::chrono::nanoseconds GroupWatch::slept() const { return impl_->slept(); }
+std::string GroupWatch::last_seen(int rank) const { return impl_->last_seen(rank); }
+std::string GroupWatch::describe_absence(const Operation& operation, std::chrono::steady_clock::duration waited,
+                                         const std::vector<int>& absent, std::string_view did_not) const {
+  return impl_->describe_absence(operation, waited, absent, did_not);
+}
 std::string GroupWatch::name_of_rank(int rank) const { return impl_->name_of_rank(rank); }
 int GroupWatch::rank_of_local(int local_rank) const { return impl_->rank_of_local(local_rank); }
 int GroupWatch::rank() const { return impl_->place_.rank; }

@@ -289,10 +289,16 @@ void PointToPoint::wait(std::uint64_t ticket) {
 
 void PointToPoint::wait_locked(std::unique_lock<std::mutex>& lock, std::uint64_t ticket) {
   const Pending waiting = pending_.at(ticket);
-  const auto started = Clock::now(), deadline = started + waiting.message.timeout;
+  const auto started = Clock::now();
+  const auto slept_before = channels_->slept();
+  auto deadline = started + waiting.message.timeout;
   while (is_pending(ticket)) {
     throw_if_failed();
-    const bool in_time = Clock::now() < deadline;
+    bool in_time = Clock::now() < deadline;
+    if (!in_time && !left_) {
+      deadline = started + waiting.message.timeout + (channels_->slept() - slept_before);
+      in_time = Clock::now() < deadline;
+    }
     if (somebody_waits_ && in_time) {  // one thread moves for all
       changed_.wait_until(lock, deadline);
       continue;

@@ -84,11 +84,12 @@ std::unique_ptr<ring::Transport> make_transport(const BackendContext& context) {
   if (context.place.world_size == 1) {
     auto fabric = std::make_unique<ring::ThreadFabric>(std::make_shared<ring::ThreadMeeting>());
     auto control = fabric->share(ring::ControlLayout::bytes(1), context.timeout);
-    return std::make_unique<ring::ShmTransport>(context.place, std::move(fabric), std::move(control), tuning);
+    return std::make_unique<ring::ShmTransport>(context.place, std::move(fabric), std::move(control), tuning, context.stall_timeout);
   }
   ring::LocalMeeting meeting = ring::meet_on_this_machine(context, tuning.plain_path == ring::PlainPath::kVm);
   if (meeting.fabric)
-    return std::make_unique<ring::ShmTransport>(context.place, std::move(meeting.fabric), std::move(meeting.control), tuning);
+    return std::make_unique<ring::ShmTransport>(context.place, std::move(meeting.fabric), std::move(meeting.control), tuning,
+                                                context.stall_timeout);
   if (context.transport == "shm")
     throw Error("ring: transport shm was asked for, but {}; let all ranks run on one machine, or use LOCKSTEP_TRANSPORT=auto",
                 meeting.refusal);

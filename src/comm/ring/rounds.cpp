@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "lockstep/core/error.h"
 #include "src/comm/ring/futex.h"
@@ -93,7 +95,10 @@ void Rounds::await_all() {
 }
 
 void Rounds::await_slowly(int peer) {
-  if (started_ == Clock::time_point{}) started_ = Clock::now();
+  if (started_ == Clock::time_point{}) {
+    started_ = Clock::now();
+    slept_before_ = watch_.slept();
+  }
   if (!yield_for(peer))
     while (!has_arrived(peer)) {
       look_for_trouble(peer);
@@ -131,7 +136,15 @@ void Rounds::look_for_trouble(int peer) {
   if (has_arrived(peer)) return;  // asked after `left`: it may have arrived and then left, which is fine
   if (left) watch_.declare(VerdictKind::kPeerLost, watch_.name_of_local(peer) + " has left the group");
   throw_if_over();
-  if (Clock::now() - started_ >= operation_->timeout) report_timeout();
+  if (is_late()) report_timeout();
+}
+
+// Nobody is late for time in which this process was stopped.
+bool Rounds::is_late() {
+  if (Clock::now() - started_ < operation_->timeout) return false;
+  const auto slept = watch_.slept();
+  started_ += slept - std::exchange(slept_before_, slept);
+  return Clock::now() - started_ >= operation_->timeout;
 }
 
 void Rounds::report_mismatch(int peer) {
@@ -148,13 +161,10 @@ void Rounds::report_mismatch(int peer) {
 }
 
 void Rounds::report_timeout() {
-  std::string missing;
+  std::vector<int> missing;
   for (int other = 0; other < layout_.ranks(); ++other)
-    if (other != rank_ && !has_arrived(other)) missing += (missing.empty() ? "" : ", ") + watch_.name_of_local(other);
-  const std::chrono::duration<double> waited = Clock::now() - started_;
-  watch_.declare(VerdictKind::kTimeout,
-                 fmt::format("rank {} waited {:.1f} s in {} #{} for {}, which did not arrive", watch_.rank(), waited.count(),
-                             lockstep::name_of(operation_->signature.kind), operation_->signature.sequence, missing));
+    if (other != rank_ && !has_arrived(other)) missing.push_back(watch_.rank_of_local(other));
+  watch_.declare(VerdictKind::kTimeout, watch_.describe_absence(*operation_, Clock::now() - started_, missing, "arrive"));
   watch_.throw_verdict(doing());
 }
 

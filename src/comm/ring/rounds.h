@@ -58,6 +58,7 @@ class Rounds {
   bool yield_for(int peer);
   void sleep_until_bell(int peer);
   void look_for_trouble(int peer);
+  bool is_late();
   [[noreturn]] void report_mismatch(int peer);
   [[noreturn]] void report_timeout();
 
@@ -69,6 +70,7 @@ class Rounds {
   std::uint64_t round_ = 0;
   std::uint64_t hash_ = 0;
   std::chrono::steady_clock::time_point started_{};  // of the operation's first slow wait; the epoch: none yet
+  std::chrono::nanoseconds slept_before_{0};         // by then
 };
 
 }  // namespace lockstep::ring

@@ -21,13 +21,13 @@ WatchedMachine everybody(const ControlLayout& layout, LocalFabric* fabric, int r
 }  // namespace
 
 ShmTransport::ShmTransport(const Place& place, std::unique_ptr<LocalFabric> fabric, std::shared_ptr<SharedSegment> control,
-                           const Tuning& tuning)
+                           const Tuning& tuning, std::chrono::milliseconds stall_timeout)
     : place_(place),
       tuning_(tuning),
       fabric_(std::move(fabric)),
       control_(std::move(control)),
       layout_(control_->data(), place.world_size),
-      watch_({.place = place}, everybody(layout_, fabric_.get(), place.rank)),
+      watch_({.place = place, .stall_timeout = stall_timeout}, everybody(layout_, fabric_.get(), place.rank)),
       rounds_(layout_, place.rank, watch_),
       channels_(layout_, place.rank, watch_),
       copies_(layout_, place.rank, fabric_->peer_memory(), rounds_, watch_),
@@ -40,8 +40,10 @@ ShmTransport::~ShmTransport() { leave(); }
 
 void ShmTransport::execute(const Operation& operation) {
   rounds_.begin(operation);
+  watch_.begins(operation);
   try {
     dispatch(operation);
+    watch_.finished();
   } catch (...) {
     copies_.await_no_peer_reaches();  // the caller may give its buffers back
     throw;
@@ -82,6 +84,7 @@ void ShmTransport::dispatch(const Operation& operation) {
 // they believe to be shared.
 Buffer ShmTransport::allocate(const Operation& operation) {
   rounds_.begin(operation);
+  watch_.begins(operation);
   rounds_.barrier();
   const std::size_t bytes = operation.signature.count;
   std::shared_ptr<SharedSegment> segment;
@@ -102,6 +105,7 @@ Buffer ShmTransport::allocate(const Operation& operation) {
   if (!failed_ranks.empty())
     throw Error("{}: registered memory could not be mapped on rank {}{}", rounds_.doing(), failed_ranks,
                 failure.empty() ? "; see its own message" : ": " + failure);
+  watch_.finished();
   return RegisteredMemory::add(memory_, std::move(segment), bytes);
 }
 

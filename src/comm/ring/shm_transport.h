@@ -38,7 +38,8 @@ namespace lockstep::ring {
 class ShmTransport : public Transport {
  public:
   // `control` is the fabric's first segment, ControlLayout::bytes(world_size) of it.
-  ShmTransport(const Place& place, std::unique_ptr<LocalFabric> fabric, std::shared_ptr<SharedSegment> control, const Tuning& tuning = {});
+  ShmTransport(const Place& place, std::unique_ptr<LocalFabric> fabric, std::shared_ptr<SharedSegment> control, const Tuning& tuning = {},
+               std::chrono::milliseconds stall_timeout = WatchOptions{}.stall_timeout);
   ~ShmTransport() override;
 
   std::string_view name() const override { return "shm"; }

@@ -28,6 +28,7 @@ class TcpChannels : public ByteChannels {
   void interrupt() noexcept override;
   void throw_if_over(const std::function<std::string()>& doing) override;
   [[noreturn]] void end(VerdictKind kind, const std::string& text, const std::string& doing) override;
+  std::chrono::nanoseconds slept() const override { return watch_.slept(); }
   std::string name_of_rank(int rank) const override { return watch_.name_of_rank(rank); }
 
   // From any thread: all waiting ends, here and at the peers.

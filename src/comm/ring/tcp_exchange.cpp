@@ -105,7 +105,7 @@ bool TcpExchange::send_some(int peer) {
   return progress;
 }
 
-void TcpExchange::wait(std::chrono::steady_clock::time_point deadline) {
+void TcpExchange::wait(std::chrono::steady_clock::time_point& deadline) {
   for (int peer = 0; peer < static_cast<int>(channels_.size()); ++peer) {
     const Channel& each = channel(peer);
     short events = 0;
@@ -116,7 +116,11 @@ void TcpExchange::wait(std::chrono::steady_clock::time_point deadline) {
                                               finished ? static_cast<short>(POLLRDHUP) : events, 0};
   }
   const int ready = poll(polls_.data(), polls_.size(), remaining_ms(deadline));
-  if (std::chrono::steady_clock::now() > deadline) report_late();
+  if (std::chrono::steady_clock::now() > deadline) {
+    const auto slept = events_.slept();
+    if (slept <= slept.zero()) report_late();
+    deadline += slept;
+  }
   if (ready < 0 && errno != EINTR) throw Error("ring: poll: {}", std::strerror(errno));
   const bool can_move = std::any_of(polls_.begin(), polls_.end(), [](const pollfd& p) { return p.revents != 0 && p.events != POLLRDHUP; });
   if (ready <= 0 || can_move) return;  // what can still be finished comes before bad news

@@ -34,6 +34,8 @@ class TcpExchange {
     std::function<void(int peer)> left;                                     // said goodbye
     std::function<void(int peer, const FrameHeader& theirs)> mismatch;      // is in another operation
     std::function<void(const std::vector<int>& peers, bool arrived)> late;  // the deadline; `arrived`: but have not finished
+    // How long this process was stopped since the operation began, or since the last answer: nobody is late for that.
+    std::function<std::chrono::nanoseconds()> slept;
   };
 
   TcpExchange(int rank, std::vector<TcpPeer>& peers, Events events);
@@ -70,7 +72,7 @@ class TcpExchange {
   bool receive_some(int peer);
   bool send_some(int peer);
   void check_header(int peer);
-  void wait(std::chrono::steady_clock::time_point deadline);
+  void wait(std::chrono::steady_clock::time_point& deadline);
   void look_at_finished(int peer);
   void report_late();
   bool all_idle() const;

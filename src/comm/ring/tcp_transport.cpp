@@ -63,12 +63,12 @@ TcpExchange::Events TcpTransport::events() {
           },
       .late =
           [this](const std::vector<int>& late, bool arrived) {
-            std::string names;
-            for (const int peer : late) names += (names.empty() ? "" : ", ") + watch_->name_of_rank(peer);
-            const std::chrono::duration<double> waited = Clock::now() - started_;
-            end(VerdictKind::kTimeout, fmt::format("rank {} waited {:.1f} s in {} #{} for {}, which did not {}", place_.rank,
-                                                   waited.count(), lockstep::name_of(operation_->signature.kind),
-                                                   operation_->signature.sequence, names, arrived ? "finish" : "arrive"));
+            end(VerdictKind::kTimeout, watch_->describe_absence(*operation_, Clock::now() - started_, late, arrived ? "finish" : "arrive"));
+          },
+      .slept =
+          [this] {
+            const auto slept = watch_->slept();
+            return slept - std::exchange(slept_before_, slept);
           },
   };
 }
@@ -78,10 +78,12 @@ void TcpTransport::end(VerdictKind kind, const std::string& text) {
   watch_->throw_verdict(describe(operation_->signature, operation_->purpose));
 }
 
-// The peer died, or the group is over for it already and this rank is about to hear why.
+// The peer died, left without finding the time to say so here, or the group is over and this rank is about to hear why.
 void TcpTransport::end_cut(int peer) {
-  watch_->await_over(kCauseFollows);
-  end(VerdictKind::kPeerLost, watch_->name_of_rank(peer) + " closed its connection without a goodbye");
+  const auto until = Clock::now() + kCauseFollows;
+  while (!watch_->await_over(std::chrono::milliseconds(10)) && !watch_->has_left(peer) && Clock::now() < until) continue;
+  end(VerdictKind::kPeerLost,
+      watch_->name_of_rank(peer) + (watch_->has_left(peer) ? " has left the group" : " closed its connection without a goodbye"));
 }
 
 // From the thread that learns of the verdict: whoever waits for a peer, here or there, looks up.
@@ -122,7 +124,14 @@ void TcpTransport::execute(const Operation& operation) {
   started_ = Clock::now();
   watch_->throw_if_over([&] { return describe(operation.signature, operation.purpose); });
   if (left_) throw PeerLost("{}: this rank has left the group", describe(operation.signature, operation.purpose));
+  watch_->begins(operation);
+  slept_before_ = watch_->slept();
   exchange_.begin(header_of(operation));
+  dispatch(operation);
+  watch_->finished();
+}
+
+void TcpTransport::dispatch(const Operation& operation) {
   switch (operation.signature.kind) {
     case OperationKind::kBarrier:
       return run_exchange();
@@ -168,7 +177,7 @@ void TcpTransport::run_exchange() {
 std::unique_ptr<Transport> make_tcp_transport(const BackendContext& context, ReduceOrder order) {
   auto peers = connect_mesh(context, "tcp");
   auto message_peers = connect_mesh(context, "tcp-messages");
-  const WatchOptions options{.place = context.place, .store_timeout = context.store_timeout};
+  const WatchOptions options{.place = context.place, .stall_timeout = context.stall_timeout, .store_timeout = context.store_timeout};
   auto watch = std::make_unique<GroupWatch>(options, connect_mesh(context, "watch"));
   return std::make_unique<TcpTransport>(context.place, std::move(peers), std::move(message_peers), std::move(watch), order);
 }

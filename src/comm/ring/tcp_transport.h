@@ -56,6 +56,7 @@ class TcpTransport : public Transport {
   void all_gather_v(const Operation& operation);
   void all_to_all_v(const Operation& operation);
 
+  void dispatch(const Operation& operation);
   void run_exchange();
   TcpExchange::Events events();
   [[noreturn]] void end(VerdictKind kind, const std::string& text);
@@ -73,6 +74,7 @@ class TcpTransport : public Transport {
   TcpExchange exchange_;
   const Operation* operation_ = nullptr;
   std::chrono::steady_clock::time_point started_{};
+  std::chrono::nanoseconds slept_before_{0};
   std::vector<std::byte> staging_;  // what peers sent for this rank's slice
   std::vector<std::byte> scratch_;  // reduce: sums on their way to the root; all_to_all in place reads from here
   std::vector<const std::byte*> in_;

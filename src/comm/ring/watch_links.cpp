@@ -1,5 +1,7 @@
 #include "src/comm/ring/watch_links.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -7,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 
 #include "lockstep/core/error.h"
 
@@ -18,12 +21,34 @@ std::string host_name() {
   return name.data();
 }
 
-WatchLinks::WatchLinks(int rank, std::vector<TcpPeer> peers, Deadline deadline) : rank_(rank), links_(peers.size()) {
+namespace {
+
+// A machine that vanishes says nothing: what is sent to it is not acknowledged, and neither are probes when nothing is sent.
+void notice_lost_machine(int socket, std::chrono::milliseconds lost_after) {
+  const auto set = [&](int level, int option, int value) { setsockopt(socket, level, option, &value, sizeof value); };
+  const int seconds = std::max(3, static_cast<int>(lost_after.count() / 1000));
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, seconds / 3);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, seconds / 3);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 2);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(lost_after.count()));
+}
+
+}  // namespace
+
+WatchLinks::WatchLinks(int rank, std::vector<TcpPeer> peers, std::chrono::milliseconds lost_after, Deadline deadline)
+    : rank_(rank), links_(peers.size()) {
   for (std::size_t peer = 0; peer < peers.size(); ++peer) {
     links_[peer].socket = std::move(peers[peer].socket);
     links_[peer].pid = peers[peer].pid;
   }
   greet(deadline);
+  const int urgent = kUrgentBytes;
+  for (const Link& link : links_) {
+    if (!link.socket) continue;
+    notice_lost_machine(link.socket.get(), lost_after);
+    setsockopt(link.socket.get(), SOL_SOCKET, SO_RCVLOWAT, &urgent, sizeof urgent);
+  }
 }
 
 // All send before any waits, so that no two wait for each other.
@@ -71,13 +96,13 @@ void WatchLinks::receive_from(int peer, std::vector<WatchNews>& news) {
     if (received < 0 && errno == EINTR) continue;
     if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
     if (received <= 0) {
-      news.push_back({WatchNews::kClosed, peer, {}, received < 0 ? errno : 0});
+      news.push_back({WatchNews::kClosed, peer, {}, {}, received < 0 ? errno : 0});
       link.socket.reset();
       return;
     }
     link.inbox.append(bytes, static_cast<std::size_t>(received));
     if (take_frames(peer, link.inbox, news)) continue;
-    news.push_back({WatchNews::kClosed, peer, {}, EPROTO});
+    news.push_back({WatchNews::kClosed, peer, {}, {}, EPROTO});
     link.socket.reset();
   }
 }
@@ -88,12 +113,16 @@ bool WatchLinks::take_frames(int peer, std::string& inbox, std::vector<WatchNews
   while (inbox.size() - at >= sizeof frame) {
     std::memcpy(&frame, inbox.data() + at, sizeof frame);
     const bool has_verdict = frame.kind == WatchNews::kProposal || frame.kind == WatchNews::kVerdict;
-    const bool is_known = has_verdict || frame.kind == WatchNews::kGoodbye;
+    const bool is_known = has_verdict || frame.kind == WatchNews::kGoodbye || frame.kind == WatchNews::kBeat;
     if (!is_known || frame.text_bytes > kLongestText) return false;
     if (has_verdict && (frame.verdict == 0 || frame.verdict > static_cast<std::uint32_t>(VerdictKind::kFailed))) return false;
     if (inbox.size() - at - sizeof frame < frame.text_bytes) break;
-    const std::string text = inbox.substr(at + sizeof frame, frame.text_bytes);
-    news.push_back({static_cast<WatchNews::Kind>(frame.kind), peer, {static_cast<VerdictKind>(frame.verdict), text}});
+    std::string text = inbox.substr(at + sizeof frame, frame.text_bytes);
+    text.resize(std::min(text.size(), text.find('\0')));  // the padding
+    news.push_back({static_cast<WatchNews::Kind>(frame.kind),
+                    peer,
+                    {static_cast<VerdictKind>(frame.verdict), std::move(text)},
+                    {frame.activity, std::chrono::milliseconds(frame.age_ms)}});
     at += sizeof frame + frame.text_bytes;
   }
   inbox.erase(0, at);
@@ -112,7 +141,20 @@ std::string WatchLinks::encode(WatchNews::Kind kind, const Verdict& verdict) {
 void WatchLinks::tell(int peer, WatchNews::Kind kind, const Verdict& verdict) {
   Link& link = links_[static_cast<std::size_t>(peer)];
   if (!link.socket) return;
-  link.outbox += encode(kind, verdict);
+  Verdict padded = verdict;
+  if (padded.text.size() < kUrgentBytes) padded.text.resize(kUrgentBytes);
+  link.outbox += encode(kind, padded);
+  flush(link);
+}
+
+void WatchLinks::beat(int peer, const Beat& beat) {
+  Link& link = links_[static_cast<std::size_t>(peer)];
+  if (!link.socket || !link.outbox.empty()) return;
+  Frame frame;
+  frame.kind = WatchNews::kBeat;
+  frame.activity = beat.activity;
+  frame.age_ms = static_cast<std::uint32_t>(std::min<std::int64_t>(beat.age.count(), std::numeric_limits<std::uint32_t>::max()));
+  link.outbox.assign(reinterpret_cast<const char*>(&frame), sizeof frame);
   flush(link);
 }
 

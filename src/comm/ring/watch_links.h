@@ -6,28 +6,46 @@
 
 #include <poll.h>
 
+#include <chrono>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <vector>
 
+#include "src/comm/ring/activity.h"
 #include "src/comm/ring/tcp_mesh.h"
 #include "src/comm/ring/verdict.h"
 
 namespace lockstep::ring {
 
+// A heartbeat: what its sender did last, and since when.
+struct Beat {
+  Activity activity;
+  std::chrono::milliseconds age{0};
+};
+
 // What came from a peer.
 struct WatchNews {
-  enum Kind : std::uint32_t { kHello = 0x68656c31, kProposal = 0x70726f31, kVerdict = 0x76657231, kGoodbye = 0x62796532, kClosed = 0 };
+  enum Kind : std::uint32_t {
+    kHello = 0x68656c31,
+    kProposal = 0x70726f31,
+    kVerdict = 0x76657231,
+    kGoodbye = 0x62796532,
+    kBeat = 0x62656174,
+    kClosed = 0
+  };
   Kind kind = kClosed;  // kClosed is never sent: the connection has ended
   int from = 0;
   Verdict verdict = {};
+  Beat beat = {};
   int error = 0;  // kClosed: errno of the connection, 0 when the peer closed it
 };
 
 class WatchLinks {
  public:
-  // Collective: greets all peers. Throws RendezvousError that names the rank that did not answer.
-  WatchLinks(int rank, std::vector<TcpPeer> peers, Deadline deadline);
+  // Collective: greets all peers. Throws RendezvousError that names the rank that did not answer. A peer's machine that
+  // acknowledges nothing for `lost_after` has its connection closed with ETIMEDOUT.
+  WatchLinks(int rank, std::vector<TcpPeer> peers, std::chrono::milliseconds lost_after, Deadline deadline);
 
   // Adds what to poll for; receive() and flush() find out themselves what is ready.
   void add_to(std::vector<pollfd>& polls) const;
@@ -36,6 +54,8 @@ class WatchLinks {
 
   void tell(int peer, WatchNews::Kind kind, const Verdict& verdict = {});
   void tell_all(WatchNews::Kind kind, const Verdict& verdict = {});
+  // Unless the peer takes nothing: the next one says as much.
+  void beat(int peer, const Beat& beat);
 
   const std::string& host_of(int rank) const { return links_[static_cast<std::size_t>(rank)].host; }
   std::int32_t pid_of(int rank) const { return links_[static_cast<std::size_t>(rank)].pid; }
@@ -45,9 +65,13 @@ class WatchLinks {
     std::uint32_t kind = 0;
     std::uint32_t text_bytes = 0;
     std::uint32_t verdict = 0;
-    std::uint32_t reserved = 0;
+    std::uint32_t age_ms = 0;
+    Activity activity;
   };
+  static_assert(std::is_trivially_copyable_v<Frame>);
   static constexpr std::size_t kLongestText = 4096;
+  // What is urgent is padded to this length, and a connection is ready when as much has come: heartbeats wake nobody.
+  static constexpr std::size_t kUrgentBytes = 1024;
   struct Link {
     Fd socket;  // none: this rank itself, or it has ended
     std::int32_t pid = 0;

@@ -1,0 +1,189 @@
+// Signs of life: who gives none is named after the stall timeout, whoever it is; who was only away for a while is not.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <array>
+
+#include "tests/conformance/forked_ranks.h"
+
+namespace lockstep::testing {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class Stalls : public ::testing::TestWithParam<Wire> {
+ protected:
+  GroupSpec spec(int ranks, milliseconds stall_timeout) const {
+    return {.wire = GetParam(), .ranks = ranks, .timeout = seconds(60), .stall_timeout = stall_timeout};
+  }
+};
+
+std::string after_the_call(const std::string& text) { return text.substr(std::min(text.size(), text.find(": "))); }
+
+// Rank 0 is who would decide between verdicts.
+TEST_P(Stalls, AStoppedRankIsNamedAfterTheStallTimeout) {
+  for (const int victim : {1, 0}) {
+    const auto reports = run_processes(spec(3, milliseconds(1500)), [&](Rank& rank, RankReport& report) {
+      rank.barrier();
+      if (rank.rank() == victim) {
+        report.stamp();
+        raise(SIGSTOP);
+      }
+      rank.barrier();
+    });
+    std::string told;
+    for (int r = 0; r < 3; ++r) {
+      const RankReport& report = reports[static_cast<std::size_t>(r)];
+      if (r == victim) continue;
+      EXPECT_EQ(report.kind(), "peer lost") << report.text();
+      EXPECT_THAT(report.text(), AllOf(HasSubstr("barrier #2: rank " + std::to_string(victim) + " (pid "), HasSubstr(" on host "),
+                                       HasSubstr("has sent no heartbeat for 1.5 s"), HasSubstr("#1")));
+      const double took = report.seconds_after(reports[static_cast<std::size_t>(victim)]);
+      EXPECT_GT(took, 0.8);
+      EXPECT_LT(took, 8);
+      RecordProperty("stall_seconds_" + std::to_string(r), std::to_string(took));
+      if (told.empty()) told = report.text();
+      EXPECT_EQ(report.text(), told);
+    }
+  }
+}
+
+TEST_P(Stalls, ARankThatComputesForLongIsNotStalled) {
+  run_threads(spec(3, milliseconds(400)), [](Rank& rank) {
+    rank.barrier();
+    if (rank.rank() == 1) std::this_thread::sleep_for(milliseconds(1200));
+    rank.barrier();
+  });
+}
+
+TEST_P(Stalls, ARankThatGoesOnInTimeIsBlamedByNobodyAndBlamesNobody) {
+  const auto reports = run_processes(spec(3, seconds(2)), [&](Rank& rank, RankReport&) {
+    std::array<std::int32_t, 3> pids{};
+    const std::int32_t mine = getpid();
+    rank.all_gather(&mine, pids.data(), 1, DType::kInt32);
+    if (rank.rank() == 1) raise(SIGSTOP);
+    if (rank.rank() == 0) {
+      std::this_thread::sleep_for(milliseconds(1200));
+      kill(pids[1], SIGCONT);
+    }
+    rank.barrier();
+    std::this_thread::sleep_for(milliseconds(1200));
+    rank.barrier();
+  });
+  for (const RankReport& report : reports) {
+    EXPECT_EQ(report.kind(), "") << report.text();
+    EXPECT_EQ(report.signal, 0);
+  }
+}
+
+// Longer than a TCP connection waits for a peer that takes nothing, were it told to give up; the messages fill its window.
+TEST_P(Stalls, ARankThatComesLateToALotOfDataIsNotLost) {
+  run_threads(spec(2, seconds(30)), [](Rank& rank) {
+    std::vector<float> data(8 << 20, 1.0f);
+    rank.barrier();
+    if (rank.rank() == 1) std::this_thread::sleep_for(seconds(11));
+    rank.all_reduce(data.data(), data.size());
+    EXPECT_EQ(data.front() + data.back(), 4.0f);
+  });
+}
+
+TEST_P(Stalls, ALateRankIsToldWithWhatItDidLast) {
+  const auto outcomes = outcomes_of_threads(spec(3, milliseconds(1000)), [](Rank& rank) {
+    Operation first = rank.operation(OperationKind::kBarrier, nullptr, nullptr, 0, DType::kUInt8);
+    first.purpose = {"epoch", 7};
+    first.signature.purpose_index = 7;
+    rank.backend().run(first);
+    if (rank.rank() == 2) std::this_thread::sleep_for(milliseconds(2500));
+    rank.set_timeout(milliseconds(1500));
+    rank.barrier();
+  });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.kind, "timeout") << outcome.text;
+    EXPECT_THAT(outcome.text, AllOf(HasSubstr("for rank 2 (pid "), HasSubstr("; rank 2 has finished barrier #1 (epoch 7) "),
+                                    HasSubstr("it is in the program's own code")));
+  }
+}
+
+// -- endings that concern everybody, and one that does not
+
+TEST_P(Stalls, AllSurvivorsOfADeathSayTheSame) {
+  const auto reports = run_processes(spec(4, seconds(30)), [&](Rank& rank, RankReport& report) {
+    for (int i = 0; i < 3; ++i) rank.barrier();
+    if (rank.rank() == 2) {
+      report.stamp();
+      raise(SIGKILL);
+    }
+    std::vector<float> data(50000);
+    const Work work = rank.backend().start(rank.reduction(data.data(), data.size(), DType::kFloat32, ReduceOp::kSum));
+    const Outcome first = outcome_of([&] { work.wait(); });
+    report.stamp();
+    EXPECT_EQ(first.kind, "peer lost");
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_EQ(after_the_call(outcome_of([&] { rank.barrier(); }).text), after_the_call(first.text));
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, milliseconds(500)) << "the group is over: nobody waits any more";
+    throw PeerLost("{}", first.text);
+  });
+  for (const std::size_t survivor : {0u, 1u, 3u}) {
+    EXPECT_EQ(reports[survivor].kind(), "peer lost") << reports[survivor].text();
+    EXPECT_EQ(reports[survivor].text(), reports[0].text());
+    EXPECT_THAT(reports[survivor].text(), AllOf(HasSubstr("rank 2 (pid "), HasSubstr(" on host "), HasSubstr("#3")));
+    RecordProperty("death_ms_" + std::to_string(survivor), std::to_string(1e3 * reports[survivor].seconds_after(reports[2])));
+  }
+}
+
+TEST_P(Stalls, AbortReachesMessagesAsyncWorkAndTheProgramsOwnCode) {
+  const auto outcomes = outcomes_of_threads(spec(4, seconds(30)), [](Rank& rank) {
+    rank.barrier();
+    std::vector<float> data(20000);
+    std::int32_t value = 0;
+    switch (rank.rank()) {
+      case 0:
+        return rank.backend().receive({&value, 1, DType::kInt32, 3, 1, nullptr, seconds(60)}).wait();
+      case 1:
+        return rank.backend().start(rank.reduction(data.data(), data.size(), DType::kFloat32, ReduceOp::kSum)).wait();
+      case 2:
+        std::this_thread::sleep_for(milliseconds(600));
+        return rank.barrier();
+      default:
+        std::this_thread::sleep_for(milliseconds(200));
+        rank.backend().abort("the loss is not finite");
+        rank.barrier();
+    }
+  });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.kind, "peer lost") << outcome.text;
+    EXPECT_THAT(outcome.text, HasSubstr("rank 3 aborted the group: the loss is not finite"));
+  }
+}
+
+// exit() runs no destructor of a local variable.
+TEST_P(Stalls, AProcessThatExitsWellHasLeft) {
+  const auto reports = run_processes(spec(3, seconds(30)), [&](Rank& rank, RankReport& report) {
+    rank.barrier();
+    if (rank.rank() == 2) {
+      report.stamp();
+      exit(0);
+    }
+    std::int32_t value = rank.rank();
+    for (int i = 0; i < 20; ++i) {
+      std::this_thread::sleep_for(milliseconds(10));
+      if (rank.rank() == 0) rank.backend().send({&value, 1, DType::kInt32, 1, 1, nullptr, seconds(20)}).wait();
+      if (rank.rank() == 1) rank.backend().receive({&value, 1, DType::kInt32, 0, 1, nullptr, seconds(20)}).wait();
+    }
+    rank.barrier();
+  });
+  for (const std::size_t survivor : {0u, 1u}) {
+    EXPECT_EQ(reports[survivor].kind(), "peer lost") << reports[survivor].text();
+    EXPECT_THAT(reports[survivor].text(), AllOf(HasSubstr("barrier #2: rank 2 (pid "), HasSubstr("has left the group")));
+    EXPECT_GT(reports[survivor].seconds_after(reports[2]), 0.15) << "until they needed it";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ring, Stalls, ::testing::Values(Wire::kMemfd, Wire::kTcp),
+                         [](const ::testing::TestParamInfo<Wire>& tested) { return std::string(name_of(tested.param)); });
+
+}  // namespace
+}  // namespace lockstep::testing
