@@ -79,6 +79,22 @@ TEST_P(Stalls, ARankThatGoesOnInTimeIsBlamedByNobodyAndBlamesNobody) {
   }
 }
 
+TEST_P(Stalls, ARankThatGoesOnTooLateHearsTheSameAsTheOthers) {
+  const auto reports = run_processes(spec(3, seconds(1)), [&](Rank& rank, RankReport&) {
+    std::array<std::int32_t, 3> pids{};
+    const std::int32_t mine = getpid();
+    rank.all_gather(&mine, pids.data(), 1, DType::kInt32);
+    if (rank.rank() == 0) raise(SIGSTOP);
+    const Outcome outcome = outcome_of([&] { rank.barrier(); });
+    if (rank.rank() == 1) kill(pids[0], SIGCONT);
+    throw PeerLost("{}", outcome.text);
+  });
+  for (const RankReport& report : reports) {
+    EXPECT_EQ(report.text(), reports[1].text());
+    EXPECT_THAT(report.text(), AllOf(HasSubstr("barrier #2: rank 0 (pid "), HasSubstr("has sent no heartbeat for 1.0 s")));
+  }
+}
+
 // Longer than a TCP connection waits for a peer that takes nothing, were it told to give up; the messages fill its window.
 TEST_P(Stalls, ARankThatComesLateToALotOfDataIsNotLost) {
   run_threads(spec(2, seconds(30)), [](Rank& rank) {

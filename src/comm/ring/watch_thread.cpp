@@ -55,7 +55,7 @@ int GroupWatch::Impl::poll_timeout() const {
   if (watch_.over_.load()) return -1;
   auto until = next_beat_;
   const auto now = Clock::now();
-  if (const auto stall = clock_.until_next_stall(); stall < until - now) until = now + stall;
+  if (const auto stall = clock_.until_next_stall(); !left_ && stall < until - now) until = now + stall;
   if (proposed_.kind != VerdictKind::kNone) until = std::min({until, ask_until_, proposed_at_ + kLongestAgreement});
   return remaining_ms(until);
 }
