@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <thread>
 
@@ -49,6 +50,28 @@ Fd listen_for_nodes(const LaunchSpec& spec, milliseconds timeout) {
   }
 }
 
+// While there are no ranks to end, a signal ends this process as it would any other. A container's first process has to ask for that:
+// the kernel keeps from it what it has no handler for.
+class EndedBySignals {
+ public:
+  EndedBySignals() {
+    if (::getpid() != 1) return;
+    struct sigaction action {};
+    action.sa_handler = [](int signal) { ::_exit(128 + signal); };
+    for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &action, &before_[i]);
+  }
+  ~EndedBySignals() {
+    if (::getpid() != 1) return;
+    for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &before_[i], nullptr);
+  }
+  EndedBySignals(const EndedBySignals&) = delete;
+  EndedBySignals& operator=(const EndedBySignals&) = delete;
+
+ private:
+  static constexpr std::array<int, 3> kSignals = {SIGINT, SIGTERM, SIGHUP};
+  std::array<struct sigaction, kSignals.size()> before_{};
+};
+
 void tell_who_has_come(const NodeLink& link) {
   std::string list;
   for (const NodeFacts& facts : link.nodes()) list += fmt::format("{}{} ({})", list.empty() ? "" : ", ", facts.host, facts.ranks);
@@ -61,6 +84,7 @@ std::unique_ptr<NodeLink> join_nodes(const LaunchSpec& spec, const std::string& 
   if (spec.node_rank < 0 || spec.node_rank >= spec.nodes || spec.master_host.empty())
     throw InvalidArgument("launch: node {} of {} at '{}': a node below the number of nodes and the host of node 0 are needed",
                           spec.node_rank, spec.nodes, spec.master_host);
+  const EndedBySignals until_all_have_come;
   warn_of_open_token_file();
   check_token(spec, token, env::integer(env::kInsecure, 0, 1).value_or(0) == 1);
   const milliseconds timeout = std::chrono::seconds(env::integer(env::kStoreTimeout, 1, 30 * 24 * 3600).value_or(60));

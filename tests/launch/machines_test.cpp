@@ -42,6 +42,11 @@ class Machines : public ::testing::Test {
     words.insert(words.end(), program.begin(), program.end());
     return Child(words, {.environment = {{"LOCKSTEP_TOKEN", "the machines' secret"}}, .network = lab_->network(node)});
   }
+  // A rank that something else has started there.
+  Child rank(int machine, const std::string& host, Environment environment) const {
+    environment.insert({{"MASTER_ADDR", host}, {"LOCKSTEP_TOKEN", "the machines' secret"}});
+    return Child(collective_rank({"steps=10"}), {.environment = std::move(environment), .network = lab_->network(machine)});
+  }
   std::unique_ptr<NetworkLab> lab_;
 };
 
@@ -81,6 +86,36 @@ TEST_F(Machines, ALostOneIsNamedOnBothSidesWithinTenSeconds) {
     EXPECT_THAT(node->errors(), HasSubstr(" is gone: the connection to its lockrun"));
     EXPECT_TRUE(node->nothing_left());
   }
+}
+
+// Rank 0 is told "localhost", has no address that it could tell from MASTER_ADDR, and is reached all the same: store and ring.
+TEST_F(Machines, PodsMeetAtAServicesName) {
+  const auto pod = [&](int number, const std::string& host) {
+    return rank(
+        number, host,
+        {{"RANK", std::to_string(number)}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "29513"}, {"KUBERNETES_SERVICE_HOST", "10.96.0.1"}});
+  };
+  Child zero = pod(0, "localhost"), one = pod(1, NetworkLab::address(0));
+  EXPECT_EQ(zero.wait(kSlow), 0) << zero.errors();
+  EXPECT_EQ(one.wait(kSlow), 0) << one.errors();
+  EXPECT_THAT(one.output(), HasSubstr("rank 1 of 2 did 10 steps"));
+}
+
+TEST_F(Machines, SrunsTasksMeetAtTheFirstHost) {
+  const auto task = [&](int number, int machine) {
+    return rank(machine, "",
+                {{"SLURM_JOB_ID", "4711"},
+                 {"SLURM_STEP_ID", "0"},
+                 {"SLURM_NTASKS", "3"},
+                 {"SLURM_TASKS_PER_NODE", "2,1"},
+                 {"SLURM_JOB_NODELIST", "10.83.0.[1-2]"},
+                 {"SLURM_NODEID", std::to_string(machine)},
+                 {"SLURM_PROCID", std::to_string(number)},
+                 {"SLURM_LOCALID", std::to_string(number - 2 * machine)}});
+  };
+  Child zero = task(0, 0), one = task(1, 0), two = task(2, 1);
+  for (Child* each : {&zero, &one, &two}) EXPECT_EQ(each->wait(kSlow), 0) << each->errors();
+  EXPECT_THAT(two.output(), HasSubstr("rank 2 of 3 did 10 steps"));
 }
 
 class MpirunMachines : public Machines {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <deque>
 #include <filesystem>
 #include <fstream>
@@ -218,6 +219,22 @@ TEST(NodesMistakes, NodeZeroThatDoesNotComeIsNamed) {
   EXPECT_THAT(one.errors(),
               AllOf(HasSubstr("lockrun: node 1 waits for node 0 at 127.0.0.1:" + job.port() + ": Connection refused (5 s of 6 s)"),
                     HasSubstr("node 0 did not answer at 127.0.0.1:" + job.port() + " within 6 s")));
+}
+
+// A container's first process is spared signals that it does not handle.
+TEST(NodesMistakes, AContainersFirstProcessEndsWhileItWaits) {
+  if (std::system("unshare --pid --fork true > /dev/null 2>&1") != 0) GTEST_SKIP() << "no process namespace may be made here";
+  Child container({"unshare", "--pid", "--fork", LOCKRUN, "--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1",
+                   "--master-port", free_port(), "-n", "1", "true"},
+                  {.environment = {{"LOCKSTEP_STORE_TIMEOUT_S", "60"}}});
+  std::vector<pid_t> processes;
+  for (int tries = 0; tries < 2000 && processes.size() < 2; ++tries, std::this_thread::sleep_for(milliseconds(5)))
+    processes = container.alive();
+  ASSERT_EQ(processes.size(), 2u);
+  std::this_thread::sleep_for(milliseconds(500));
+  for (const pid_t process : processes)
+    if (process != container.pid()) ::kill(process, SIGTERM);
+  EXPECT_EQ(container.wait(kSoon), 143) << container.errors();
 }
 
 TEST(NodesMistakes, TwoLockrunsWithOneNumber) {
