@@ -107,6 +107,11 @@ NodeChannel::NodeChannel(Fd fd, Side side, std::string token) : fd_(std::move(fd
   put(Hello{kMagic, host_nonce_});
 }
 
+void NodeChannel::doubt() const {
+  const int user_timeout_ms = 3000;
+  ::setsockopt(fd_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout_ms, sizeof user_timeout_ms);
+}
+
 template <typename T>
 bool NodeChannel::take(T& value) {
   if (in_.size() < sizeof value) return false;

@@ -62,7 +62,8 @@ class NodeChannel {
   std::optional<NodeMessage> next();      // one that has come
   pollfd to_poll() const;
   void move();  // writes and reads what can be
-  bool has_unsent() const { return !out_.empty(); }
+  // Ranks have lost a peer: is the other side still there? From now on it is gone when it does not take in what is sent within 3 s.
+  void doubt() const;
   void close() { state_ = State::kClosed, fd_.reset(); }
 
  private:

@@ -121,7 +121,10 @@ void NodeGuest::move() {
 
 void NodeGuest::report(NodeReport report) {
   report.node = own_.node;
-  if (report.kind != NodeReport::Kind::kFinished) reported_ = Clock::now();
+  if (report.kind != NodeReport::Kind::kFinished) {
+    reported_ = Clock::now();
+    channel_->doubt();
+  }
   channel_->send({.kind = NodeMessage::Kind::kReport, .report = std::move(report)});
 }
 

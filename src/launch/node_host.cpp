@@ -19,8 +19,8 @@ constexpr int kLookMs = 100;
 constexpr seconds kHandshakeTime(10);
 constexpr std::size_t kMaxStrangers = 256;  // the oldest goes when one more comes
 constexpr int kReportedRefusals = 20;
-// Ranks of other nodes notice a loss within 10 s, a lockrun's connection within 8 s: the cause comes soon after the consequence.
-constexpr seconds kWaitForCause(3);
+// Once in doubt, a connection to a node that is gone ends within 3 s: the cause comes soon after the consequence.
+constexpr seconds kWaitForCause(4);
 // Beyond the verdict: other nodes give their ranks up to 5 s to save and leave, and use the store meanwhile.
 constexpr seconds kWaitForNodes(10);
 
@@ -136,7 +136,16 @@ void NodeHost::report(NodeReport report) {
   decide();
 }
 
+// Somebody's ranks have lost a peer: asks the nodes whether they are there. They need not answer, only take it in.
+void NodeHost::doubt_all() {
+  for (Guest& guest : guests_) guest.channel.doubt();
+  send_to_all({.kind = NodeMessage::Kind::kWaiting, .why = "a cause"});
+  in_doubt_ = true;
+}
+
 void NodeHost::decide() {
+  const auto is_bad = [](const NodeReport& report) { return report.kind != NodeReport::Kind::kFinished; };
+  if (!in_doubt_ && std::any_of(reports_.begin(), reports_.end(), is_bad)) doubt_all();
   if (!verdict_ && (verdict_ = judge_nodes(reports_, nodes_.size(), Clock::now(), kWaitForCause))) {
     send_to_all({.kind = NodeMessage::Kind::kEnd, .report = *verdict_});
     leave_by_ = Clock::now() + kWaitForNodes;

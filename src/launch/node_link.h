@@ -72,6 +72,7 @@ class NodeHost : public NodeLink {
   void dismiss_the_closed();
   void send_to_all(const NodeMessage& message);
   void hear(Guest& guest);
+  void doubt_all();
   void decide();
   bool is_undecided() const { return !verdict_ && !reports_.empty(); }
 
@@ -80,6 +81,7 @@ class NodeHost : public NodeLink {
   Roster roster_;
   std::list<Guest> guests_;
   std::vector<NodeReport> reports_;
+  bool in_doubt_ = false;
   Clock::time_point leave_by_{};
 };
 

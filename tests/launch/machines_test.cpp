@@ -118,6 +118,20 @@ TEST_F(Machines, SrunsTasksMeetAtTheFirstHost) {
   EXPECT_THAT(two.output(), HasSubstr("rank 2 of 3 did 10 steps"));
 }
 
+// The ranks notice first: their lockruns ask each other, and blame the node that is gone rather than a rank that has lost a peer.
+TEST_F(Machines, ALossThatRanksNoticeFirstIsAskedAfter) {
+  const std::vector<std::string> program = {RANK_PROGRAM, "out:up+flush+sleep:1500+lost:a peer is gone"};
+  Child one = lockrun(1, 1, program, NetworkLab::address(0)), zero = lockrun(0, 1, program, NetworkLab::address(0));
+  for (Child* node : {&zero, &one}) ASSERT_TRUE(node->wait_for_output("up")) << node->errors();
+  lab_->cut(1);
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(zero.wait(kLost), 75) << zero.errors();
+  EXPECT_EQ(one.wait(kLost), 75) << one.errors();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  EXPECT_THAT(zero.errors(), HasSubstr("lockrun: node 1 on host "));
+  EXPECT_THAT(one.errors(), HasSubstr("lockrun: node 0 on host "));
+}
+
 class MpirunMachines : public Machines {
  protected:
   void SetUp() override {
