@@ -124,28 +124,55 @@ bool is_loopback(const std::string& host) {
   return inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
+namespace {
+
+// The error, EINPROGRESS among them, or 0.
+int begin_connect(Fd& fd, const addrinfo& address, const std::string& from) {
+  fd = Fd(socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return errno;
+  if (const int failure = from.empty() ? 0 : bind_to(fd.get(), from); failure != 0) return failure;
+  return connect(fd.get(), address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
+}
+
+std::string reason_of(int failure, const std::string& from) {
+  return from.empty() ? std::strerror(failure) : fmt::format("{}, from {}", std::strerror(failure), from);
+}
+
+}  // namespace
+
+int connect_outcome(int fd) {
+  int failure = 0;
+  socklen_t size = sizeof failure;
+  if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &failure, &size) != 0) return errno;
+  // A connect to a free local port may meet itself when the port chosen for it is the one that it asks for.
+  if (failure == 0 && local_endpoint(fd).text() == peer_endpoint(fd).text()) failure = ECONNREFUSED;
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  return failure;
+}
+
+Fd start_connect_tcp(const std::string& host, std::uint16_t port, std::string& why, const std::string& from) {
+  const Addresses addresses = resolve(host, port, AI_NUMERICHOST, why);
+  if (!addresses) return Fd();
+  Fd fd;
+  const int failure = begin_connect(fd, *addresses, from);
+  if (failure == 0 || failure == EINPROGRESS) return fd;
+  why = reason_of(failure, from);
+  return Fd();
+}
+
 Fd try_connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline, std::string& why, const std::string& from) {
   const Addresses addresses = resolve(host, port, 0, why);
   for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
-    Fd fd(socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!fd) continue;
-    int failure = from.empty() ? 0 : bind_to(fd.get(), from);
-    if (failure == 0 && connect(fd.get(), address->ai_addr, address->ai_addrlen) != 0) failure = errno;
+    Fd fd;
+    int failure = begin_connect(fd, *address, from);
     if (failure == EINPROGRESS) {
-      socklen_t size = sizeof failure;
-      if (!wait_for(fd.get(), POLLOUT, std::min(deadline, std::chrono::steady_clock::now() + kOneAddress)))
-        failure = ETIMEDOUT;
-      else
-        getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &failure, &size);
+      const bool decided = wait_for(fd.get(), POLLOUT, std::min(deadline, std::chrono::steady_clock::now() + kOneAddress));
+      failure = decided ? 0 : ETIMEDOUT;
     }
-    // A connect to a free local port may meet itself when the port chosen for it is the one that it asks for.
-    if (failure == 0 && local_endpoint(fd.get()).text() == peer_endpoint(fd.get()).text()) failure = ECONNREFUSED;
-    if (failure == 0) {
-      const int on = 1;
-      setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-      return fd;
-    }
-    why = from.empty() ? std::strerror(failure) : fmt::format("{}, from {}", std::strerror(failure), from);
+    if (failure == 0) failure = connect_outcome(fd.get());
+    if (failure == 0) return fd;
+    why = reason_of(failure, from);
   }
   return Fd();
 }

@@ -1,23 +1,23 @@
 #include <fcntl.h>
-#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
-#include <list>
-#include <optional>
+#include <deque>
+#include <set>
 #include <thread>
 #include <unordered_map>
-#include <vector>
 
 #include "lockstep/comm/store.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "src/comm/socket.h"
-#include "src/comm/store_protocol.h"
+#include "src/comm/store_connection.h"
 
 namespace lockstep {
 
@@ -27,35 +27,18 @@ using Clock = std::chrono::steady_clock;
 namespace {
 
 constexpr auto kHandshakeTime = std::chrono::seconds(10);  // a connection that has not proved itself by then is closed
+constexpr auto kTransferTime = std::chrono::seconds(30);   // so is one that takes longer to send a request or to take a reply
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 constexpr std::size_t kMaxConnections = 4096;
 constexpr std::size_t kMaxHalfOpen = 1024;  // the oldest goes when one more comes
+constexpr std::size_t kLargeRequestBytes = std::size_t{64} << 20;
 constexpr int kReportedRefusals = 20;
-constexpr std::size_t kMaxKeys = 100'000;
-constexpr std::size_t kMaxStoredBytes = std::size_t{512} << 20;
 
-// One client: bytes that came and were not understood yet, bytes that wait to leave.
-struct Connection {
-  Fd fd;
-  std::vector<std::byte> in, out;
-  std::size_t sent = 0;  // of out
-  Nonce server_nonce{};
-  bool proved = false;
-  bool close_when_sent = false;
-  Clock::time_point since = Clock::now();
-  std::optional<std::string> awaited;  // a get() that waits for this key
-  Clock::time_point give_up{};
-
-  bool wants_to_send() const { return sent < out.size(); }
-  template <typename T>
-  void append(const T& value) {
-    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
-    out.insert(out.end(), bytes, bytes + sizeof value);
-  }
-};
+using State = StoreConnection::State;
 
 }  // namespace
 
+// One thread serves all connections: what it does for each is short, and nobody waits for anybody else's bytes.
 class StoreServer::Impl {
  public:
   explicit Impl(const StoreServerOptions& options) : token_(options.token) {
@@ -72,6 +55,9 @@ class StoreServer::Impl {
           "LOCKSTEP_TOKEN_FILE on every rank, or LOCKSTEP_INSECURE=1 on a network that you trust",
           endpoint_.text());
     wake_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
+    if (!wake_ || !epoll_ || !watch(EPOLL_CTL_ADD, wake_.get(), EPOLLIN, &wake_) || !listen_again(EPOLL_CTL_ADD))
+      throw Error("store: cannot watch sockets: {}", std::strerror(errno));
     thread_ = std::thread([this] { serve(); });
   }
 
@@ -84,34 +70,43 @@ class StoreServer::Impl {
   const Endpoint& endpoint() const { return endpoint_; }
 
  private:
+  using List = std::list<StoreConnection>;
+
   void serve() {
-    std::vector<pollfd> polled;
+    std::array<epoll_event, 64> happened;
     for (;;) {
-      const short accepting = Clock::now() < accept_again_ ? 0 : POLLIN;
-      polled.assign({{wake_.get(), POLLIN, 0}, {listener_.get(), accepting, 0}});
-      for (const Connection& connection : connections_)
-        polled.push_back({connection.fd.get(), static_cast<short>(connection.wants_to_send() ? POLLIN | POLLOUT : POLLIN), 0});
-      if (poll(polled.data(), polled.size(), milliseconds_to_next_event()) < 0 && errno != EINTR) {
-        log::error("store: poll failed: {}; the store stops", std::strerror(errno));
+      const int count = epoll_wait(epoll_.get(), happened.data(), happened.size(), milliseconds_to_next_event());
+      if (count < 0 && errno != EINTR) {
+        log::error("store: epoll failed: {}; the store stops", std::strerror(errno));
         return;
       }
-      if (polled[0].revents != 0) return;
-      auto entry = polled.begin() + 2;
-      for (auto it = connections_.begin(); it != connections_.end(); ++entry) {
-        const bool alive = entry->revents == 0 || handle(*it, entry->revents);
-        it = alive ? std::next(it) : connections_.erase(it);
+      for (int i = 0; i < count; ++i) {
+        const epoll_event& event = happened[static_cast<std::size_t>(i)];
+        if (event.data.ptr == &wake_) return;
+        if (event.data.ptr == &listener_)
+          accept_all();
+        else
+          handle(*static_cast<StoreConnection*>(event.data.ptr), event.events);
       }
       expire();
-      if (polled[1].revents != 0) accept_all();
+      read_stuck_ones();
+      gone_.clear();  // no event of this turn speaks of them any more
     }
   }
 
+  bool watch(int change, int fd, std::uint32_t events, void* what) const {
+    epoll_event event{};
+    event.events = events;
+    event.data.ptr = what;
+    return epoll_ctl(epoll_.get(), change, fd, &event) == 0;
+  }
+  bool listen_again(int change) {
+    return watch(change, listener_.get(), Clock::now() < accept_again_ ? 0u : static_cast<std::uint32_t>(EPOLLIN), &listener_);
+  }
+
   int milliseconds_to_next_event() const {
-    auto next = accept_again_ > Clock::now() ? accept_again_ : Clock::time_point::max();
-    for (const Connection& connection : connections_) {
-      if (!connection.proved) next = std::min(next, connection.since + kHandshakeTime);
-      if (connection.awaited) next = std::min(next, connection.give_up);
-    }
+    auto next = accept_again_ == Clock::time_point{} ? Clock::time_point::max() : accept_again_;
+    if (!deadlines_.empty()) next = std::min(next, deadlines_.begin()->first);
     return next == Clock::time_point::max() ? -1 : remaining_ms(next);
   }
 
@@ -120,183 +115,198 @@ class StoreServer::Impl {
       Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!fd) {
         // Without descriptors or memory the listener stays readable: come back later instead of spinning.
-        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) accept_again_ = Clock::now() + kAcceptPause;
+        if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+        if (!std::exchange(said_what_is_missing_, true))
+          log::warn("store: {}: new connections wait until others end; 'ulimit -n' must allow for every rank", std::strerror(errno));
+        accept_again_ = Clock::now() + kAcceptPause;
+        listen_again(EPOLL_CTL_MOD);
         return;
       }
-      if (connections_.size() >= kMaxConnections) continue;  // closes it
-      const auto is_half_open = [](const Connection& connection) { return !connection.proved; };
-      if (static_cast<std::size_t>(std::count_if(connections_.begin(), connections_.end(), is_half_open)) >= kMaxHalfOpen)
-        connections_.erase(std::find_if(connections_.begin(), connections_.end(), is_half_open));
-      Connection& connection = connections_.emplace_back();
-      connection.fd = std::move(fd);
+      if (half_open_.size() + members_.size() >= kMaxConnections) continue;  // closes it
+      if (half_open_.size() >= kMaxHalfOpen) close(half_open_.front());
+      StoreConnection& connection = half_open_.emplace_back(std::move(fd), budget_);
+      connection.place = std::prev(half_open_.end());
       connection.server_nonce = make_nonce();
       connection.append(protocol::Hello{protocol::kMagic, connection.server_nonce});
-      if (!flush(connection)) connections_.pop_back();
+      set_deadline(connection, Clock::now() + kHandshakeTime);
+      connection.events = EPOLLIN;
+      if (!watch(EPOLL_CTL_ADD, connection.fd(), connection.events, &connection))
+        close(connection);
+      else
+        settle(connection, connection.flush());
     }
   }
 
-  // Ends handshakes that take too long and answers get()s whose time is over.
+  void close(StoreConnection& connection) {
+    if (std::exchange(connection.closed, true)) return;
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.fd(), nullptr);
+    connection.drop_input();  // now: others wait for what it takes
+    set_deadline(connection, {});
+    stop_waiting(connection);
+    if (connection.stuck) stuck_.erase(std::find(stuck_.begin(), stuck_.end(), &connection));
+    gone_.splice(gone_.end(), connection.proved ? members_ : half_open_, connection.place);
+  }
+
+  void set_deadline(StoreConnection& connection, Clock::time_point when) {
+    if (connection.deadline != Clock::time_point{}) deadlines_.erase({connection.deadline, &connection});
+    connection.deadline = when;
+    if (when != Clock::time_point{}) deadlines_.insert({when, &connection});
+  }
+
+  void stop_waiting(StoreConnection& connection) {
+    if (connection.awaited.empty()) return;
+    const auto waiters = waiting_.find(connection.awaited);
+    waiters->second.erase(&connection);
+    if (waiters->second.empty()) waiting_.erase(waiters);
+    connection.awaited.clear();
+  }
+
+  // After anything was done for a connection: what it waits for next, and for how long.
+  void settle(StoreConnection& connection, State state) {
+    if (state == State::kClosed) return close(connection);
+    if (state == State::kStuck && !std::exchange(connection.stuck, true)) stuck_.push_back(&connection);
+    std::uint32_t events = 0;
+    if (connection.wants_to_send()) events |= EPOLLOUT;
+    if (!connection.stuck) events |= EPOLLIN;
+    if (events != connection.events) watch(EPOLL_CTL_MOD, connection.fd(), connection.events = events, &connection);
+    if (!connection.proved || !connection.awaited.empty()) return;  // they have their deadline
+    const bool in_transfer = !connection.stuck && (connection.wants_to_send() || connection.is_in_a_request());
+    if (!in_transfer)
+      set_deadline(connection, {});
+    else if (connection.deadline == Clock::time_point{})
+      set_deadline(connection, Clock::now() + kTransferTime);
+  }
+
+  // Ends what takes too long and answers get()s whose time is over.
   void expire() {
     const auto now = Clock::now();
-    for (auto it = connections_.begin(); it != connections_.end();) {
-      bool alive = it->proved || now < it->since + kHandshakeTime;
-      if (alive && it->awaited && now >= it->give_up) {
-        it->awaited.reset();
-        reply(*it, protocol::Reply::kTimeout, "");
-        alive = flush(*it);
+    if (accept_again_ != Clock::time_point{} && now >= accept_again_) {
+      accept_again_ = {};
+      listen_again(EPOLL_CTL_MOD);
+    }
+    while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+      StoreConnection& connection = *deadlines_.begin()->second;
+      if (connection.awaited.empty()) {
+        close(connection);
+        continue;
       }
-      it = alive ? std::next(it) : connections_.erase(it);
+      stop_waiting(connection);
+      set_deadline(connection, {});
+      connection.reply(protocol::Reply::kTimeout, nullptr);
+      settle(connection, connection.flush());
     }
   }
 
-  // False: the connection is to be closed.
-  bool handle(Connection& connection, short events) {
-    if ((events & (POLLERR | POLLNVAL)) != 0) return false;
-    if ((events & (POLLIN | POLLHUP)) != 0 && !(receive(connection) && understand(connection))) return false;
-    return flush(connection);
-  }
-
-  static bool receive(Connection& connection) {
-    std::byte buffer[65536];
-    for (int i = 0; i < 16; ++i) {  // no client keeps the others waiting
-      const ssize_t got = recv(connection.fd.get(), buffer, sizeof buffer, 0);
-      if (got == 0) return false;
-      if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
-      connection.in.insert(connection.in.end(), buffer, buffer + got);
-      constexpr std::size_t kLargest = sizeof(protocol::RequestHeader) + protocol::kMaxKeyBytes + protocol::kMaxValueBytes;
-      if (connection.in.size() > (connection.proved ? kLargest : sizeof(protocol::ClientProof))) return false;
+  // Those whose large request found no room, in the order in which they came.
+  void read_stuck_ones() {
+    for (std::size_t turns = stuck_.size(); turns > 0 && budget_.free() >= protocol::kMaxValueBytes + protocol::kMaxKeyBytes + 64;
+         --turns) {
+      StoreConnection& connection = *stuck_.front();
+      stuck_.pop_front();
+      connection.stuck = false;
+      handle(connection, EPOLLIN);
     }
-    return true;
   }
 
-  static bool flush(Connection& connection) {
-    while (connection.wants_to_send()) {
-      const ssize_t sent =
-          send(connection.fd.get(), connection.out.data() + connection.sent, connection.out.size() - connection.sent, MSG_NOSIGNAL);
-      if (sent < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
-      connection.sent += static_cast<std::size_t>(sent);
-    }
-    connection.out.clear();
-    connection.sent = 0;
-    return !connection.close_when_sent;
+  void handle(StoreConnection& connection, std::uint32_t events) {
+    if (connection.closed) return;
+    if ((events & EPOLLERR) != 0 || (connection.stuck && (events & EPOLLHUP) != 0)) return close(connection);
+    State state = State::kOpen;
+    if ((events & (EPOLLIN | EPOLLHUP)) != 0) state = connection.proved ? receive_request(connection) : receive_proof(connection);
+    settle(connection, state == State::kOpen ? connection.flush() : state);
   }
 
-  bool understand(Connection& connection) {
-    if (!connection.proved) return check_proof(connection);
-    if (connection.in.size() < sizeof(protocol::RequestHeader)) return true;
-    if (connection.awaited || connection.wants_to_send()) return false;  // requests and replies take turns
-    protocol::RequestHeader header;
-    std::memcpy(&header, connection.in.data(), sizeof header);
-    if (header.key_bytes == 0 || header.key_bytes > protocol::kMaxKeyBytes || header.value_bytes > protocol::kMaxValueBytes) return false;
-    const std::size_t total = sizeof header + header.key_bytes + header.value_bytes;
-    if (connection.in.size() < total) return true;
-    if (connection.in.size() > total) return false;
-    const char* text = reinterpret_cast<const char*>(connection.in.data()) + sizeof header;
-    const std::string key(text, header.key_bytes);
-    std::string value(text + header.key_bytes, header.value_bytes);
-    connection.in.clear();
-    return answer(connection, header, key, std::move(value));
+  State receive_request(StoreConnection& connection) {
+    std::optional<StoreConnection::Request> request;
+    const State state = connection.receive(request);
+    return state == State::kOpen && request && !answer(connection, *request) ? State::kClosed : state;
   }
 
-  bool check_proof(Connection& connection) {
-    if (connection.in.size() < sizeof(protocol::ClientProof)) return true;
-    protocol::ClientProof client;
-    std::memcpy(&client, connection.in.data(), sizeof client);
-    connection.in.clear();
-    if (client.magic != protocol::kMagic) return false;
-    connection.proved = is_proven(client.proof, token_, Role::kStoreClient, client.client_nonce, connection.server_nonce);
-    protocol::ServerProof reply{connection.proved ? 1u : 0u, {}};
-    if (connection.proved) {
-      reply.proof = prove(token_, Role::kStoreServer, client.client_nonce, connection.server_nonce);
+  State receive_proof(StoreConnection& connection) {
+    std::optional<protocol::ClientProof> client;
+    const State state = connection.receive_proof(client);
+    if (state != State::kOpen || !client) return state;
+    if (client->magic != protocol::kMagic) return State::kClosed;
+    const bool proved = is_proven(client->proof, token_, Role::kStoreClient, client->client_nonce, connection.server_nonce);
+    protocol::ServerProof reply{proved ? 1u : 0u, {}};
+    if (proved) {
+      reply.proof = prove(token_, Role::kStoreServer, client->client_nonce, connection.server_nonce);
+      connection.proved = true;
+      set_deadline(connection, {});
+      members_.splice(members_.end(), half_open_, connection.place);
     } else {
       report_refusal(connection);
       connection.close_when_sent = true;
     }
     connection.append(reply);
-    return true;
+    return State::kOpen;
   }
 
   // A stranger who keeps trying must not fill the log.
-  void report_refusal(const Connection& connection) {
+  void report_refusal(const StoreConnection& connection) {
     if (++refusals_ > kReportedRefusals) return;
-    log::warn("store: a connection from {} does not know the job's token: refused{}", peer_endpoint(connection.fd.get()).text(),
+    log::warn("store: a connection from {} does not know the job's token: refused{}", peer_endpoint(connection.fd()).text(),
               refusals_ == kReportedRefusals ? "; further ones are not reported" : "");
   }
 
-  bool answer(Connection& connection, const protocol::RequestHeader& header, const std::string& key, std::string value) {
-    switch (header.request) {
+  // False: a request that this version does not know.
+  bool answer(StoreConnection& connection, StoreConnection::Request& request) {
+    using protocol::Reply;
+    switch (request.header.request) {
       case protocol::Request::kSet:
-        store(connection, key, std::move(value), "");
-        return true;
-      case protocol::Request::kSetIfAbsent: {
-        const auto found = values_.find(key);
-        if (found != values_.end())
-          reply(connection, protocol::Reply::kOk, found->second);
-        else
-          store(connection, key, value, value);
-        return true;
-      }
+        return stored(connection, request.key, table_.set(request.key, std::move(request.value)), false);
+      case protocol::Request::kSetIfAbsent:
+        return stored(connection, request.key, table_.set_if_absent(request.key, std::move(request.value)), true);
       case protocol::Request::kAdd: {
-        std::int64_t amount = 0, sum = 0;
-        const auto found = values_.find(key);
-        const std::string before = found == values_.end() ? "" : found->second;
-        if (value.size() != sizeof amount || (!before.empty() && before.size() != sizeof sum)) {
-          reply(connection, protocol::Reply::kRefused, "the key holds no counter");
-          return true;
-        }
-        std::memcpy(&amount, value.data(), sizeof amount);
-        if (!before.empty()) std::memcpy(&sum, before.data(), sizeof sum);
-        sum = static_cast<std::int64_t>(static_cast<std::uint64_t>(sum) + static_cast<std::uint64_t>(amount));
-        std::string bytes(reinterpret_cast<const char*>(&sum), sizeof sum);
-        store(connection, key, bytes, bytes);
+        const auto sum = table_.add(request.key, request.value);
+        if (sum) return stored(connection, request.key, *sum, true);
+        connection.reply(Reply::kRefused, std::make_shared<const std::string>("the key holds no counter"));
         return true;
       }
-      case protocol::Request::kGet: {
-        const auto found = values_.find(key);
-        if (found != values_.end()) {
-          reply(connection, protocol::Reply::kOk, found->second);
+      case protocol::Request::kGet:
+        if (const StoreTable::Value value = table_.find(request.key)) {
+          connection.reply(Reply::kOk, value);
         } else {
-          connection.awaited = key;
-          connection.give_up = Clock::now() + std::chrono::milliseconds(header.timeout_ms);
+          connection.awaited = request.key;
+          waiting_[request.key].insert(&connection);
+          set_deadline(connection, Clock::now() + std::chrono::milliseconds(request.header.timeout_ms));
         }
         return true;
-      }
     }
-    return false;  // a request that this version does not know
+    return false;
   }
 
-  void store(Connection& connection, const std::string& key, std::string value, const std::string& answer) {
-    const auto found = values_.find(key);
-    const std::size_t others = stored_bytes_ - (found == values_.end() ? 0 : found->second.size());
-    if ((found == values_.end() && values_.size() >= kMaxKeys) || others + value.size() > kMaxStoredBytes) {
-      reply(connection, protocol::Reply::kRefused, fmt::format("the store is full: {} keys, {} bytes", values_.size(), stored_bytes_));
-      return;
+  // Answers, and wakes those who wait for the key.
+  bool stored(StoreConnection& connection, const std::string& key, const StoreTable::Value& value, bool wants_it) {
+    if (!value) {
+      const auto full = fmt::format("the store is full: {} keys, {} bytes", table_.keys(), table_.bytes());
+      connection.reply(protocol::Reply::kRefused, std::make_shared<const std::string>(full));
+      return true;
     }
-    stored_bytes_ = others + value.size();
-    const std::string& stored = values_[key] = std::move(value);
-    reply(connection, protocol::Reply::kOk, answer);
-    for (Connection& waiter : connections_)
-      if (waiter.awaited == key) {
-        waiter.awaited.reset();
-        reply(waiter, protocol::Reply::kOk, stored);
-        flush(waiter);  // a waiter that is gone is noticed by poll
-      }
-  }
-
-  static void reply(Connection& connection, protocol::Reply reply, const std::string& value) {
-    connection.append(protocol::ReplyHeader{reply, static_cast<std::uint32_t>(value.size())});
-    const auto* bytes = reinterpret_cast<const std::byte*>(value.data());
-    connection.out.insert(connection.out.end(), bytes, bytes + value.size());
+    connection.reply(protocol::Reply::kOk, wants_it ? value : nullptr);
+    const auto waiters = waiting_.extract(key);
+    if (waiters.empty()) return true;
+    for (StoreConnection* waiter : waiters.mapped()) {
+      waiter->awaited.clear();
+      set_deadline(*waiter, {});
+      waiter->reply(protocol::Reply::kOk, value);
+      settle(*waiter, waiter->flush());
+    }
+    return true;
   }
 
   const std::string token_;
-  Fd listener_, wake_;
+  Fd listener_, wake_, epoll_;
   Endpoint endpoint_;
-  Clock::time_point accept_again_{};
-  std::list<Connection> connections_;  // everything below belongs to the server's thread
-  std::unordered_map<std::string, std::string> values_;
-  std::size_t stored_bytes_ = 0;
+  Clock::time_point accept_again_{};  // zero: now; everything below belongs to the server's thread
+  InputBudget budget_{kLargeRequestBytes};
+  StoreTable table_;
+  List half_open_, members_, gone_;
+  std::set<std::pair<Clock::time_point, StoreConnection*>> deadlines_;
+  std::unordered_map<std::string, std::set<StoreConnection*>> waiting_;  // by key
+  std::deque<StoreConnection*> stuck_;
   int refusals_ = 0;
+  bool said_what_is_missing_ = false;
   std::thread thread_;
 };
 

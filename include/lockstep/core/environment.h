@@ -33,6 +33,9 @@ inline constexpr const char* kData = "LOCKSTEP_DATA";                     // fol
 inline constexpr const char* kTerminalWidth = "LOCKSTEP_TERMINAL_WIDTH";  // set by lockrun: columns of its terminal, absent in a log
 inline constexpr const char* kStoreHosted = "LOCKSTEP_STORE_HOSTED";      // set by lockrun: "1", it serves the store itself
 
+// Of collectives over TCP, 1 to 16, default 2, beyond 16 ranks 1; rank 0's counts.
+inline constexpr const char* kSocketsPerPeer = "LOCKSTEP_SOCKETS_PER_PEER";
+
 // The value, or nullopt when unset or empty.
 std::optional<std::string> text(const char* name);
 

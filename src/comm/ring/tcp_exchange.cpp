@@ -1,8 +1,10 @@
 #include "src/comm/ring/tcp_exchange.h"
 
+#include <sched.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -10,65 +12,133 @@
 
 namespace lockstep::ring {
 
-TcpExchange::TcpExchange(int rank, std::vector<TcpPeer>& peers, Events events)
-    : rank_(rank), peers_(peers), events_(std::move(events)), channels_(peers.size()), polls_(peers.size()) {}
+namespace {
 
-void TcpExchange::begin(const FrameHeader& header) {
-  header_ = header;
-  for (std::size_t peer = 0; peer < channels_.size(); ++peer) {
-    if (static_cast<int>(peer) == rank_) continue;
-    Channel& to = channels_[peer];
-    to.header_seen = false;
-    to.out.pieces.push_back({reinterpret_cast<std::byte*>(&header_), sizeof header_, true});
-    to.in.pieces.push_back({reinterpret_cast<std::byte*>(&to.theirs), sizeof to.theirs, true});
+constexpr std::size_t kAlign = 64;
+constexpr std::size_t kShareFrom = 128 * 1024;  // bytes of a piece that is worth several sockets
+constexpr std::size_t kInboxBytes = 16 * 1024;  // a header and so much data come in one system call
+constexpr std::size_t kPiecesAtOnce = 16;       // of one system call
+
+// A peer that computes answers within some microseconds, and sleeping costs 20-50. Whoever shares the core gets it meanwhile.
+constexpr int kLooksBeforeSleep = 400;  // system calls, spread over the peers
+constexpr int kLooksBeforeYield = 8;
+
+const std::byte kZeros[kAlign] = {};
+
+std::size_t padding_of(std::size_t bytes) { return (kAlign - bytes % kAlign) % kAlign; }
+
+bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK; }
+
+}  // namespace
+
+bool TcpExchange::Channel::receives() const {
+  return std::any_of(lanes.begin(), lanes.end(), [](const Lane& lane) { return !lane.in.idle(); });
+}
+bool TcpExchange::Channel::sends() const {
+  return std::any_of(lanes.begin(), lanes.end(), [](const Lane& lane) { return !lane.out.idle(); });
+}
+
+TcpExchange::TcpExchange(int rank, std::vector<TcpPeer>& peers, Events events)
+    : rank_(rank), events_(std::move(events)), channels_(peers.size()), inbox_(kInboxBytes), padding_(kAlign) {
+  for (std::size_t peer = 0; peer < peers.size(); ++peer) {
+    if (static_cast<int>(peer) == rank) continue;
+    channels_[peer].lanes.push_back({peers[peer].socket.get(), {}, {}});
+    for (const Fd& socket : peers[peer].more) channels_[peer].lanes.push_back({socket.get(), {}, {}});
   }
 }
 
-void TcpExchange::send(int peer, const std::byte* data, std::size_t bytes) {
-  if (bytes != 0) channel(peer).out.pieces.push_back({const_cast<std::byte*>(data), bytes, false});
+void TcpExchange::begin(const FrameHeader& header) {
+  header_ = header;
+  for (Channel& to : channels_) {
+    if (to.lanes.empty()) continue;
+    to.header_seen = false;
+    to.lanes[0].out.add(reinterpret_cast<std::byte*>(&header_), sizeof header_, PieceQueue::Kind::kHeader);
+    to.lanes[0].in.add(reinterpret_cast<std::byte*>(&to.theirs), sizeof to.theirs, PieceQueue::Kind::kHeader);
+  }
 }
 
-void TcpExchange::receive(int peer, std::byte* data, std::size_t bytes) {
-  if (bytes != 0) channel(peer).in.pieces.push_back({data, bytes, false});
+// Both ends cut a piece alike: by its size and the number of sockets alone.
+void TcpExchange::add(Channel& to, PieceQueue Lane::*queue, std::byte* data, std::size_t bytes, std::byte* padding) {
+  const std::size_t lanes = bytes < kShareFrom ? 1 : to.lanes.size();
+  const std::size_t share = (bytes / lanes + kAlign - 1) / kAlign * kAlign;
+  for (std::size_t lane = 0; lane < lanes; ++lane) {
+    const std::size_t begin = std::min(lane * share, bytes), part = std::min(share, bytes - begin);
+    (to.lanes[lane].*queue).add(data + begin, lane + 1 == lanes ? bytes - begin : part, PieceQueue::Kind::kPayload);
+  }
+  (to.lanes[lanes - 1].*queue).add(padding, padding_of(bytes), PieceQueue::Kind::kPadding);
 }
+
+void TcpExchange::send(int peer, const std::byte* data, std::size_t bytes) {
+  add(channel(peer), &Lane::out, const_cast<std::byte*>(data), bytes, const_cast<std::byte*>(kZeros));
+}
+
+void TcpExchange::receive(int peer, std::byte* data, std::size_t bytes) { add(channel(peer), &Lane::in, data, bytes, padding_.data()); }
 
 bool TcpExchange::all_idle() const {
-  return std::all_of(channels_.begin(), channels_.end(), [](const Channel& c) { return c.in.idle() && c.out.idle(); });
+  return std::none_of(channels_.begin(), channels_.end(), [](const Channel& c) { return c.receives() || c.sends(); });
+}
+
+bool TcpExchange::move_some() {
+  bool progress = false;
+  for (int peer = 0; peer < ranks(); ++peer) {
+    for (Lane& lane : channel(peer).lanes) {
+      progress |= receive_some(peer, lane);
+      progress |= send_some(peer, lane);
+    }
+  }
+  return progress;
 }
 
 void TcpExchange::run(std::chrono::steady_clock::time_point deadline) {
   for (Channel& each : channels_) each.watched = true;
-  while (!all_idle()) {
-    bool progress = false;
-    for (int peer = 0; peer < static_cast<int>(channels_.size()); ++peer) {
-      if (peer == rank_) continue;
-      progress |= receive_some(peer);
-      progress |= send_some(peer);
+  const int looks = kLooksBeforeSleep / ranks();
+  for (int looked = 0; !all_idle();) {
+    if (move_some()) {
+      looked = 0;
+    } else if (++looked > looks) {
+      wait(deadline);
+    } else if (looked > kLooksBeforeYield) {
+      sched_yield();
     }
-    if (!progress) wait(deadline);
   }
   for (Channel& each : channels_) {
-    each.in.pieces.clear();
-    each.out.pieces.clear();
-    each.in.next = each.out.next = 0;
+    for (Lane& lane : each.lanes) {
+      lane.in.clear();
+      lane.out.clear();
+    }
   }
 }
 
-bool TcpExchange::receive_some(int peer) {
-  Channel& from = channel(peer);
+// Data that comes with its header waits in the inbox until the header is compared. More than what is planned is not read.
+ssize_t TcpExchange::receive_once(int peer, Lane& lane) {
+  if (!lane.in.at_header()) {
+    std::array<iovec, kPiecesAtOnce> room;
+    const std::span<iovec> parts = lane.in.gather(room);
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = parts.size();
+    const ssize_t received = recvmsg(lane.socket, &message, MSG_DONTWAIT);
+    if (received > 0) lane.in.advance(static_cast<std::size_t>(received));
+    return received;
+  }
+  const std::size_t wanted = lane.in.left() <= kInboxBytes ? lane.in.left() : sizeof(FrameHeader);
+  const ssize_t received = recv(lane.socket, inbox_.data(), wanted, MSG_DONTWAIT);
+  for (std::size_t taken = 0; received > 0 && taken < static_cast<std::size_t>(received);) {
+    PieceQueue::Passed passed;
+    taken += lane.in.fill(std::span(inbox_).subspan(taken, static_cast<std::size_t>(received) - taken), passed);
+    if (passed.header_ended) check_header(peer);
+  }
+  return received;
+}
+
+bool TcpExchange::receive_some(int peer, Lane& lane) {
   bool progress = false;
-  while (!from.in.idle()) {
-    const Piece& piece = from.in.pieces[from.in.next];
-    const ssize_t received = recv(socket_of(peer), piece.data + from.in.done, piece.bytes - from.in.done, MSG_DONTWAIT);
+  while (channel(peer).may_receive(lane)) {
+    const ssize_t received = receive_once(peer, lane);
     if (received < 0 && errno == EINTR) continue;
-    if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (received < 0 && would_block()) break;
     if (received <= 0) events_.lost(peer);
     progress = true;
-    from.in.done += static_cast<std::size_t>(received);
-    if (from.in.done < piece.bytes) continue;
-    from.in.done = 0;
-    ++from.in.next;
-    if (piece.is_header) check_header(peer);
   }
   return progress;
 }
@@ -81,40 +151,47 @@ void TcpExchange::check_header(int peer) {
   if (from.theirs.signature != header_.signature) events_.mismatch(peer, from.theirs);
 }
 
-bool TcpExchange::send_some(int peer) {
+bool TcpExchange::send_some(int peer, Lane& lane) {
   Channel& to = channel(peer);
   bool progress = false;
-  while (!to.out.idle() && !to.cannot_send) {
-    const Piece& piece = to.out.pieces[to.out.next];
-    const ssize_t sent = ::send(socket_of(peer), piece.data + to.out.done, piece.bytes - to.out.done, MSG_NOSIGNAL | MSG_DONTWAIT);
+  while (!lane.out.idle() && !to.cannot_send) {
+    std::array<iovec, kPiecesAtOnce> room;
+    const std::span<iovec> parts = lane.out.gather(room);
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = parts.size();
+    const ssize_t sent = sendmsg(lane.socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (sent < 0 && would_block()) break;
     if (sent < 0) {
       // The peer is gone. If it still owes us data, what it said last tells whether it left or died.
-      if (to.in.idle()) events_.lost(peer);
+      if (!to.receives()) events_.lost(peer);
       to.cannot_send = true;
       break;
     }
     progress = true;
-    to.out.done += static_cast<std::size_t>(sent);
-    if (!piece.is_header) payload_sent_ += static_cast<std::uint64_t>(sent);
-    if (to.out.done < piece.bytes) continue;
-    to.out.done = 0;
-    ++to.out.next;
+    payload_sent_ += lane.out.advance(static_cast<std::size_t>(sent)).payload;
   }
   return progress;
 }
 
-void TcpExchange::wait(std::chrono::steady_clock::time_point& deadline) {
-  for (int peer = 0; peer < static_cast<int>(channels_.size()); ++peer) {
-    const Channel& each = channel(peer);
-    short events = 0;
-    if (!each.in.idle()) events |= POLLIN;
-    if (!each.out.idle() && !each.cannot_send) events |= POLLOUT;
-    const bool finished = events == 0;
-    polls_[static_cast<std::size_t>(peer)] = {peer == rank_ || (finished && !each.watched) ? -1 : socket_of(peer),
-                                              finished ? static_cast<short>(POLLRDHUP) : events, 0};
+// The first socket is watched even when there is nothing left for it: on it a peer says goodbye.
+void TcpExchange::add_polls(int peer) {
+  const Channel& each = channel(peer);
+  for (const Lane& lane : each.lanes) {
+    short events = each.may_receive(lane) ? POLLIN : 0;
+    if (!lane.out.idle() && !each.cannot_send) events |= POLLOUT;
+    if (events == 0 && each.watched && &lane == &each.lanes[0]) events = POLLRDHUP;
+    if (events == 0) continue;
+    polls_.push_back({lane.socket, events, 0});
+    polled_.push_back(peer);
   }
+}
+
+void TcpExchange::wait(std::chrono::steady_clock::time_point& deadline) {
+  polls_.clear();
+  polled_.clear();
+  for (int peer = 0; peer < ranks(); ++peer) add_polls(peer);
   const int ready = poll(polls_.data(), polls_.size(), remaining_ms(deadline));
   if (std::chrono::steady_clock::now() > deadline) {
     const auto slept = events_.slept();
@@ -124,23 +201,26 @@ void TcpExchange::wait(std::chrono::steady_clock::time_point& deadline) {
   if (ready < 0 && errno != EINTR) throw Error("ring: poll: {}", std::strerror(errno));
   const bool can_move = std::any_of(polls_.begin(), polls_.end(), [](const pollfd& p) { return p.revents != 0 && p.events != POLLRDHUP; });
   if (ready <= 0 || can_move) return;  // what can still be finished comes before bad news
-  for (int peer = 0; peer < static_cast<int>(channels_.size()); ++peer)
-    if (polls_[static_cast<std::size_t>(peer)].revents != 0) look_at_finished(peer);
+  for (std::size_t entry = 0; entry < polls_.size(); ++entry)
+    if (polls_[entry].revents != 0) look_at_finished(polled_[entry]);
 }
 
-// A peer whose part in this exchange is over hung up. Unread data is a goodbye, or belongs to the next exchange.
+// A peer whose part in this exchange is over on its first socket hung up. Unread data is a goodbye, or belongs to the next
+// exchange; what its other sockets still carry is on its way.
 void TcpExchange::look_at_finished(int peer) {
+  Channel& each = channel(peer);
   char byte;
-  channel(peer).watched = false;
-  if (recv(socket_of(peer), &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0) events_.lost(peer);
+  each.watched = false;
+  if (recv(each.lanes[0].socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0) events_.lost(peer);
 }
 
 void TcpExchange::report_late() {
   std::vector<int> absent, unfinished;
-  for (int peer = 0; peer < static_cast<int>(channels_.size()); ++peer) {
-    if (peer == rank_) continue;
-    if (!channel(peer).header_seen) absent.push_back(peer);
-    if (!channel(peer).in.idle() || !channel(peer).out.idle()) unfinished.push_back(peer);
+  for (int peer = 0; peer < ranks(); ++peer) {
+    const Channel& each = channel(peer);
+    if (each.lanes.empty()) continue;
+    if (!each.header_seen) absent.push_back(peer);
+    if (each.receives() || each.sends()) unfinished.push_back(peer);
   }
   events_.late(absent.empty() ? unfinished : absent, absent.empty());
 }

@@ -1,7 +1,12 @@
 // Moves a list of pieces to and from all peers at once: full duplex, whatever the sizes of the socket buffers.
 //
 // First the plan, then the run: pieces to one peer leave in the order in which they were added, pieces from one arrive
-// so. A header in front says which operation the sender is in; the run compares it before it takes any data.
+// so; what one side sends as one piece the other receives as one. A header in front says which operation the sender is in; the
+// run compares it before it gives any data to the caller's memory.
+//
+// A peer with several sockets gets the header and small pieces on the first, and a share of each large piece on every one. On the
+// wire each piece ends on a multiple of 64 bytes: the kernel copies to where the piece before ended, at half the speed if
+// that is an odd address.
 #pragma once
 
 #include <poll.h>
@@ -13,6 +18,7 @@
 #include <vector>
 
 #include "lockstep/comm/operation.h"
+#include "src/comm/ring/piece_queue.h"
 #include "src/comm/ring/tcp_mesh.h"
 
 namespace lockstep::ring {
@@ -50,41 +56,42 @@ class TcpExchange {
   std::uint64_t payload_bytes_sent() const { return payload_sent_; }
 
  private:
-  struct Piece {
-    std::byte* data;
-    std::size_t bytes;
-    bool is_header;
-  };
-  struct Queue {
-    std::vector<Piece> pieces;
-    std::size_t next = 0;  // piece under way
-    std::size_t done = 0;  // bytes of it
-    bool idle() const { return next == pieces.size(); }
+  struct Lane {  // one socket
+    int socket;
+    PieceQueue out, in;
   };
   struct Channel {
-    Queue out, in;
+    std::vector<Lane> lanes;
     FrameHeader theirs;
     bool header_seen = false;
     bool cannot_send = false;  // what it still has to say will tell why
     bool watched = true;       // for a hang-up, once its transfers are done
+    bool receives() const;
+    bool sends() const;
+    bool may_receive(const Lane& lane) const { return !lane.in.idle() && (header_seen || &lane == &lanes[0]); }
   };
 
-  bool receive_some(int peer);
-  bool send_some(int peer);
+  void add(Channel& to, PieceQueue Lane::*queue, std::byte* data, std::size_t bytes, std::byte* padding);
+  bool move_some();
+  bool receive_some(int peer, Lane& lane);
+  bool send_some(int peer, Lane& lane);
+  ssize_t receive_once(int peer, Lane& lane);
   void check_header(int peer);
   void wait(std::chrono::steady_clock::time_point& deadline);
+  void add_polls(int peer);
   void look_at_finished(int peer);
   void report_late();
   bool all_idle() const;
   Channel& channel(int peer) { return channels_[static_cast<std::size_t>(peer)]; }
-  int socket_of(int peer) const { return peers_[static_cast<std::size_t>(peer)].socket.get(); }
+  int ranks() const { return static_cast<int>(channels_.size()); }
 
   int rank_;
-  std::vector<TcpPeer>& peers_;
   Events events_;
   FrameHeader header_;
   std::vector<Channel> channels_;
   std::vector<pollfd> polls_;
+  std::vector<int> polled_;  // by entry of polls_: its peer
+  std::vector<std::byte> inbox_, padding_;
   std::uint64_t payload_sent_ = 0;
 };
 

@@ -8,14 +8,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <type_traits>
+#include <cerrno>
+#include <cstring>
+#include <list>
 
 #include "lockstep/comm/store.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
-#include "src/comm/socket.h"
-#include "src/comm/token_proof.h"
+#include "src/comm/interface.h"
+#include "src/comm/ring/link_handshake.h"
 
 namespace lockstep::ring {
 
@@ -23,24 +25,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A stranger who connects and says nothing must not keep the ranks behind it waiting for long.
-constexpr auto kHandshakeTime = std::chrono::seconds(3);
-constexpr std::uint64_t kMagic = 0x31676e69726b6c6c;  // "llkring1"
-
-// connector -> acceptor: ConnectorHello; acceptor -> connector: AcceptorHello; connector -> acceptor: its proof.
-struct ConnectorHello {
-  std::uint64_t magic;
-  std::uint32_t rank;
-  std::int32_t pid;
-  Nonce nonce;
-};
-struct AcceptorHello {
-  std::uint64_t magic;
-  std::uint32_t rank;
-  std::int32_t pid;
-  Nonce nonce;
-  crypto::Digest proof;
-};
+constexpr int kMaxSockets = 16;
+constexpr int kFewRanks = 16;
+constexpr auto kHandshakeTime = std::chrono::seconds(5);  // for one who connects and says nothing, or little
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+constexpr std::size_t kStrangers = 64;  // half-open handshakes beyond those that the ranks need
+constexpr int kReportedStrangers = 10;
 
 // No TCP_USER_TIMEOUT here: it would end the connection to a peer that lives but is late, once its window is full. Machines that
 // vanish are noticed on the watch's connections.
@@ -49,106 +39,226 @@ void configure(int socket) {
   setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-void must(IoResult result) {
-  if (result == IoResult::kClosed) throw Error("it closed the connection in the handshake; does it know another token?");
-  if (result == IoResult::kTimeout) throw Error("no answer in time");
-}
-template <typename T>
-void send_value(const Fd& socket, const T& value, Deadline deadline) {
-  static_assert(std::has_unique_object_representations_v<T>);
-  must(send_all(socket.get(), std::as_bytes(std::span(&value, 1)), deadline));
-}
-template <typename T>
-T receive_value(const Fd& socket, Deadline deadline) {
-  T value;
-  must(receive_all(socket.get(), std::as_writable_bytes(std::span(&value, 1)), deadline));
-  return value;
-}
+// One connection on its way through the handshake.
+struct Attempt {
+  Fd fd;
+  LinkHandshake handshake;
+  Deadline give_up;
+  int reached = -1;  // the rank that this one connects to; -1: somebody connected here
+  std::string address = {};
+  bool is_connecting = false;
 
-TcpPeer connect_to(int peer, const BackendContext& context, const std::string& mesh, Deadline deadline) {
-  const std::string address = context.store->get(fmt::format("{}/address/{}", mesh, peer), context.store_timeout);
-  const int rank = context.place.rank;
-  try {
-    const std::size_t space = address.rfind(' ');
-    if (space == std::string::npos) throw Error("its address is damaged");
-    const long port = env::parse_integer("port", address.substr(space + 1), 1, 65535);
-    std::string why;
-    Fd socket = try_connect_tcp(address.substr(0, space), static_cast<std::uint16_t>(port), deadline, why);
-    if (!socket) throw Error("{}", why);
-    configure(socket.get());
-    const ConnectorHello mine{kMagic, static_cast<std::uint32_t>(rank), getpid(), make_nonce()};
-    send_value(socket, mine, deadline);
-    const auto theirs = receive_value<AcceptorHello>(socket, deadline);
-    if (theirs.magic != kMagic || theirs.rank != static_cast<std::uint32_t>(peer) ||
-        !is_proven(theirs.proof, context.token, Role::kLinkAcceptor, mine.nonce, theirs.nonce, peer))
-      throw Error("it could not prove that it knows the job's token");
-    send_value(socket, prove(context.token, Role::kLinkConnector, mine.nonce, theirs.nonce, rank), deadline);
-    return {std::move(socket), theirs.pid};
-  } catch (const Error& error) {
-    throw RendezvousError("ring: rank {} cannot reach rank {} at {}: {}", rank, peer, address, error.what());
+  bool is_stranger() const { return reached < 0; }
+  short events() const {
+    if (is_connecting) return POLLOUT;
+    return static_cast<short>((handshake.to_send().empty() ? 0 : POLLOUT) | (handshake.wants_more() ? POLLIN : 0));
   }
+};
+
+// Why it ends; "": it goes on, or is done.
+std::string advance(Attempt& attempt) {
+  if (attempt.is_connecting) {
+    attempt.is_connecting = false;
+    if (const int failure = connect_outcome(attempt.fd.get()); failure != 0) return std::strerror(failure);
+  }
+  LinkHandshake& handshake = attempt.handshake;
+  while (!handshake.refused() && !handshake.done()) {
+    const bool sends = !handshake.to_send().empty();
+    const auto out = handshake.to_send();
+    const auto in = handshake.wanted();
+    const ssize_t moved = sends ? send(attempt.fd.get(), out.data(), out.size(), MSG_NOSIGNAL | MSG_DONTWAIT)
+                                : recv(attempt.fd.get(), in.data(), in.size(), MSG_DONTWAIT);
+    if (moved < 0 && errno == EINTR) continue;
+    if (moved < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return "";
+    if (moved <= 0) return "it closed the connection in the handshake; does it know another token?";
+    if (sends)
+      handshake.sent(static_cast<std::size_t>(moved));
+    else
+      handshake.received(static_cast<std::size_t>(moved));
+  }
+  return handshake.refused() ? "it could not prove that it knows the job's token" : "";
 }
 
-// Returns the rank that connected; -1: somebody who is none, or one that is here already.
-int welcome_one(Fd socket, const BackendContext& context, std::vector<TcpPeer>& peers, Deadline deadline) {
-  const int rank = context.place.rank;
-  const auto theirs = receive_value<ConnectorHello>(socket, deadline);
-  if (theirs.magic != kMagic || theirs.rank <= static_cast<std::uint32_t>(rank) || theirs.rank >= peers.size()) return -1;
-  AcceptorHello mine{kMagic, static_cast<std::uint32_t>(rank), getpid(), make_nonce(), {}};
-  mine.proof = prove(context.token, Role::kLinkAcceptor, theirs.nonce, mine.nonce, rank);
-  send_value(socket, mine, deadline);
-  const auto proof = receive_value<crypto::Digest>(socket, deadline);
-  const int peer = static_cast<int>(theirs.rank);
-  if (!is_proven(proof, context.token, Role::kLinkConnector, theirs.nonce, mine.nonce, peer)) return -1;
-  if (peers[theirs.rank].socket) return -1;
-  peers[theirs.rank] = {std::move(socket), theirs.pid};
-  return peer;
-}
+// All handshakes of a rank at once: those with the lower ranks, which it connects to, and with whoever connects to it.
+class MeshBuilder {
+ public:
+  MeshBuilder(const BackendContext& context, Fd listener, int sockets, Deadline deadline)
+      : context_(context),
+        listener_(std::move(listener)),
+        deadline_(deadline),
+        self_{context.place.rank, context.place.world_size, sockets, getpid(), context.token},
+        peers_(static_cast<std::size_t>(self_.ranks)) {
+    for (TcpPeer& peer : peers_) peer.more.resize(static_cast<std::size_t>(sockets - 1));
+    peers_[static_cast<std::size_t>(self_.rank)] = {Fd(), self_.pid};
+    missing_ = (self_.ranks - 1) * sockets;
+  }
 
-std::string missing_ranks(const std::vector<TcpPeer>& peers, int after) {
-  std::string text;
-  for (std::size_t rank = static_cast<std::size_t>(after) + 1; rank < peers.size(); ++rank)
-    if (!peers[rank].socket) text += fmt::format("{}{}", text.empty() ? "" : ", ", rank);
-  return text;
-}
-
-void welcome_higher_ranks(const Fd& listener, const BackendContext& context, std::vector<TcpPeer>& peers, Deadline deadline) {
-  const int rank = context.place.rank;
-  for (int missing = context.place.world_size - 1 - rank; missing > 0;) {
-    pollfd entry{listener.get(), POLLIN, 0};
-    if (poll(&entry, 1, remaining_ms(deadline)) == 0)
-      throw RendezvousError("ring: rank {} waited on {} for ranks {}, which did not connect in time", rank, context.advertise_address,
-                            missing_ranks(peers, rank));
-    Fd socket(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket) continue;  // gone again
-    configure(socket.get());
-    try {
-      if (welcome_one(std::move(socket), context, peers, std::min(deadline, Clock::now() + kHandshakeTime)) >= 0)
-        --missing;
-      else
-        log::warn("ring: a connection to rank {} did not prove that it belongs to this job; closed", rank);
-    } catch (const Error& error) {
-      log::warn("ring: a connection to rank {} failed in its handshake ({}); closed", rank, error.what());
+  void reach(int peer, const MeshAddress& address) {
+    const std::string host = with_scope_of(address.host, context_.advertise_address);
+    for (int socket = 0; socket < self_.sockets; ++socket) {
+      std::string why;
+      Attempt attempt{Fd(), LinkHandshake::connect(self_, peer, socket), deadline_, peer, Endpoint{host, address.port}.text(), true};
+      attempt.fd = start_connect_tcp(host, address.port, why, context_.advertise_address);
+      if (!attempt.fd) fail(attempt, why);
+      attempts_.push_back(std::move(attempt));
     }
   }
-}
+
+  std::vector<TcpPeer> build() {
+    while (missing_ > 0) {
+      poll_all();
+      if (polls_[0].revents != 0) accept_all();
+      std::size_t entry = 1;
+      for (auto it = attempts_.begin(); entry < polls_.size(); ++entry) {
+        const bool stays = polls_[entry].revents == 0 ? goes_on(*it) : move(*it);
+        it = stays ? std::next(it) : attempts_.erase(it);
+      }
+    }
+    return std::move(peers_);
+  }
+
+ private:
+  void poll_all() {
+    Deadline next = deadline_;
+    const bool accepting = Clock::now() >= accept_again_;
+    polls_.assign({{listener_.get(), static_cast<short>(accepting ? POLLIN : 0), 0}});
+    if (!accepting) next = std::min(next, accept_again_);
+    for (const Attempt& attempt : attempts_) {
+      polls_.push_back({attempt.fd.get(), attempt.events(), 0});
+      next = std::min(next, attempt.give_up);
+    }
+    if (poll(polls_.data(), polls_.size(), remaining_ms(next)) < 0 && errno != EINTR) throw Error("ring: poll: {}", std::strerror(errno));
+    if (Clock::now() >= deadline_) report_missing();
+  }
+
+  // New ones are polled from the next turn on: they stand behind those that were.
+  void accept_all() {
+    while (true) {
+      Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!fd) {
+        // Without descriptors or memory the listener stays readable: come back later instead of spinning.
+        if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ECONNABORTED && errno != EINTR) accept_again_ = Clock::now() + kAcceptPause;
+        return;
+      }
+      if (strangers() >= kStrangers + static_cast<std::size_t>(missing_)) drop_oldest_stranger();
+      attempts_.push_back({std::move(fd), LinkHandshake::accept(self_), std::min(deadline_, Clock::now() + kHandshakeTime)});
+    }
+  }
+
+  std::size_t strangers() const {
+    return static_cast<std::size_t>(std::count_if(attempts_.begin(), attempts_.end(), [](const Attempt& a) { return a.is_stranger(); }));
+  }
+  // Not one of those in polls_, whose entries must keep their places: its connection ends at the next turn.
+  void drop_oldest_stranger() {
+    const auto oldest =
+        std::find_if(attempts_.begin(), attempts_.end(), [](const Attempt& a) { return a.is_stranger() && a.give_up != Deadline{}; });
+    if (oldest != attempts_.end()) oldest->give_up = Deadline{};
+  }
+
+  bool goes_on(Attempt& attempt) {
+    if (Clock::now() < attempt.give_up) return true;
+    report(attempt, "it took too long");
+    return false;
+  }
+
+  // False: it has ended, well or not.
+  bool move(Attempt& attempt) {
+    const std::string trouble = advance(attempt);
+    if (!trouble.empty()) {
+      if (!attempt.is_stranger()) fail(attempt, trouble);
+      report(attempt, trouble);
+      return false;
+    }
+    if (!attempt.handshake.done()) return goes_on(attempt);
+    TcpPeer& peer = peers_[static_cast<std::size_t>(attempt.handshake.peer())];
+    const auto socket = static_cast<std::size_t>(attempt.handshake.socket());
+    Fd& place = socket == 0 ? peer.socket : peer.more[socket - 1];
+    if (place) {
+      report(attempt, "that rank is connected already");
+      return false;
+    }
+    configure(attempt.fd.get());
+    place = std::move(attempt.fd);
+    peer.pid = attempt.handshake.pid();
+    --missing_;
+    return false;
+  }
+
+  [[noreturn]] void fail(const Attempt& attempt, const std::string& why) const {
+    throw RendezvousError("ring: rank {} cannot reach rank {} at {}: {}", self_.rank, attempt.reached, attempt.address, why);
+  }
+
+  // A stranger who keeps trying must not fill the log.
+  void report(const Attempt& attempt, const std::string& why) {
+    if (++reported_ > kReportedStrangers) return;
+    log::warn("ring: a connection from {} to rank {} failed in its handshake ({}); closed{}", peer_endpoint(attempt.fd.get()).text(),
+              self_.rank, why, reported_ == kReportedStrangers ? "; further ones are not reported" : "");
+  }
+
+  [[noreturn]] void report_missing() const {
+    std::string ranks;
+    for (int peer = 0; peer < self_.ranks; ++peer) {
+      const TcpPeer& at = peers_[static_cast<std::size_t>(peer)];
+      const bool complete = at.socket && std::all_of(at.more.begin(), at.more.end(), [](const Fd& fd) { return static_cast<bool>(fd); });
+      if (peer != self_.rank && !complete) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", peer);
+    }
+    throw RendezvousError("ring: rank {} waited on {} for ranks {}, which did not connect in time", self_.rank, context_.advertise_address,
+                          ranks);
+  }
+
+  const BackendContext& context_;
+  const Fd listener_;
+  const Deadline deadline_;
+  const LinkHandshake::Self self_;
+  std::vector<TcpPeer> peers_;
+  std::list<Attempt> attempts_;
+  std::vector<pollfd> polls_;
+  Deadline accept_again_{};
+  int missing_ = 0;
+  int reported_ = 0;
+};
 
 }  // namespace
 
-// Every rank connects to the lower ones first and then accepts the higher ones: rank 0 accepts at once, so no two wait
-// for each other.
-std::vector<TcpPeer> connect_mesh(const BackendContext& context, const std::string& name) {
+int wanted_sockets_per_peer(int ranks) {
+  return static_cast<int>(env::integer(env::kSocketsPerPeer, 1, kMaxSockets).value_or(ranks <= kFewRanks ? 2 : 1));
+}
+
+std::string to_text(const MeshAddress& address) { return fmt::format("{} {} {}", address.host, address.port, address.sockets); }
+
+MeshAddress parse_mesh_address(const std::string& text) {
+  const std::size_t first = text.find(' '), second = text.find(' ', first + 1);
+  if (first == std::string::npos || second == std::string::npos) throw Error("its address '{}' is damaged", text);
+  const long port = env::parse_integer("port", text.substr(first + 1, second - first - 1), 1, 65535);
+  const long sockets = env::parse_integer("sockets", text.substr(second + 1), 1, kMaxSockets);
+  return {text.substr(0, first), static_cast<std::uint16_t>(port), static_cast<int>(sockets)};
+}
+
+void shut_down(const std::vector<TcpPeer>& peers) noexcept {
+  for (const TcpPeer& peer : peers) {
+    if (peer.socket) shutdown(peer.socket.get(), SHUT_RDWR);
+    for (const Fd& socket : peer.more) shutdown(socket.get(), SHUT_RDWR);
+  }
+}
+
+// Every rank connects to the lower ones and accepts the higher ones, all at once.
+std::vector<TcpPeer> connect_mesh(const BackendContext& context, const std::string& name, int sockets) {
   const Deadline deadline = Clock::now() + context.store_timeout;
   const int rank = context.place.rank;
-  std::vector<TcpPeer> peers(static_cast<std::size_t>(context.place.world_size));
-  peers[static_cast<std::size_t>(rank)].pid = getpid();
-  if (context.place.world_size == 1) return peers;
-  const Fd listener = listen_tcp(context.advertise_address, 0);
-  context.store->set(fmt::format("{}/address/{}", name, rank),
-                     fmt::format("{} {}", context.advertise_address, local_endpoint(listener.get()).port));
-  for (int peer = 0; peer < rank; ++peer) peers[static_cast<std::size_t>(peer)] = connect_to(peer, context, name, deadline);
-  welcome_higher_ranks(listener, context, peers, deadline);
-  return peers;
+  if (context.place.world_size == 1) {
+    std::vector<TcpPeer> alone(1);
+    alone[0].pid = getpid();
+    return alone;
+  }
+  Fd listener = listen_tcp(context.advertise_address, 0);
+  const MeshAddress mine{without_scope(context.advertise_address), local_endpoint(listener.get()).port, sockets};
+  context.store->set(fmt::format("{}/address/{}", name, rank), to_text(mine));
+  std::vector<MeshAddress> lower;
+  for (int peer = 0; peer < rank; ++peer)
+    lower.push_back(parse_mesh_address(context.store->get(fmt::format("{}/address/{}", name, peer), context.store_timeout)));
+  MeshBuilder builder(context, std::move(listener), rank == 0 ? sockets : lower[0].sockets, deadline);
+  for (int peer = 0; peer < rank; ++peer) builder.reach(peer, lower[static_cast<std::size_t>(peer)]);
+  return builder.build();
 }
 
 }  // namespace lockstep::ring

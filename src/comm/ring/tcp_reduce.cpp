@@ -10,7 +10,7 @@ namespace lockstep::ring {
 namespace {
 
 constexpr std::size_t kSmallBytes = 8 * 1024;    // up to here latency counts, not bytes
-constexpr std::size_t kSliceBytes = 256 * 1024;  // of a block: its values and sums stay in cache
+constexpr std::size_t kSliceBytes = 512 * 1024;  // of a block, at most: its values and sums stay in cache
 
 std::size_t elements_per_block(DType dtype, int ranks) { return static_cast<std::size_t>(ranks) * kSliceBytes / size_of(dtype); }
 

@@ -88,8 +88,7 @@ void TcpTransport::end_cut(int peer) {
 
 // From the thread that learns of the verdict: whoever waits for a peer, here or there, looks up.
 void TcpTransport::hang_up() noexcept {
-  for (const TcpPeer& peer : peers_)
-    if (peer.socket) shutdown(peer.socket.get(), SHUT_RDWR);
+  shut_down(peers_);
   channels_.hang_up();
 }
 
@@ -175,7 +174,7 @@ void TcpTransport::run_exchange() {
 }
 
 std::unique_ptr<Transport> make_tcp_transport(const BackendContext& context, ReduceOrder order) {
-  auto peers = connect_mesh(context, "tcp");
+  auto peers = connect_mesh(context, "tcp", wanted_sockets_per_peer(context.place.world_size));
   auto message_peers = connect_mesh(context, "tcp-messages");
   const WatchOptions options{.place = context.place, .stall_timeout = context.stall_timeout, .store_timeout = context.store_timeout};
   auto watch = std::make_unique<GroupWatch>(options, connect_mesh(context, "watch"));

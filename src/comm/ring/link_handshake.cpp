@@ -1,0 +1,109 @@
+#include "src/comm/ring/link_handshake.h"
+
+#include <cstring>
+#include <type_traits>
+
+namespace lockstep::ring {
+
+namespace {
+
+constexpr std::uint64_t kMagic = 0x32676e69726b6c6c;  // "llkring2"
+
+struct ConnectorHello {
+  std::uint64_t magic;
+  std::uint32_t rank;
+  std::int32_t pid;
+  std::uint32_t to;      // which rank it wants to reach
+  std::uint32_t socket;  // counted from 0
+  Nonce nonce;
+};
+struct AcceptorHello {
+  std::uint64_t magic;
+  std::uint32_t rank;
+  std::int32_t pid;
+  Nonce nonce;
+  crypto::Digest proof;
+};
+
+}  // namespace
+
+void LinkHandshake::want(Step step, std::size_t bytes) {
+  step_ = step;
+  in_.assign(bytes, std::byte{0});
+  received_ = 0;
+}
+
+template <typename T>
+void LinkHandshake::say(const T& message) {
+  static_assert(std::has_unique_object_representations_v<T>);
+  const auto bytes = std::as_bytes(std::span(&message, 1));
+  out_.assign(bytes.begin(), bytes.end());
+  sent_ = 0;
+}
+
+template <typename T>
+T LinkHandshake::heard() const {
+  T message;
+  std::memcpy(&message, in_.data(), sizeof message);
+  return message;
+}
+
+LinkHandshake LinkHandshake::connect(const Self& self, int peer, int socket) {
+  LinkHandshake link(self);
+  link.peer_ = peer;
+  link.socket_ = socket;
+  link.mine_ = make_nonce();
+  link.say(ConnectorHello{kMagic, static_cast<std::uint32_t>(self.rank), self.pid, static_cast<std::uint32_t>(peer),
+                          static_cast<std::uint32_t>(socket), link.mine_});
+  link.want(Step::kAcceptorHello, sizeof(AcceptorHello));
+  return link;
+}
+
+LinkHandshake LinkHandshake::accept(const Self& self) {
+  LinkHandshake link(self);
+  link.want(Step::kConnectorHello, sizeof(ConnectorHello));
+  return link;
+}
+
+void LinkHandshake::received(std::size_t bytes) {
+  heard_ = true;
+  received_ += bytes;
+  if (received_ < in_.size()) return;
+  const Step next = step_ == Step::kConnectorHello  ? answer_connector()
+                    : step_ == Step::kAcceptorHello ? answer_acceptor()
+                                                    : check_connector();
+  want(next, next == Step::kConnectorProof ? sizeof(crypto::Digest) : 0);
+}
+
+LinkHandshake::Step LinkHandshake::answer_connector() {
+  const auto hello = heard<ConnectorHello>();
+  const bool is_higher = hello.rank > static_cast<std::uint32_t>(self_->rank) && hello.rank < static_cast<std::uint32_t>(self_->ranks);
+  if (hello.magic != kMagic || !is_higher || hello.to != static_cast<std::uint32_t>(self_->rank) ||
+      hello.socket >= static_cast<std::uint32_t>(self_->sockets))
+    return Step::kRefused;
+  peer_ = static_cast<int>(hello.rank);
+  socket_ = static_cast<int>(hello.socket);
+  pid_ = hello.pid;
+  theirs_ = hello.nonce;
+  mine_ = make_nonce();
+  say(AcceptorHello{kMagic, static_cast<std::uint32_t>(self_->rank), self_->pid, mine_,
+                    prove(self_->token, Role::kLinkAcceptor, theirs_, mine_, self_->rank)});
+  return Step::kConnectorProof;
+}
+
+LinkHandshake::Step LinkHandshake::answer_acceptor() {
+  const auto hello = heard<AcceptorHello>();
+  if (hello.magic != kMagic || hello.rank != static_cast<std::uint32_t>(peer_) ||
+      !is_proven(hello.proof, self_->token, Role::kLinkAcceptor, mine_, hello.nonce, peer_))
+    return Step::kRefused;
+  pid_ = hello.pid;
+  say(prove(self_->token, Role::kLinkConnector, mine_, hello.nonce, self_->rank));
+  return Step::kDone;
+}
+
+LinkHandshake::Step LinkHandshake::check_connector() {
+  const bool proven = is_proven(heard<crypto::Digest>(), self_->token, Role::kLinkConnector, theirs_, mine_, peer_);
+  return proven ? Step::kDone : Step::kRefused;
+}
+
+}  // namespace lockstep::ring

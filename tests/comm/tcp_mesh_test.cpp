@@ -1,0 +1,205 @@
+// How ranks come to be connected: the handshake as bytes, strangers at the door, several sockets, IPv6.
+#include "src/comm/ring/tcp_mesh.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <future>
+#include <random>
+#include <thread>
+
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+#include "src/comm/interface.h"
+#include "src/comm/memory_store.h"
+#include "src/comm/ring/link_handshake.h"
+#include "tests/support/message_of.h"
+
+namespace lockstep::ring {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// -- the handshake, without sockets
+
+// What one side has to say, `at_once` bytes at a time, until both are done or one refuses.
+void talk(LinkHandshake& a, LinkHandshake& b, std::size_t at_once = 1000) {
+  for (int turn = 0; turn < 1000; ++turn) {
+    LinkHandshake& from = turn % 2 == 0 ? a : b;
+    LinkHandshake& to = turn % 2 == 0 ? b : a;
+    const std::size_t bytes = std::min({from.to_send().size(), to.wanted().size(), at_once});
+    if (bytes == 0) continue;
+    std::copy_n(from.to_send().begin(), bytes, to.wanted().begin());
+    from.sent(bytes);
+    to.received(bytes);
+  }
+}
+
+LinkHandshake::Self self(int rank, const std::string& token = "secret") { return {rank, 4, 2, 1000 + rank, token}; }
+
+TEST(LinkHandshake, TellsBothWhoTheOtherIs) {
+  const auto three = self(3), one = self(1);
+  for (const std::size_t at_once : {std::size_t{1}, std::size_t{1000}}) {
+    auto connector = LinkHandshake::connect(three, 1, 1), acceptor = LinkHandshake::accept(one);
+    talk(connector, acceptor, at_once);
+    ASSERT_TRUE(connector.done() && acceptor.done());
+    EXPECT_EQ(acceptor.peer(), 3);
+    EXPECT_EQ(acceptor.socket(), 1);
+    EXPECT_EQ(acceptor.pid(), 1003);
+    EXPECT_EQ(connector.pid(), 1001);
+    EXPECT_TRUE(connector.wanted().empty() && acceptor.wanted().empty()) << "what follows is data";
+  }
+}
+
+TEST(LinkHandshake, RefusesAnotherToken) {
+  const auto three = self(3, "other"), one = self(1);
+  auto connector = LinkHandshake::connect(three, 1, 0), acceptor = LinkHandshake::accept(one);
+  talk(connector, acceptor);
+  EXPECT_TRUE(connector.refused()) << "the acceptor proves itself first";
+  EXPECT_FALSE(acceptor.done());
+}
+
+TEST(LinkHandshake, RefusesWhoeverHasNoBusinessHere) {
+  const auto one = self(1), three = self(3), zero = self(0);
+  const auto is_refused = [&](LinkHandshake connector, const LinkHandshake::Self& by) {
+    auto acceptor = LinkHandshake::accept(by);
+    talk(connector, acceptor);
+    return acceptor.refused();
+  };
+  EXPECT_TRUE(is_refused(LinkHandshake::connect(zero, 1, 0), one)) << "the lower rank accepts";
+  EXPECT_TRUE(is_refused(LinkHandshake::connect(three, 2, 0), one)) << "it wanted another rank";
+  EXPECT_TRUE(is_refused(LinkHandshake::connect(three, 1, 2), one)) << "there is no such socket";
+  EXPECT_FALSE(is_refused(LinkHandshake::connect(three, 1, 0), one));
+}
+
+// Whatever one byte was changed to, nobody is let in.
+TEST(LinkHandshake, RefusesWhatWasChangedOnTheWay) {
+  const auto three = self(3), one = self(1);
+  std::mt19937 random(1);
+  for (int round = 0; round < 300; ++round) {
+    auto connector = LinkHandshake::connect(three, 1, 0), acceptor = LinkHandshake::accept(one);
+    talk(connector, acceptor, 1000);
+    auto again = LinkHandshake::accept(one);
+    auto attacker = LinkHandshake::connect(three, 1, 0);
+    const auto copy = [&](LinkHandshake& from, LinkHandshake& to, bool spoil) {
+      std::vector<std::byte> bytes(from.to_send().begin(), from.to_send().end());
+      ASSERT_EQ(bytes.size(), to.wanted().size());
+      if (spoil) bytes[random() % bytes.size()] ^= static_cast<std::byte>(1 + random() % 255);
+      std::copy(bytes.begin(), bytes.end(), to.wanted().begin());
+      from.sent(bytes.size());
+      to.received(bytes.size());
+    };
+    copy(attacker, again, false);
+    copy(again, attacker, false);
+    copy(attacker, again, true);
+    EXPECT_TRUE(again.refused());
+  }
+}
+
+TEST(MeshAddress, IsReadBackAsItWasTold) {
+  for (const MeshAddress& address : {MeshAddress{"10.0.0.1", 4000, 1}, MeshAddress{"fe80::1", 65535, 16}})
+    EXPECT_EQ(parse_mesh_address(to_text(address)), address);
+  for (const char* damaged : {"", "10.0.0.1", "10.0.0.1 4000", "10.0.0.1 0 1", "10.0.0.1 4000 0", "10.0.0.1 x 1", "10.0.0.1 4000 17"})
+    EXPECT_THROW(parse_mesh_address(damaged), Error) << damaged;
+}
+
+// -- meshes
+
+BackendContext context_of(int rank, int ranks, std::shared_ptr<Store> store, const std::string& address = "127.0.0.1") {
+  BackendContext context;
+  context.place = {rank, ranks, rank, ranks};
+  context.store = std::move(store);
+  context.token = "secret";
+  context.advertise_address = address;
+  context.timeout = context.store_timeout = 20s;
+  return context;
+}
+
+// By rank: its connections. Ranks are told `sockets[rank]`.
+std::vector<std::vector<TcpPeer>> connect_all(const std::vector<int>& sockets, const std::string& address = "127.0.0.1") {
+  const auto store = std::make_shared<MemoryStore>();
+  const int ranks = static_cast<int>(sockets.size());
+  std::vector<std::future<std::vector<TcpPeer>>> meshes;
+  for (int rank = 0; rank < ranks; ++rank)
+    meshes.push_back(std::async(std::launch::async, [=] {
+      return connect_mesh(context_of(rank, ranks, store, address), "mesh", sockets[static_cast<std::size_t>(rank)]);
+    }));
+  std::vector<std::vector<TcpPeer>> all;
+  for (auto& mesh : meshes) all.push_back(mesh.get());
+  return all;
+}
+
+// That the two sockets are the ends of one connection.
+void expect_joined(const Fd& a, const Fd& b) {
+  EXPECT_EQ(local_endpoint(a.get()).text(), peer_endpoint(b.get()).text());
+  EXPECT_EQ(peer_endpoint(a.get()).text(), local_endpoint(b.get()).text());
+}
+
+TEST(TcpMesh, JoinsEverybodyByTheNumberOfSocketsThatRankZeroHas) {
+  const auto all = connect_all({2, 1, 3, 16, 1});
+  for (std::size_t a = 0; a < all.size(); ++a) {
+    for (std::size_t b = 0; b < all.size(); ++b) {
+      if (a == b) continue;
+      expect_joined(all[a][b].socket, all[b][a].socket);
+      ASSERT_EQ(all[a][b].more.size(), 1u);
+      expect_joined(all[a][b].more[0], all[b][a].more[0]);
+    }
+  }
+}
+
+TEST(TcpMesh, StartsFromItsOwnAddress) {
+  const auto all = connect_all({1, 1}, "127.0.0.7");
+  EXPECT_EQ(local_endpoint(all[1][0].socket.get()).host, "127.0.0.7");
+  EXPECT_EQ(peer_endpoint(all[1][0].socket.get()).host, "127.0.0.7");
+}
+
+TEST(TcpMesh, JoinsOverIpv6) {
+  std::string address = "::1";
+  for (const InterfaceAddress& each : interface_addresses())
+    if (is_link_local(each.address)) address = each.address;
+  try {
+    listen_tcp(address, 0);
+  } catch (const Error& error) {
+    GTEST_SKIP() << "no IPv6 here: " << error.what();
+  }
+  for (const std::string& own : {std::string("::1"), address}) {
+    const auto all = connect_all({1, 1, 1}, own);
+    EXPECT_EQ(peer_endpoint(all[2][0].socket.get()).host, own);
+  }
+}
+
+// Some say nothing, some drip, some talk rubbish; ranks pass them by.
+TEST(TcpMesh, StrangersDelayNobody) {
+  const auto store = std::make_shared<MemoryStore>();
+  auto first = std::async(std::launch::async, [=] { return connect_mesh(context_of(0, 2, store), "mesh"); });
+  const MeshAddress at = parse_mesh_address(store->get("mesh/address/0", 20s));
+  std::vector<Fd> strangers;
+  std::string why;
+  const auto started = std::chrono::steady_clock::now();
+  for (int i = 0; i < 200; ++i) {
+    strangers.push_back(try_connect_tcp(at.host, at.port, started + 20s, why));
+    ASSERT_TRUE(strangers.back()) << why;
+    const std::string text = i % 3 == 0 ? "" : i % 3 == 1 ? "x" : std::string(500, 'x');
+    send_all(strangers.back().get(), std::as_bytes(std::span(text)), started + 20s);
+  }
+  const auto second = connect_mesh(context_of(1, 2, store), "mesh");
+  const auto mesh = first.get();
+  EXPECT_LT(std::chrono::steady_clock::now() - started, 4s) << "a silent stranger has five seconds";
+  expect_joined(mesh[1].socket, second[0].socket);
+}
+
+TEST(TcpMesh, NamesWhoDidNotCome) {
+  const auto store = std::make_shared<MemoryStore>();
+  BackendContext context = context_of(0, 3, store);
+  context.store_timeout = 200ms;
+  EXPECT_THAT(message_of([&] { connect_mesh(context, "mesh"); }), AllOf(HasSubstr("rank 0"), HasSubstr("ranks 1, 2")));
+  store->set("gone/address/0", to_text({"127.0.0.1", 1, 1}));
+  EXPECT_THAT(message_of([&] { connect_mesh(context_of(1, 2, store), "gone"); }),
+              AllOf(HasSubstr("rank 1 cannot reach rank 0 at 127.0.0.1:1"), HasSubstr("refused")));
+}
+
+}  // namespace
+}  // namespace lockstep::ring
