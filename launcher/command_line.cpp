@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cxxopts.hpp>
+#include <filesystem>
 #include <optional>
 #include <set>
 
@@ -32,6 +33,7 @@ Output   whole lines, "[rank] " in front; longer than 64 KiB is cut. stdout and 
 Failure  the first rank that fails ends the others within 2 s (SIGTERM, then SIGKILL); its last lines on stderr are repeated.
          A rank that leaves with 75 has only lost a peer and is not blamed.
 Signals  Ctrl-C, SIGTERM and SIGHUP are passed on, and after 5 s followed by SIGKILL; a second one kills at once.
+         SIGUSR1 asks this node's ranks for their flight records; `lockrun diagnose DIR` explains those in --flight-dir.
 Exit     0, or the failing rank's code; 128 + N for a signal; 126 or 127: the program cannot be run or found; 2: a wrong flag.
 
 Example: lockrun -n 2 build/examples/cifar10 --epochs 3
@@ -40,12 +42,14 @@ Example: lockrun -n 2 build/examples/cifar10 --epochs 3
 cxxopts::Options make_options() {
   cxxopts::Options options("lockrun", "Starts a program as N ranks on this machine, or on each of several, and ends them together.");
   options.custom_help("-n N [flags] program [arguments...]").set_width(110);
-  options.add_options()                                                                            //
-      ("n,nproc-per-node", "how many ranks, here", cxxopts::value<std::string>(), "N")             //
-      ("nnodes", "how many nodes (1)", cxxopts::value<std::string>(), "K")                         //
-      ("node-rank", "which of them this is, from 0", cxxopts::value<std::string>(), "I")           //
-      ("master-addr", "node 0's name or address", cxxopts::value<std::string>(), "A")              //
-      ("master-port", "a free port there (29500)", cxxopts::value<std::string>(), "P")             //
+  options.add_options()                                                                   //
+      ("n,nproc-per-node", "how many ranks, here", cxxopts::value<std::string>(), "N")    //
+      ("nnodes", "how many nodes (1)", cxxopts::value<std::string>(), "K")                //
+      ("node-rank", "which of them this is, from 0", cxxopts::value<std::string>(), "I")  //
+      ("master-addr", "node 0's name or address", cxxopts::value<std::string>(), "A")     //
+      ("master-port", "a free port there (29500)", cxxopts::value<std::string>(), "P")    //
+      ("flight-dir", "where each rank writes its last operations when the job fails, and on SIGUSR1", cxxopts::value<std::string>(),
+       "DIR")                                                                                      //
       ("no-prefix", "leave the ranks' output as it is")                                            //
       ("no-bind", "leave the ranks on all cores (default: disjoint cores when there are enough)")  //
       ("h,help", "this text")                                                                      //
@@ -62,7 +66,8 @@ std::string with_hyphens(std::string flag) {
 
 // The words that are lockrun's own.
 std::vector<std::string> take_flags(const std::vector<std::string>& words) {
-  static const std::set<std::string> kWithValue = {"-n", "--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port"};
+  static const std::set<std::string> kWithValue = {
+      "-n", "--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port", "--flight-dir"};
   std::vector<std::string> flags;
   while (flags.size() < words.size()) {
     const std::string& word = words[flags.size()];
@@ -127,6 +132,10 @@ std::variant<launch::LaunchSpec, Information> parse_command_line(const std::vect
   if (!ranks) throw InvalidArgument("how many ranks? -n N is missing");
   spec.ranks = *ranks;
   read_nodes(parsed, spec);
+  if (const auto folder = text_of(parsed, "flight-dir", "--flight-dir")) {
+    if (folder->empty()) throw InvalidArgument("--flight-dir: which folder?");
+    spec.flight_dir = std::filesystem::absolute(*folder).string();
+  }
   spec.prefix = parsed.count("no-prefix") == 0;
   spec.bind_cores = parsed.count("no-bind") == 0;
   std::size_t program = flags.size();

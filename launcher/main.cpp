@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "launcher/command_line.h"
+#include "launcher/diagnose_command.h"
 #include "lockstep/core/error.h"
 
 namespace {
@@ -17,6 +18,10 @@ std::variant<launch::LaunchSpec, launcher::Information> parse(int argc, char** a
 }
 
 int run(int argc, char** argv) {
+  if (argc > 1 && std::string(argv[1]) == "diagnose") {
+    std::fputs(launcher::diagnose_command(std::vector<std::string>(argv + 2, argv + argc)).c_str(), stdout);
+    return 0;
+  }
   const auto decision = parse(argc, argv);
   if (const auto* spec = std::get_if<launch::LaunchSpec>(&decision)) return launch::launch(*spec);
   std::fputs(std::get<launcher::Information>(decision).text.c_str(), stdout);

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "lockstep/core/error.h"
+#include "src/comm/flight_recorder.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -77,7 +78,10 @@ void CommThread::fail(std::exception_ptr failure) {
 }
 
 void CommThread::run(const Operation& operation) {
-  wait(issued_.load());
+  if (const std::uint64_t before = issued_.load(); completed_.load() < before) {
+    wait(before);
+    flight::note_started(operation.flight);
+  }
   throw_if_broken();
   try {
     execute_(operation);
@@ -105,12 +109,16 @@ void CommThread::serve() {
   for (std::uint64_t ticket = 1;; ++ticket) {
     await([&] { return issued_.load() >= ticket || stop_.load() || broken_.load(); });
     if (stop_.load() || broken_.load()) return;
+    const Operation& operation = slots_[ticket % kSlots];
     try {
-      execute_(slots_[ticket % kSlots]);
+      flight::note_started(operation.flight);
+      execute_(operation);
     } catch (...) {
+      flight::note_failed(operation.flight);
       fail(std::current_exception());
       return;
     }
+    flight::note_finished(operation.flight);
     completed_.store(ticket);
     wake_sleepers();
   }

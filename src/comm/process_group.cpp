@@ -26,6 +26,12 @@ std::chrono::milliseconds seconds_from(const char* variable, std::chrono::millis
   return seconds ? std::chrono::seconds(*seconds) : otherwise;
 }
 
+std::string random_name() {
+  std::array<std::byte, 8> random;
+  crypto::fill_random(random);
+  return crypto::hex(random);
+}
+
 thread_local std::weak_ptr<ProcessGroup> this_threads_group;
 
 // A process meets its job once, and every group that it makes later uses the same store: were rank 0 to end its server
@@ -70,16 +76,26 @@ class JobMeeting {
 
 ProcessGroup::ProcessGroup(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-ProcessGroup::~ProcessGroup() { impl_->leave(); }
+ProcessGroup::~ProcessGroup() {
+  // The others will say that this rank has left; its own record says why.
+  if (std::uncaught_exceptions() > 0) impl_->recorded->recorder.group_failed("an exception ended this rank's part in the group");
+  impl_->leave();
+}
 void ProcessGroup::leave() { impl_->leave(); }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::wrap(const Place& place, std::unique_ptr<Backend> cpu_backend,
                                                  std::chrono::milliseconds timeout) {
-  return std::shared_ptr<ProcessGroup>(new ProcessGroup(std::make_unique<Impl>(place, std::move(cpu_backend), timeout)));
+  return std::shared_ptr<ProcessGroup>(new ProcessGroup(std::make_unique<Impl>(place, std::move(cpu_backend), timeout, GroupOrigin{})));
 }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::create(const Place& place, std::shared_ptr<Store> store, std::string token,
                                                    const ProcessGroupOptions& options, std::string advertise_address) {
+  return Impl::create(place, std::move(store), std::move(token), options, std::move(advertise_address), {});
+}
+
+std::shared_ptr<ProcessGroup> ProcessGroup::Impl::create(const Place& place, std::shared_ptr<Store> store, std::string token,
+                                                         const ProcessGroupOptions& options, std::string advertise_address,
+                                                         GroupOrigin origin) {
   const auto store_timeout = options.store_timeout.value_or(seconds_from(env::kStoreTimeout, std::chrono::seconds(60)));
   const auto timeout = options.timeout.value_or(seconds_from(env::kTimeout, std::chrono::minutes(5)));
   const auto stall_timeout = options.stall_timeout.value_or(seconds_from(env::kStallTimeout, std::chrono::seconds(30)));
@@ -96,16 +112,16 @@ std::shared_ptr<ProcessGroup> ProcessGroup::create(const Place& place, std::shar
   if (transport != "auto" && transport != "shm" && transport != "tcp")
     throw InvalidArgument("unknown transport '{}': LOCKSTEP_TRANSPORT is one of auto, shm, tcp", transport);
   register_rank(place, *store, store_timeout);
-  auto group = wrap(place,
-                    make_backend(backend, {.place = place,
-                                           .store = store,
-                                           .token = token,
-                                           .transport = transport,
-                                           .advertise_address = advertise_address,
-                                           .timeout = timeout,
-                                           .store_timeout = store_timeout,
-                                           .stall_timeout = stall_timeout}),
-                    timeout);
+  if (origin.job.empty()) origin.job = store->set_if_absent("flight/job", random_name());
+  auto made = make_backend(backend, {.place = place,
+                                     .store = store,
+                                     .token = token,
+                                     .transport = transport,
+                                     .advertise_address = advertise_address,
+                                     .timeout = timeout,
+                                     .store_timeout = store_timeout,
+                                     .stall_timeout = stall_timeout});
+  std::shared_ptr<ProcessGroup> group(new ProcessGroup(std::make_unique<Impl>(place, std::move(made), timeout, origin)));
   group->impl_->store = store;
   group->impl_->token = std::move(token);
   group->impl_->advertise_address = std::move(advertise_address);
@@ -131,21 +147,39 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
   if (color < 0) return nullptr;
   Place place = impl_->place;
   place.rank = place.world_size = 0;
+  const flight::RecordedGroup& parent = *impl_->recorded;
+  GroupOrigin origin{fmt::format("{}/split{}.{}", parent.description.name, index, color), parent.job, {}, parent.job_world_size};
+  std::vector<std::pair<std::int32_t, int>> members;  // key, rank here
   for (int other = 0; other < world_size(); ++other) {
     const Choice& theirs = choices[static_cast<std::size_t>(other)];
     if (theirs.color != color) continue;
     ++place.world_size;
+    members.emplace_back(theirs.key, other);
     if (theirs.key < key || (theirs.key == key && other < rank())) ++place.rank;
   }
   auto meeting = scoped(impl_->store, fmt::format("split{}/{}/", index, color));
-  return create(place, std::move(meeting), impl_->token, impl_->options, impl_->advertise_address);
+  std::sort(members.begin(), members.end());
+  const std::vector<int>& ancestors = parent.description.members;
+  for (const auto& [_, member] : members)
+    origin.members.push_back(ancestors.empty() ? member : ancestors[static_cast<std::size_t>(member)]);
+  return Impl::create(place, std::move(meeting), impl_->token, impl_->options, impl_->advertise_address, std::move(origin));
 }
 
 Buffer ProcessGroup::allocate(std::size_t bytes, DeviceKind device) {
   if (impl_->has_left) throw InvalidArgument("allocate: this rank has left the group");
   check_allocation(bytes, impl_->place);
-  return impl_->backend(device).allocate(bytes);
+  const FlightNote note = impl_->recorded->recorder.allocation(++impl_->allocations, bytes);
+  try {
+    Buffer memory = impl_->backend(device).allocate(bytes);
+    flight::note_message_finished(note);
+    return memory;
+  } catch (...) {
+    flight::note_failed(note);
+    throw;
+  }
 }
+
+void ProcessGroup::dump_flight_record(const std::string& path) const { flight::write(impl_->recorded->job_rank, "request", path); }
 
 void ProcessGroup::abort(const std::string& reason) {
   for (const auto& backend : impl_->backends)
@@ -160,8 +194,10 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
   if (!job.store_is_hosted) log::set_rank(job.place.rank, job.place.world_size);  // lockrun marks the lines itself
   const auto timeout = options.store_timeout.value_or(seconds_from(env::kStoreTimeout, std::chrono::seconds(60)));
   const Rendezvous meeting = job_meeting.of(job, timeout);
-  const auto store = scoped(meeting.store, fmt::format("group{}/", groups_of_this_process.fetch_add(1)));
-  auto group = ProcessGroup::create(job.place, store, meeting.token, options, meeting.advertise_address);
+  const int earlier = groups_of_this_process.fetch_add(1);
+  const auto store = scoped(meeting.store, fmt::format("group{}/", earlier));
+  const GroupOrigin origin{.name = earlier == 0 ? "world" : fmt::format("world{}", earlier + 1)};
+  auto group = ProcessGroup::Impl::create(job.place, store, meeting.token, options, meeting.advertise_address, origin);
   this_threads_group = group;
   return group;
 }

@@ -49,12 +49,27 @@ CallOptions for_host_memory(CallOptions call) {
 
 }  // namespace
 
-ProcessGroup::Impl::Impl(const Place& place, std::unique_ptr<Backend> cpu_backend, std::chrono::milliseconds timeout)
-    : place(place), timeout(timeout) {
+ProcessGroup::Impl::Impl(const Place& place, std::unique_ptr<Backend> cpu_backend, std::chrono::milliseconds timeout,
+                         const GroupOrigin& origin)
+    : place(place), timeout(timeout), recorded(std::make_shared<flight::RecordedGroup>()) {
   constexpr auto kCpu = static_cast<std::size_t>(DeviceKind::kCpu);
   backends[kCpu] = std::move(cpu_backend);
   capabilities[kCpu] = backends[kCpu]->capabilities();
+  recorded->description = {.name = origin.name,
+                           .rank = place.rank,
+                           .world_size = place.world_size,
+                           .members = origin.members,
+                           .backend = std::string(backends[kCpu]->name()),
+                           .transport = std::string(backends[kCpu]->transport())};
+  recorded->job = origin.job;
+  recorded->job_rank = origin.members.empty() ? place.rank : origin.members[static_cast<std::size_t>(place.rank)];
+  recorded->job_world_size = origin.members.empty() ? place.world_size : origin.job_world_size;
+  flight::add(recorded);
+  // A rank that is in its program's code writes its record as well: it may be the one for whom the others have waited.
+  backends[kCpu]->on_over([group = recorded.get()](const std::string& why) { group->recorder.group_failed(why); });
 }
+
+ProcessGroup::Impl::~Impl() { flight::remove(recorded); }
 
 Backend& ProcessGroup::Impl::backend(DeviceKind device) const {
   const auto& found = backends[static_cast<std::size_t>(device)];
@@ -62,7 +77,7 @@ Backend& ProcessGroup::Impl::backend(DeviceKind device) const {
   return *found;
 }
 
-Operation ProcessGroup::Impl::number(OperationKind kind, const CallData& data, const CallOptions& call) {
+Operation ProcessGroup::Impl::number(OperationKind kind, const CallData& data, const CallOptions& call, FlightRecorder::By by) {
   if (has_left) throw InvalidArgument("{}: this rank has left the group", name_of(kind));
   Operation operation;
   Signature& signature = operation.signature;
@@ -83,7 +98,29 @@ Operation ProcessGroup::Impl::number(OperationKind kind, const CallData& data, c
   check_capabilities(signature, capabilities[static_cast<std::size_t>(call.device)], backend(call.device).name());
   check_call(operation, place);
   signature.sequence = ++sequence;
+  operation.flight = recorded->recorder.collective(signature, call.purpose, by);
   return operation;
+}
+
+void ProcessGroup::Impl::run(OperationKind kind, const CallData& data, const CallOptions& call) {
+  const Operation operation = number(kind, data, call, FlightRecorder::By::kCaller);
+  try {
+    backend(call.device).run(operation);
+  } catch (...) {
+    flight::note_failed(operation.flight);
+    throw;
+  }
+  flight::note_finished(operation.flight);
+}
+
+Work ProcessGroup::Impl::start(OperationKind kind, const CallData& data, const CallOptions& call) {
+  const Operation operation = number(kind, data, call, FlightRecorder::By::kLater);
+  try {
+    return backend(call.device).start(operation);
+  } catch (...) {
+    flight::note_failed(operation.flight);
+    throw;
+  }
 }
 
 // Longer ones would overflow where they are added to a clock.
@@ -97,6 +134,7 @@ Work ProcessGroup::Impl::send(Message message, const CallOptions& call) {
   message.timeout = timeout_of(call);
   check_capabilities(message, false, capabilities[static_cast<std::size_t>(call.device)], backend(call.device).name());
   check_message(message, false, place);
+  message.flight = recorded->recorder.message(message, false);
   return backend(call.device).send(message);
 }
 
@@ -105,6 +143,7 @@ Work ProcessGroup::Impl::receive(Message message, const CallOptions& call) {
   message.timeout = timeout_of(call);
   check_capabilities(message, true, capabilities[static_cast<std::size_t>(call.device)], backend(call.device).name());
   check_message(message, true, place);
+  message.flight = recorded->recorder.message(message, true);
   return backend(call.device).receive(message);
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "lockstep/comm/process_group.h"
+#include "src/comm/flight_log.h"
 
 namespace lockstep {
 
@@ -22,19 +23,28 @@ struct CallData {
   std::shared_ptr<const Layout> layout = {};
 };
 
+// Which of its job's groups a group is, for the flight records.
+struct GroupOrigin {
+  std::string name = "group";
+  std::string job = {};           // empty: the first group of its job, which gives it a name
+  std::vector<int> members = {};  // by rank of the group: its rank in the job; empty: the group is the whole job
+  int job_world_size = 0;
+};
+
 class ProcessGroup::Impl {
  public:
-  Impl(const Place& place, std::unique_ptr<Backend> cpu_backend, std::chrono::milliseconds timeout);
+  Impl(const Place& place, std::unique_ptr<Backend> cpu_backend, std::chrono::milliseconds timeout, const GroupOrigin& origin);
+  ~Impl();
+  static std::shared_ptr<ProcessGroup> create(const Place& place, std::shared_ptr<Store> store, std::string token,
+                                              const ProcessGroupOptions& options, std::string advertise_address, GroupOrigin origin);
 
   Backend& backend(DeviceKind device) const;
 
   // Numbers the call; a call that is refused here leaves the numbers as they were.
-  Operation number(OperationKind kind, const CallData& data, const CallOptions& call);
-  void run(OperationKind kind, const CallData& data, const CallOptions& call) { backend(call.device).run(number(kind, data, call)); }
-  Work start(OperationKind kind, const CallData& data, const CallOptions& call) {
-    Backend& chosen = backend(call.device);
-    return chosen.start(number(kind, data, call));
-  }
+  Operation number(OperationKind kind, const CallData& data, const CallOptions& call, FlightRecorder::By by);
+  void run(OperationKind kind, const CallData& data, const CallOptions& call);
+  Work start(OperationKind kind, const CallData& data, const CallOptions& call);
+  void meet_all(const Operation& barrier);  // of monitored_barrier()
   Work send(Message message, const CallOptions& call);
   Work receive(Message message, const CallOptions& call);
   std::chrono::milliseconds timeout_of(const CallOptions& call) const;
@@ -42,6 +52,7 @@ class ProcessGroup::Impl {
 
   Place place;
   std::chrono::milliseconds timeout;
+  std::shared_ptr<flight::RecordedGroup> recorded;   // before the backends, which note in it
   std::array<std::unique_ptr<Backend>, 2> backends;  // by DeviceKind
   std::array<Capabilities, 2> capabilities;          // theirs
   // How this group was made; split() makes others alike.
@@ -52,6 +63,8 @@ class ProcessGroup::Impl {
   std::uint64_t splits = 0;
 
   std::uint64_t sequence = 0;
+  std::uint64_t allocations = 0;
+  std::vector<std::uint64_t> barrier_mail;  // of monitored_barrier(); here, since a barrier that fails leaves messages under way
   bool has_left = false;
 };
 

@@ -128,6 +128,7 @@ class Job {
     facts_.master_port = listener_.endpoint.port;
     facts_.cores = static_cast<int>(cores.size());
     facts_.terminal_width = output_width();
+    facts_.flight_dir = spec.flight_dir;
     if (nodes_) {
       const NodePlace place = place_of(nodes_->nodes(), spec.node_rank);
       facts_.world_size = place.world_size;

@@ -22,6 +22,7 @@ std::vector<EnvironmentChange> rank_environment(const JobFacts& job, int local_r
       // Removed when there is no terminal: an outer launcher's would be wrong here.
       {env::kTerminalWidth, job.terminal_width ? std::optional(std::to_string(*job.terminal_width)) : std::nullopt},
   };
+  if (!job.flight_dir.empty()) changes.emplace_back(env::kFlightDir, job.flight_dir);
   if (!job.fresh_token.empty()) changes.emplace_back(env::kToken, job.fresh_token);
   if (!inherited("OMP_NUM_THREADS")) changes.emplace_back("OMP_NUM_THREADS", std::to_string(std::max(1, job.cores / job.ranks)));
   return changes;

@@ -18,6 +18,7 @@ struct JobFacts {
   std::string master_host;
   std::uint16_t master_port = 0;
   std::string fresh_token;            // the job's own; empty when the user has set one, which then stays
+  std::string flight_dir;             // empty: as the user has set it
   int cores = 1;                      // for all ranks of this node
   std::optional<int> terminal_width;  // of the launcher's stdout; absent: not a terminal
 };

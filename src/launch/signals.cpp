@@ -25,7 +25,7 @@ SignalGate::SignalGate() {
   sigset_t watched;
   sigemptyset(&watched);
   for (const int signal : {SIGTERM, SIGCHLD}) sigaddset(&watched, signal);
-  for (const int signal : {SIGINT, SIGHUP, SIGQUIT, SIGTSTP})
+  for (const int signal : {SIGINT, SIGHUP, SIGQUIT, SIGTSTP, SIGUSR1})
     if (!is_ignored(signal)) sigaddset(&watched, signal);
   fd_ = Fd(::signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!fd_) throw Error("launch: cannot watch for signals: {}", std::strerror(errno));

@@ -7,7 +7,7 @@
 
 namespace lockstep::launch {
 
-// While it lives, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP and SIGCHLD are read from fd() instead of
+// While it lives, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGUSR1 and SIGCHLD are read from fd() instead of
 // being delivered, SIGPIPE is ignored (a write says EPIPE) and SIGCHLD has its default action (a parent may have left it
 // ignored, and then nobody could be waited for). What was ignored before (nohup) stays ignored. Everything is put
 // back when it ends.

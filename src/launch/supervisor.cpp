@@ -11,6 +11,8 @@
 #include <csignal>
 #include <cstring>
 
+#include "src/launch/catching.h"
+
 namespace lockstep::launch {
 
 namespace {
@@ -130,12 +132,24 @@ void Supervisor::handle_signals() {
       pause_job();
       continue;
     }
+    if (signal == SIGUSR1) {
+      ask_for_flight_records();
+      continue;
+    }
     const bool first = ++interrupts_ == 1;
     const std::string place = nodes_ == nullptr ? "" : " to " + where(nodes_->own());
     begin_ending(signal, 128 + signal, Clock::now() + (first ? options_.interrupt_grace : milliseconds(0)),
                  fmt::format("lockrun: SIG{}{}: ended all ranks\n", ::sigabbrev_np(signal), place));
     tell_nodes(NodeReport::Kind::kInterrupted, signal);
   }
+}
+
+void Supervisor::ask_for_flight_records() {
+  int asked = 0;
+  for (const Rank& rank : ranks_)
+    if (!rank.ended && signal_those_who_catch(rank.pid, SIGUSR1) > 0) ++asked;
+  const std::string message = fmt::format("lockrun: SIGUSR1: asked {} of {} ranks here for their flight records\n", asked, ranks_.size());
+  screen_.show({Piece::Kind::kLine, message}, true);
 }
 
 // Ctrl-Z: the ranks are in groups of their own, so the terminal does not stop them.

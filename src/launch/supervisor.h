@@ -64,6 +64,7 @@ class Supervisor {
   void read_stream(Rank& rank, bool is_error);
   void finish_stream(Rank& rank, bool is_error);
   void handle_signals();
+  void ask_for_flight_records();
   void pause_job();
   void collect_exits();
   void judge_exits();

@@ -29,6 +29,7 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"ddp", {"core", "comm", "reduce", "tensor", "autograd", "nn"}},
     {"train", {"core", "comm", "reduce", "tensor", "autograd", "nn", "optim", "data", "ddp"}},
     {"launch", {"core", "comm"}},
+    {"diagnose", {"core", "comm"}},
 };
 
 // The layer that a path belongs to: include/lockstep/<layer>/, src/<layer>/, kernels/; empty for programs and tests.

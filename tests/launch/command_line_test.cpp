@@ -95,5 +95,15 @@ TEST(CommandLine, HelpAndVersionRunNothing) {
   EXPECT_THAT(std::get<Information>(parse_command_line({"--version"})).text, testing::StartsWith("lockrun "));
 }
 
+TEST(CommandLine, AFolderForFlightRecords) {
+  const auto folder_of = [](const std::vector<std::string>& words) {
+    return std::get<launch::LaunchSpec>(parse_command_line(words)).flight_dir;
+  };
+  EXPECT_EQ(folder_of({"-n", "2", "train"}), "");
+  EXPECT_EQ(folder_of({"-n", "2", "--flight-dir", "/records", "train"}), "/records");
+  EXPECT_EQ(folder_of({"--flight_dir=/records", "-n", "2", "train"}), "/records");
+  EXPECT_EQ(folder_of({"--flight-dir", "records", "-n", "2", "train"}).front(), '/') << "ranks may be elsewhere";
+}
+
 }  // namespace
 }  // namespace lockstep::launcher

@@ -91,5 +91,12 @@ TEST(RankEnvironment, AtLeastOneThread) {
   EXPECT_EQ(changes(job, 0).at("OMP_NUM_THREADS"), "1");
 }
 
+TEST(RankEnvironment, AFolderForFlightRecordsOnlyWhenOneIsNamed) {
+  EXPECT_THAT(changes(facts(), 0), Not(Contains(Key("LOCKSTEP_FLIGHT_DIR"))));
+  JobFacts job = facts();
+  job.flight_dir = "/records";
+  EXPECT_EQ(changes(job, 1).at("LOCKSTEP_FLIGHT_DIR"), "/records");
+}
+
 }  // namespace
 }  // namespace lockstep::launch

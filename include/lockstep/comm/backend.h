@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -59,6 +60,10 @@ class Backend {
   virtual void leave() noexcept = 0;
 
   virtual TransportCounters counters() const = 0;
+
+  // `call` runs once when the group is over, also when no call of this rank is under way: from any thread, until the backend's
+  // destructor has returned. It must not call into the backend. A backend that learns of a failure only in its own calls never runs it.
+  virtual void on_over(std::function<void(const std::string& why)> call) {}
 };
 
 // What a backend gets to know when a group is made. `store` and the timeouts outlive the backend.

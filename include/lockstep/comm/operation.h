@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/comm/flight_note.h"
 #include "lockstep/core/dtype.h"
 
 namespace lockstep {
@@ -84,6 +85,7 @@ struct Operation {
   double factor = 1;                     // of kPremulSum, this rank's
   Purpose purpose;
   std::chrono::milliseconds timeout{0};  // this call's deadline, counted from its start
+  FlightNote flight;
 
   std::size_t bytes() const { return signature.count * size_of(signature.dtype); }  // of `signature.count` elements
 };
@@ -99,6 +101,7 @@ struct Message {
   std::int32_t tag = 0;   // >= 0
   int* sender = nullptr;  // of a receive: set to the rank that it came from, if not null
   std::chrono::milliseconds timeout{0};
+  FlightNote flight = {};
 
   std::size_t bytes() const { return count * size_of(dtype); }
 };

@@ -99,6 +99,11 @@ class ProcessGroup {
   void barrier(const CallOptions& = {});
   Work barrier_async(const CallOptions& = {});
 
+  // A barrier that names all ranks that do not come within `timeout` (0: the group's) of this rank's arrival; then the group is over:
+  // this rank throws TimeoutError, the others PeerLost with the same text. Every rank writes to every other: for the start, an epoch's
+  // end, or to find who hangs, not for every step. Needs a backend with messages.
+  void monitored_barrier(std::chrono::milliseconds timeout = {}, const CallOptions& = {});
+
   // -- messages from rank to rank, apart from the collectives: a receive takes the oldest message of that sender and tag (>= 0)
   // and must name its type and count, else all ranks get MismatchError. send() returns when the data may be changed: it is
   // under way, or kept by the receiver, which keeps what nobody asked for yet. A call's time counts from its wait. Messages
@@ -133,8 +138,14 @@ class ProcessGroup {
   // This rank's part ends, as with the destructor; what is called later throws InvalidArgument.
   void leave();
 
-  // Wakes all ranks out of their collectives with PeerLost(reason); see Backend::abort.
+  // Ends the group for all: whoever is in a call of it, on any rank, or calls later, gets PeerLost with "rank R aborted the group: reason".
+  // For a rank that cannot go on (a bad batch, a full disk) and does not want the others to wait for their deadline. Any thread, also
+  // while another is in a call; does not throw, and does nothing more once the group is over. What was in flight is undefined.
   void abort(const std::string& reason);
+
+  // Writes this rank's last 1,000 operations of each of its groups to `path`, as JSON for `lockrun diagnose`; "": to
+  // LOCKSTEP_FLIGHT_DIR/rank<R>.json. Any thread, also after an error. Throws FileError, or InvalidArgument when there is no such folder.
+  void dump_flight_record(const std::string& path = "") const;
 
   // The backend of a device kind; throws InvalidArgument when the group has none.
   Backend& backend(DeviceKind device = DeviceKind::kCpu) const;

@@ -16,6 +16,7 @@ struct LaunchSpec {
   int node_rank = 0;                 // among them
   std::string master_host;           // nodes > 1: node 0's, a name or an address
   std::uint16_t master_port = 0;     // nodes > 1: where node 0's launcher waits, and then serves the store
+  std::string flight_dir;            // where ranks write flight records; empty: as LOCKSTEP_FLIGHT_DIR says
   bool prefix = true;                // "[rank] " in front of every line
   bool bind_cores = true;            // disjoint cores for each rank, when the inherited affinity has enough
   std::chrono::milliseconds grace = std::chrono::milliseconds(1500);            // a rank's failure to SIGKILL of the others

@@ -10,6 +10,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "src/comm/composite.h"
+#include "src/comm/flight_recorder.h"
 #include "src/comm/plain_memory.h"
 
 namespace lockstep {
@@ -55,6 +56,7 @@ class DelayBackend::Wire : public CompletionQueue {
     throw_if_aborted();
     const auto now = Clock::now(), start = std::max(now, free_at_);
     const std::size_t bytes = bytes_of(operation);
+    flight::note_started(operation.flight);
     free_at_ = start + cost_.of(bytes);
     events_.push_back({operation.signature.kind, operation.signature.purpose_index, bytes, now, start, free_at_});
     ends_.push_back(free_at_);
@@ -129,6 +131,7 @@ Work DelayBackend::start(const Operation& operation) {
     CompositeCalls(Place{}).run(operation, copy);
   else
     copy(operation);
+  flight::note_finished(operation.flight);  // when it is over is known already
   return Work(wire_, ticket);
 }
 

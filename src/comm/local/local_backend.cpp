@@ -9,6 +9,7 @@
 
 #include "lockstep/core/error.h"
 #include "src/comm/composite.h"
+#include "src/comm/flight_recorder.h"
 #include "src/comm/plain_memory.h"
 #include "src/comm/ring/point_to_point.h"
 
@@ -63,7 +64,9 @@ class LocalBackend : public Backend {
   }
 
   Work start(const Operation& operation) override {
+    flight::note_started(operation.flight);
     run(operation);
+    flight::note_finished(operation.flight);
     return Work();
   }
 

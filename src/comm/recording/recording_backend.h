@@ -46,6 +46,7 @@ class RecordingBackend : public Backend {
   void abort(const std::string& reason) override { inner_->abort(reason); }
   void leave() noexcept override { inner_->leave(); }
   TransportCounters counters() const override { return inner_->counters(); }
+  void on_over(std::function<void(const std::string&)> call) override { inner_->on_over(std::move(call)); }
 
   // In the order of the calls. Room for `calls` more, so that keeping them allocates nothing.
   std::vector<RecordedCall> calls() const;

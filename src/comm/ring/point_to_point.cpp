@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "src/comm/flight_recorder.h"
 
 namespace lockstep::ring {
 
@@ -40,6 +41,19 @@ PointToPoint::PointToPoint(const Place& place, ByteChannels& channels)
 void PointToPoint::throw_if_failed() const {
   if (failure_) std::rethrow_exception(failure_);
   if (left_) throw PeerLost("this rank's process group is gone: wait for a Work before its group goes");
+}
+
+void PointToPoint::complete(std::uint64_t ticket) {
+  const auto found = pending_.find(ticket);
+  if (found == pending_.end()) return;
+  flight::note_message_finished(found->second.message.flight);
+  pending_.erase(found);
+}
+
+// What is being thrown: for all who wait, and for the record.
+void PointToPoint::fail(std::uint64_t ticket) {
+  failure_ = std::current_exception();
+  if (const auto found = pending_.find(ticket); found != pending_.end()) flight::note_failed(found->second.message.flight);
 }
 
 std::uint64_t PointToPoint::add(const Message& message, bool is_receive) {
@@ -266,7 +280,7 @@ bool PointToPoint::done(std::uint64_t ticket) {
     if (!is_pending(ticket)) return true;
     channels_->throw_if_over([&] { return pending_.at(ticket).describe(); });
   } catch (...) {
-    failure_ = std::current_exception();
+    fail(ticket);
     wake_waiters();
     throw;
   }
@@ -280,7 +294,7 @@ void PointToPoint::wait(std::uint64_t ticket) {
   try {
     wait_locked(lock, ticket);
   } catch (...) {
-    if (!failure_ && !left_) failure_ = std::current_exception();
+    if (!failure_ && !left_) fail(ticket);
     changed_.notify_all();
     throw;
   }

@@ -87,7 +87,8 @@ class PointToPoint : public CompletionQueue {
   };
 
   std::uint64_t add(const Message& message, bool is_receive);
-  void complete(std::uint64_t ticket) { pending_.erase(ticket); }
+  void complete(std::uint64_t ticket);
+  void fail(std::uint64_t ticket);
   void start_receive(const Message& message, std::uint64_t ticket);
   bool move_everything();
   bool push(int peer);

@@ -56,6 +56,7 @@ class RingBackend : public Backend {
     transport_->leave();
   }
   TransportCounters counters() const override { return transport_->counters(); }
+  void on_over(std::function<void(const std::string&)> call) override { transport_->on_over(std::move(call)); }
 
  private:
   void execute(const Operation& operation) {

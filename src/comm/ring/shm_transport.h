@@ -48,6 +48,9 @@ class ShmTransport : public Transport {
   ByteChannels& channels() override { return channels_; }
   void abort(const std::string& reason) override;
   void leave() noexcept override;
+  void on_over(std::function<void(const std::string&)> call) override {
+    watch_.on_over([this, call = std::move(call)] { call(watch_.verdict().text); });
+  }
   TransportCounters counters() const override { return {bytes_read_.load(std::memory_order_relaxed), 0}; }
 
  private:

@@ -1,6 +1,7 @@
 // One wire and the collectives over it. The backend owns one and adds the communication thread.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -25,6 +26,8 @@ class Transport {
   virtual void abort(const std::string& reason) = 0;
   virtual void leave() noexcept = 0;
   virtual TransportCounters counters() const = 0;
+  // See Backend::on_over; the default is for transports that have no watch.
+  virtual void on_over(std::function<void(const std::string& why)>) {}
 };
 
 }  // namespace lockstep::ring

@@ -1,0 +1,20 @@
+// Where a call's progress is noted: a handle to its entry in the group's flight recorder.
+//
+// The process group opens an entry for every call and notes the progress of those that it runs itself. A backend that executes
+// operations later, on a thread of its own, notes theirs by the functions of src/comm/flight_recorder.h.
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep {
+
+class FlightRecorder;
+struct FlightEntrySlot;
+
+struct FlightNote {
+  FlightRecorder* recorder = nullptr;  // null: nobody notes this call
+  FlightEntrySlot* slot = nullptr;
+  std::uint64_t number = 0;  // tells the entry from a later one in the same slot
+};
+
+}  // namespace lockstep

@@ -1,0 +1,41 @@
+// What the ranks' flight records say together: which rank, which operation, who waits for whom. Pure: records in, findings out.
+//
+// In every group the ranks make the same calls, numbered alike. So the group's trouble is at its frontier: the first call that not
+// all ranks have finished. Who has not called it is waited for; who called something else disagrees; if all have called it and
+// some have finished, the rest were stopped inside or cut off.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "src/comm/flight_dump.h"
+
+namespace lockstep::diagnose {
+
+struct Finding {
+  enum class Kind { kMismatch, kNotCalled, kNoRecord, kNotFinished, kMessage, kError, kStraggler, kIgnored, kQuiet };
+  // One side of a disagreement, or one error: what, and the ranks that say so.
+  struct Side {
+    std::string what;
+    std::vector<int> ranks;
+  };
+  Kind kind = Kind::kQuiet;
+  std::string text;               // the sentence, complete
+  std::string group = {};         // which group; empty: the job
+  std::uint64_t sequence = 0;     // of the call at which it shows; 0: none
+  std::vector<int> ranks = {};    // of the job: whom it is about
+  std::vector<int> waiting = {};  // who waits for them
+  double seconds = 0;             // how long they have waited, or come late
+  std::vector<Side> sides = {};
+};
+
+// Of one job's records. The most telling finding comes first; at least one.
+std::vector<Finding> diagnose(const std::vector<FlightDump>& dumps);
+
+const char* name_of(Finding::Kind kind);  // "mismatch", "not_called", ...
+
+// "rank 2", "ranks 0, 1, 3".
+std::string name_ranks(const std::vector<int>& ranks);
+
+}  // namespace lockstep::diagnose

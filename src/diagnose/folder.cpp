@@ -1,0 +1,78 @@
+#include "src/diagnose/folder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <regex>
+
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep::diagnose {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+FlightDump read_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file) throw FileError("{}: it cannot be read", path.string());
+  return flight_dump_from_json(text, path.filename().string());
+}
+
+std::string how_to_get_some() {
+  return fmt::format(
+      "start the job with `lockrun --flight-dir DIR` (or {}=DIR on every rank); records are written there when a group fails, and on "
+      "SIGUSR1 to a rank or to lockrun",
+      env::kFlightDir);
+}
+
+}  // namespace
+
+Records sort_out(std::vector<FlightDump> dumps) {
+  Records records;
+  if (dumps.empty()) return records;
+  const auto newest =
+      std::max_element(dumps.begin(), dumps.end(), [](const FlightDump& a, const FlightDump& b) { return a.written_ns < b.written_ns; });
+  const std::string job = newest->job;
+  const std::int64_t written = newest->written_ns;
+  std::stable_sort(dumps.begin(), dumps.end(), [](const FlightDump& a, const FlightDump& b) { return a.rank < b.rank; });
+  for (FlightDump& dump : dumps) {
+    if (dump.job == job)
+      records.dumps.push_back(std::move(dump));
+    else
+      records.ignored.push_back(
+          fmt::format("{} is another job's, written {:.0f} s before the newest: left out. Remove it, or give every job a "
+                      "folder of its own",
+                      flight_file_name(dump.rank), static_cast<double>(written - dump.written_ns) * 1e-9));
+  }
+  return records;
+}
+
+Records read_folder(const fs::path& folder) {
+  std::error_code failure;
+  if (!fs::is_directory(folder, failure))
+    throw FileError("diagnose: {} is no folder with flight records: {}", folder.string(), how_to_get_some());
+  static const std::regex kName("rank[0-9]+\\.json");
+  std::vector<FlightDump> dumps;
+  std::vector<std::string> broken;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (!std::regex_match(entry.path().filename().string(), kName)) continue;
+    try {
+      dumps.push_back(read_file(entry.path()));
+    } catch (const FileError& error) {
+      broken.push_back(std::string(error.what()) + ". It is left out");
+    }
+  }
+  if (dumps.empty() && !broken.empty()) throw FileError("diagnose: no record in {} can be read: {}", folder.string(), broken.front());
+  if (dumps.empty()) throw FileError("diagnose: {} holds no flight record (rank<R>.json): {}", folder.string(), how_to_get_some());
+  Records records = sort_out(std::move(dumps));
+  std::sort(broken.begin(), broken.end());
+  records.ignored.insert(records.ignored.end(), broken.begin(), broken.end());
+  return records;
+}
+
+}  // namespace lockstep::diagnose

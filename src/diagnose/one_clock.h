@@ -1,0 +1,31 @@
+// The records of all ranks on one clock, sorted by group.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "src/comm/flight_dump.h"
+
+namespace lockstep::diagnose {
+
+// What to add to each record's times, so that all can be compared. Records of one machine (boot id) meet on its monotonic clock, exactly.
+// Machines' clocks differ by what the ends of their common calls say: all ranks end an all_reduce at nearly the same time, so the
+// median difference is the clocks'. With fewer than three such calls the wall clocks are believed.
+std::vector<std::int64_t> clock_shifts(const std::vector<FlightDump>& dumps);
+
+struct RankView {
+  int job_rank = 0;
+  const FlightDump* dump = nullptr;  // null: left no record of this group
+  const FlightGroup* group = nullptr;
+};
+
+struct GroupView {
+  std::string name;
+  std::vector<RankView> ranks;  // by rank of the group
+};
+
+// Views of `dumps`, which must live as long.
+std::vector<GroupView> groups_of(const std::vector<FlightDump>& dumps);
+
+}  // namespace lockstep::diagnose

@@ -1,0 +1,393 @@
+// The flight recorder: what it keeps, that it can be read while it is written, and when it goes to a file.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <thread>
+
+#include "lockstep/comm/process_group.h"
+#include "src/comm/flight_dump.h"
+#include "src/comm/flight_log.h"
+#include "tests/comm/thread_ranks.h"
+#include "tests/support/message_of.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+class Folder {
+ public:
+  Folder() {
+    std::string pattern = (fs::temp_directory_path() / "lockstep-flight-XXXXXX").string();
+    path_ = mkdtemp(pattern.data());
+  }
+  ~Folder() { fs::remove_all(path_); }
+  fs::path operator/(const std::string& name) const { return path_ / name; }
+  std::string text() const { return path_.string(); }
+
+ private:
+  fs::path path_;
+};
+
+FlightDump read_dump(const fs::path& path) {
+  std::ifstream file(path);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  return flight_dump_from_json(text, path.string());
+}
+
+Signature signature_of(std::uint64_t sequence) {
+  Signature signature;
+  signature.sequence = sequence;
+  signature.count = sequence * 3;
+  signature.kind = OperationKind::kAllReduce;
+  signature.op = ReduceOp::kMax;
+  signature.dtype = DType::kInt64;
+  signature.purpose_index = static_cast<std::int32_t>(sequence % 7);
+  return signature;
+}
+
+TEST(FlightRecorder, KeepsTheLastThousandInOrder) {
+  FlightRecorder recorder;
+  for (std::uint64_t i = 1; i <= 3000; ++i)
+    flight::note_finished(recorder.collective(signature_of(i), {"bucket", 0}, FlightRecorder::By::kCaller));
+  const FlightGroup group = recorder.snapshot({});
+  ASSERT_EQ(group.operations.size(), FlightRecorder::kEntries);
+  EXPECT_GE(group.operations.size(), 1000u);
+  for (std::size_t i = 0; i < group.operations.size(); ++i) {
+    const FlightEntry& entry = group.operations[i];
+    ASSERT_EQ(entry.sequence, 3000 - FlightRecorder::kEntries + 1 + i);
+    ASSERT_EQ(entry.count, entry.sequence * 3);
+    ASSERT_EQ(entry.bytes, entry.count * 8);
+    ASSERT_EQ(entry.purpose_index, static_cast<int>(entry.sequence % 7));
+    ASSERT_EQ(entry.state, FlightState::kFinished);
+    ASSERT_LE(entry.issued_ns, entry.ended_ns);
+    if (i > 0) {
+      ASSERT_LE(group.operations[i - 1].ended_ns, entry.issued_ns + 1000);
+    }
+  }
+  EXPECT_EQ(describe(group.operations.back()), "all_reduce #3000 (bucket 4, int64 x 9000, max)");
+}
+
+TEST(FlightRecorder, ItsClockIsTheWallClock) {
+  FlightRecorder recorder;
+  const auto now = [] {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  };
+  const std::int64_t before = now();
+  const FlightNote note = recorder.collective(signature_of(1), {}, FlightRecorder::By::kCaller);
+  std::this_thread::sleep_for(20ms);
+  flight::note_finished(note);
+  const std::int64_t after = now();
+  const FlightEntry entry = recorder.snapshot({}).operations.at(0);
+  constexpr std::int64_t kSlack = 2'000'000;
+  EXPECT_GE(entry.issued_ns, before - kSlack);
+  EXPECT_LE(entry.ended_ns, after + kSlack);
+  EXPECT_GE(entry.ended_ns - entry.issued_ns, 19'000'000);
+}
+
+TEST(FlightRecorder, TellsIssuedStartedFinishedAndFailed) {
+  FlightRecorder recorder;
+  std::array<FlightNote, 4> notes;
+  for (std::uint64_t i = 0; i < 4; ++i) notes[i] = recorder.collective(signature_of(i + 1), {}, FlightRecorder::By::kLater);
+  flight::note_started(notes[0]);
+  flight::note_finished(notes[0]);
+  flight::note_started(notes[1]);
+  recorder.call_failed(notes[1], "the wire is gone");
+  flight::note_started(notes[2]);
+  EXPECT_EQ(recorder.collective(signature_of(5), {}, FlightRecorder::By::kCaller).slot, nullptr)
+      << "what is refused after the end is not kept";
+  const FlightGroup group = recorder.snapshot({});
+  ASSERT_EQ(group.operations.size(), 4u);
+  EXPECT_EQ(group.operations[0].state, FlightState::kFinished);
+  EXPECT_EQ(group.operations[1].state, FlightState::kFailed);
+  EXPECT_EQ(group.operations[2].state, FlightState::kStarted);
+  EXPECT_EQ(group.operations[3].state, FlightState::kIssued);
+  EXPECT_EQ(group.operations[3].started_ns, 0);
+  EXPECT_EQ(group.failure.value().text, "the wire is gone");
+}
+
+TEST(FlightRecorder, AMessageThatEndsAfterItsSlotWasTakenChangesNothing) {
+  FlightRecorder recorder;
+  const Message message{nullptr, 5, DType::kFloat32, 2, 9};
+  const FlightNote old = recorder.message(message, true);
+  for (std::size_t i = 0; i < FlightRecorder::kEntries; ++i) recorder.message(message, false);
+  flight::note_message_finished(old);
+  const FlightGroup group = recorder.snapshot({});
+  ASSERT_EQ(group.messages.size(), FlightRecorder::kEntries);
+  for (const FlightEntry& entry : group.messages) ASSERT_EQ(entry.state, FlightState::kStarted);
+  EXPECT_EQ(describe(group.messages.front()), "send #2 to rank 2 (tag 9, float32 x 5)");
+}
+
+// Every entry that is read is whole: count, index and number belong together.
+TEST(FlightRecorder, CanBeReadWhileItIsWritten) {
+  FlightRecorder recorder;
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    for (std::uint64_t i = 1; !stop.load(); ++i)
+      flight::note_finished(recorder.collective(signature_of(i), {"bucket", 0}, FlightRecorder::By::kCaller));
+  });
+  std::size_t read = 0;
+  for (int round = 0; round < 200 || read < 10'000; ++round)
+    for (const FlightEntry& entry : recorder.snapshot({}).operations) {
+      ++read;
+      ASSERT_EQ(entry.count, entry.sequence * 3);
+      ASSERT_EQ(entry.purpose_index, static_cast<int>(entry.sequence % 7));
+    }
+  stop.store(true);
+  writer.join();
+  EXPECT_GT(read, 0u);
+}
+
+TEST(FlightDump, SurvivesJson) {
+  FlightDump dump{
+      .job = "j", .rank = 1, .world_size = 4, .host = "h", .pid = 7, .boot_id = "b", .reason = "error", .written_ns = 9, .monotonic_ns = 8};
+  FlightGroup group{.name = "world", .rank = 1, .world_size = 2, .members = {0, 1}, .backend = "ring", .transport = "shm"};
+  group.failure = FlightFailure{"not \xff UTF-8", 5};
+  group.operations.push_back({.sequence = 3,
+                              .operation = "reduce",
+                              .dtype = "int8",
+                              .count = 4,
+                              .bytes = 4,
+                              .reduce_op = "sum",
+                              .root = 1,
+                              .purpose = "bucket",
+                              .purpose_index = 2,
+                              .layout = 17,
+                              .state = FlightState::kStarted,
+                              .issued_ns = 1,
+                              .started_ns = 2});
+  group.messages.push_back(
+      {.sequence = 1, .operation = "recv", .dtype = "int8", .peer = -1, .tag = 3, .state = FlightState::kFailed, .ended_ns = 3});
+  dump.groups.push_back(group);
+  const FlightDump read = flight_dump_from_json(to_json(dump), "x");
+  EXPECT_EQ(to_json(read), to_json(dump));
+  EXPECT_EQ(describe(read.groups[0].operations[0]), "reduce #3 (bucket 2, int8 x 4, layout 00000011, sum, root 1)");
+  EXPECT_EQ(describe(read.groups[0].messages[0]), "recv #1 from any rank (tag 3, int8 x 0)");
+}
+
+TEST(FlightDump, WhatIsNoneIsSaid) {
+  const auto said = [](const std::string& text) { return message_of([&] { flight_dump_from_json(text, "rank0.json"); }); };
+  EXPECT_NE(said("{\"version\":1").find("rank0.json: not a whole flight record (broken JSON"), std::string::npos);
+  EXPECT_NE(said("{}").find("rank0.json: not a flight record"), std::string::npos);
+  EXPECT_NE(said("{\"version\":99}").find("format 99"), std::string::npos);
+}
+
+TEST(FlightRecord, HasTheGroupsCalls) {
+  const Folder folder;
+  run_ranks(2, "shm", [&](ProcessGroup& group) {
+    float value = 1;
+    group.all_reduce(&value, 1, DType::kFloat32, ReduceOp::kSum, {.purpose = {"bucket", 5}});
+    std::vector<float> many(1000);
+    const Work first = group.all_reduce_async(many.data(), many.size(), DType::kFloat32);
+    const Work second = group.broadcast_async(many.data(), many.size(), DType::kFloat32, 1);
+    group.barrier();
+    first.wait();
+    second.wait();
+    const Buffer memory = group.allocate(4096);
+    if (group.rank() == 0) group.send(&value, 1, DType::kFloat32, 1, 4);
+    if (group.rank() == 1) group.recv(&value, 1, DType::kFloat32, 0, 4);
+    group.dump_flight_record(folder / flight_file_name(group.rank()));
+  });
+  std::string job;
+  for (int rank = 0; rank < 2; ++rank) {
+    const FlightDump dump = read_dump(folder / flight_file_name(rank));
+    EXPECT_EQ(dump.rank, rank);
+    EXPECT_EQ(dump.world_size, 2);
+    EXPECT_EQ(dump.pid, getpid());
+    EXPECT_EQ(dump.reason, "request");
+    EXPECT_FALSE(dump.boot_id.empty());
+    if (rank == 1) {
+      EXPECT_EQ(dump.job, job);
+    }
+    job = dump.job;
+    EXPECT_EQ(job.size(), 16u);
+    ASSERT_EQ(dump.groups.size(), 1u);
+    const FlightGroup& group = dump.groups[0];
+    EXPECT_EQ(group.backend + " " + group.transport, "ring shm");
+    ASSERT_EQ(group.operations.size(), 4u);
+    EXPECT_EQ(describe(group.operations[0]), "all_reduce #1 (bucket 5, float32 x 1, sum)");
+    EXPECT_EQ(describe(group.operations[2]), "broadcast #3 (float32 x 1000, root 1)");
+    EXPECT_EQ(describe(group.operations[3]), "barrier #4");
+    for (const FlightEntry& entry : group.operations) {
+      EXPECT_EQ(entry.state, FlightState::kFinished) << describe(entry);
+      EXPECT_LE(entry.issued_ns, entry.started_ns);
+      EXPECT_LE(entry.started_ns, entry.ended_ns);
+    }
+    ASSERT_EQ(group.messages.size(), 2u);
+    EXPECT_EQ(describe(group.messages[0]), "allocate #1 (4096 bytes)");
+    EXPECT_EQ(describe(group.messages[1]),
+              rank == 0 ? "send #2 to rank 1 (tag 4, float32 x 1)" : "recv #2 from rank 0 (tag 4, float32 x 1)");
+    EXPECT_EQ(group.messages[1].state, FlightState::kFinished);
+  }
+}
+
+TEST(FlightRecord, NamesTheJobsRanksInAPartOfTheJob) {
+  const Folder folder;
+  run_ranks(3, "shm", [&](ProcessGroup& group) {
+    const auto part = group.split(group.rank() == 1 ? 1 : 0, -group.rank());
+    part->barrier();
+    group.dump_flight_record(folder / flight_file_name(group.rank()));
+    group.barrier();
+  });
+  const FlightDump dump = read_dump(folder / "rank2.json");
+  EXPECT_EQ(dump.rank, 2);
+  EXPECT_EQ(dump.world_size, 3);
+  ASSERT_EQ(dump.groups.size(), 2u);
+  EXPECT_EQ(dump.groups[1].name, "group/split1.0");
+  EXPECT_EQ(dump.groups[1].members, (std::vector<int>{2, 0}));
+  EXPECT_EQ(dump.groups[1].rank, 0);
+}
+
+TEST(FlightRecord, WithoutAPlaceToGoIsRefused) {
+  run_ranks(1, "shm", [](ProcessGroup& group) {
+    EXPECT_NE(message_of([&] { group.dump_flight_record(); }).find("LOCKSTEP_FLIGHT_DIR"), std::string::npos);
+    EXPECT_NE(message_of([&] { group.dump_flight_record("/proc/none/rank0.json"); }).find("/proc/none"), std::string::npos);
+  });
+}
+
+// In a process of its own: the environment and the signal are the process's. The status says what went wrong.
+int in_child(const std::function<int()>& body) {
+  const pid_t child = fork();
+  if (child == 0) _exit(body());
+  int status = 0;
+  waitpid(child, &status, 0);
+  return status;
+}
+
+bool comes_true(const std::function<bool()>& condition) {
+  for (int i = 0; i < 1000 && !condition(); ++i) std::this_thread::sleep_for(10ms);
+  return condition();
+}
+
+// The one who stays away in its own code leaves a record as well, and is not disturbed.
+TEST(FlightRecord, IsWrittenByARankThatIsElsewhere) {
+  for (const char* transport : {"shm", "tcp"}) {
+    const Folder folder;
+    const int status = in_child([&] {
+      setenv("LOCKSTEP_FLIGHT_DIR", folder.text().c_str(), 1);
+      run_ranks(2, transport, [&](ProcessGroup& group) {
+        group.barrier();
+        if (group.rank() == 1) {
+          if (!comes_true([&] { return fs::exists(folder / "rank1.json"); })) _exit(5);
+          return;
+        }
+        try {
+          group.barrier({.purpose = {"step"}, .timeout = 100ms});
+        } catch (const TimeoutError&) {
+          return;
+        }
+        _exit(6);
+      });
+      return 0;
+    });
+    ASSERT_EQ(status, 0) << transport;
+    const FlightDump absent = read_dump(folder / "rank1.json");
+    EXPECT_NE(absent.groups.at(0).failure.value().text.find("did not arrive"), std::string::npos);
+    ASSERT_EQ(absent.groups[0].operations.size(), 1u);
+    EXPECT_EQ(absent.groups[0].operations[0].state, FlightState::kFinished);
+    EXPECT_EQ(describe(read_dump(folder / "rank0.json").groups.at(0).operations.at(1)), "barrier #2 (step)");
+  }
+}
+
+TEST(FlightRecord, IsWrittenBeforeTheErrorIsThrown) {
+  const Folder folder;
+  const int status = in_child([&] {
+    setenv("LOCKSTEP_FLIGHT_DIR", folder.text().c_str(), 1);
+    run_ranks(2, "tcp", [&](ProcessGroup& group) {
+      group.barrier();
+      try {
+        float value = 1;
+        if (group.rank() == 0) group.all_reduce(&value, 1, DType::kFloat32);
+        if (group.rank() == 1) group.barrier_async().wait();
+      } catch (const MismatchError&) {
+        if (!fs::exists(folder / flight_file_name(group.rank()))) _exit(3);
+        return;
+      }
+      _exit(4);
+    });
+    return 0;
+  });
+  ASSERT_EQ(status, 0);
+  for (int rank = 0; rank < 2; ++rank) {
+    const FlightDump dump = read_dump(folder / flight_file_name(rank));
+    EXPECT_EQ(dump.reason, "error");
+    EXPECT_NE(dump.groups.at(0).failure.value().text.find("the ranks make different calls"), std::string::npos);
+    EXPECT_NE(dump.groups[0].operations.at(1).state, FlightState::kFinished);
+  }
+}
+
+TEST(FlightRecord, IsWrittenOnSigusr1WhileTheRankWorks) {
+  const Folder folder;
+  EXPECT_EQ(in_child([&] {
+              setenv("LOCKSTEP_FLIGHT_DIR", folder.text().c_str(), 1);
+              run_ranks(1, "shm", [&](ProcessGroup& group) {
+                group.barrier();
+                kill(getpid(), SIGUSR1);
+                if (!comes_true([&] { return fs::exists(folder / "rank0.json"); })) _exit(3);
+              });
+              struct sigaction after {};
+              sigaction(SIGUSR1, nullptr, &after);
+              return after.sa_handler == SIG_DFL ? 0 : 4;  // without a group it is nobody's again
+            }),
+            0);
+  EXPECT_EQ(read_dump(folder / "rank0.json").reason, "SIGUSR1");
+}
+
+// lockrun ends the other ranks so: what they did must not be lost, and the process ends as if nobody had caught it.
+TEST(FlightRecord, IsWrittenBeforeSigtermEndsTheProcess) {
+  const Folder folder;
+  const int status = in_child([&] {
+    setenv("LOCKSTEP_FLIGHT_DIR", folder.text().c_str(), 1);
+    run_ranks(1, "shm", [&](ProcessGroup& group) {
+      group.barrier();
+      kill(getpid(), SIGTERM);
+      std::this_thread::sleep_for(20s);
+    });
+    return 0;
+  });
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
+  EXPECT_EQ(read_dump(folder / "rank0.json").reason, "SIGTERM");
+}
+
+std::atomic<int> own_handlers_calls{0};
+
+TEST(FlightRecord, AProgramsOwnHandlerStays) {
+  EXPECT_EQ(in_child([] {
+              std::signal(SIGUSR1, [](int) { ++own_handlers_calls; });
+              run_ranks(1, "shm", [](ProcessGroup&) { kill(getpid(), SIGUSR1); });
+              kill(getpid(), SIGUSR1);
+              return own_handlers_calls == 2 ? 0 : 3;
+            }),
+            0);
+}
+
+TEST(FlightRecord, LockstepFlightSignal0LeavesTheSignalAlone) {
+  const int status = in_child([] {
+    setenv("LOCKSTEP_FLIGHT_SIGNAL", "0", 1);
+    run_ranks(1, "shm", [](ProcessGroup&) { raise(SIGUSR1); });
+    return 0;
+  });
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGUSR1);
+}
+
+TEST(FlightRecord, SaysWhatARankDoes) {
+  FlightGroup group;
+  EXPECT_EQ(flight::what_it_does(group, 0), "has made no call yet");
+  group.operations.push_back({.sequence = 1, .operation = "barrier", .state = FlightState::kFinished, .ended_ns = 1'000'000'000});
+  EXPECT_EQ(flight::what_it_does(group, 3'500'000'000), "in no collective; the last, barrier #1, finished 2.5 s ago");
+  group.operations.push_back({.sequence = 2, .operation = "barrier", .state = FlightState::kStarted, .issued_ns = 2'000'000'000});
+  EXPECT_EQ(flight::what_it_does(group, 3'500'000'000), "in barrier #2 for 1.5 s");
+}
+
+}  // namespace
+}  // namespace lockstep
