@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 
+#include "src/comm/ring/tcp_mesh.h"
 #include "src/comm/socket.h"
 
 namespace lockstep::testing {
@@ -112,9 +113,11 @@ bool StreamRelay::pump(Direction& direction) {
 std::string RelayedStore::get(std::string_view key, std::chrono::milliseconds timeout) {
   const std::string value = store_->get(key, timeout);
   if (key.find("/address/") == std::string_view::npos) return value;
-  const std::size_t space = value.rfind(' ');
-  const Endpoint front = relay_.front_of({value.substr(0, space), static_cast<std::uint16_t>(std::stoi(value.substr(space + 1)))}, host_);
-  return front.host + " " + std::to_string(front.port);
+  ring::MeshAddress address = ring::parse_mesh_address(value);
+  const Endpoint front = relay_.front_of({address.host, address.port}, host_);
+  address.host = front.host;
+  address.port = front.port;
+  return ring::to_text(address);
 }
 
 }  // namespace lockstep::testing
