@@ -11,9 +11,9 @@ void PieceQueue::add(std::byte* data, std::size_t bytes, Kind kind) {
   left_ += bytes;
 }
 
-void PieceQueue::clear() {
-  pieces_.clear();
-  next_ = done_ = left_ = 0;
+void PieceQueue::forget_done() {
+  pieces_.erase(pieces_.begin(), pieces_.begin() + static_cast<std::ptrdiff_t>(next_));
+  next_ = 0;
 }
 
 std::span<iovec> PieceQueue::gather(std::span<iovec> room) const {
@@ -31,6 +31,7 @@ PieceQueue::Passed PieceQueue::advance(std::size_t bytes) {
     if (piece.kind == Kind::kPayload) passed.payload += part;
     bytes -= part;
     left_ -= part;
+    due_ -= std::min(due_, part);
     done_ += part;
     if (done_ < piece.bytes) break;
     passed.header_ended |= piece.kind == Kind::kHeader;

@@ -15,7 +15,10 @@ class PieceQueue {
   enum class Kind : std::uint8_t { kHeader, kPayload, kPadding };
 
   void add(std::byte* data, std::size_t bytes, Kind kind);
-  void clear();
+  void forget_done();
+  // What is added from here on is not due.
+  void mark() { due_ = left_; }
+  bool is_due() const { return due_ != 0; }
   bool idle() const { return left_ == 0; }
   std::size_t left() const { return left_; }  // bytes
   bool at_header() const { return !idle() && pieces_[next_].kind == Kind::kHeader; }
@@ -40,7 +43,7 @@ class PieceQueue {
   std::vector<Piece> pieces_;
   std::size_t next_ = 0;  // piece under way
   std::size_t done_ = 0;  // bytes of it
-  std::size_t left_ = 0;
+  std::size_t left_ = 0, due_ = 0;
 };
 
 }  // namespace lockstep::ring

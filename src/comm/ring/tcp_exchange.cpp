@@ -37,6 +37,9 @@ bool TcpExchange::Channel::receives() const {
 bool TcpExchange::Channel::sends() const {
   return std::any_of(lanes.begin(), lanes.end(), [](const Lane& lane) { return !lane.out.idle(); });
 }
+bool TcpExchange::Channel::is_due() const {
+  return std::any_of(lanes.begin(), lanes.end(), [](const Lane& lane) { return lane.in.is_due() || lane.out.is_due(); });
+}
 
 TcpExchange::TcpExchange(int rank, std::vector<TcpPeer>& peers, Events events)
     : rank_(rank), events_(std::move(events)), channels_(peers.size()), inbox_(kInboxBytes), padding_(kAlign) {
@@ -74,8 +77,18 @@ void TcpExchange::send(int peer, const std::byte* data, std::size_t bytes) {
 
 void TcpExchange::receive(int peer, std::byte* data, std::size_t bytes) { add(channel(peer), &Lane::in, data, bytes, padding_.data()); }
 
-bool TcpExchange::all_idle() const {
-  return std::none_of(channels_.begin(), channels_.end(), [](const Channel& c) { return c.receives() || c.sends(); });
+void TcpExchange::mark() {
+  is_marked_ = true;
+  for (Channel& each : channels_) {
+    for (Lane& lane : each.lanes) {
+      lane.in.mark();
+      lane.out.mark();
+    }
+  }
+}
+
+bool TcpExchange::all_due_done() const {
+  return std::none_of(channels_.begin(), channels_.end(), [](const Channel& c) { return c.is_due(); });
 }
 
 bool TcpExchange::move_some() {
@@ -90,9 +103,12 @@ bool TcpExchange::move_some() {
 }
 
 void TcpExchange::run(std::chrono::steady_clock::time_point deadline) {
+  if (!is_marked_) mark();
+  is_marked_ = false;
   for (Channel& each : channels_) each.watched = true;
   const int looks = kLooksBeforeSleep / ranks();
-  for (int looked = 0; !all_idle();) {
+  move_some();  // once at least, for what is behind the mark
+  for (int looked = 0; !all_due_done();) {
     if (move_some()) {
       looked = 0;
     } else if (++looked > looks) {
@@ -103,8 +119,8 @@ void TcpExchange::run(std::chrono::steady_clock::time_point deadline) {
   }
   for (Channel& each : channels_) {
     for (Lane& lane : each.lanes) {
-      lane.in.clear();
-      lane.out.clear();
+      lane.in.forget_done();
+      lane.out.forget_done();
     }
   }
 }
@@ -220,7 +236,7 @@ void TcpExchange::report_late() {
     const Channel& each = channel(peer);
     if (each.lanes.empty()) continue;
     if (!each.header_seen) absent.push_back(peer);
-    if (each.receives() || each.sends()) unfinished.push_back(peer);
+    if (each.is_due()) unfinished.push_back(peer);
   }
   events_.late(absent.empty() ? unfinished : absent, absent.empty());
 }

@@ -50,7 +50,9 @@ class TcpExchange {
   void begin(const FrameHeader& header);
   void send(int peer, const std::byte* data, std::size_t bytes);
   void receive(int peer, std::byte* data, std::size_t bytes);
-  // Returns when everything planned is done; the plan is empty then.
+  // What is planned from here on is for later: the next run() moves it along, but does not wait for it.
+  void mark();
+  // Returns when everything planned before the mark is done, without a mark: when all is. The rest stays planned.
   void run(std::chrono::steady_clock::time_point deadline);
 
   std::uint64_t payload_bytes_sent() const { return payload_sent_; }
@@ -68,6 +70,7 @@ class TcpExchange {
     bool watched = true;       // for a hang-up, once its transfers are done
     bool receives() const;
     bool sends() const;
+    bool is_due() const;  // something before the mark is not done
     bool may_receive(const Lane& lane) const { return !lane.in.idle() && (header_seen || &lane == &lanes[0]); }
   };
 
@@ -81,7 +84,7 @@ class TcpExchange {
   void add_polls(int peer);
   void look_at_finished(int peer);
   void report_late();
-  bool all_idle() const;
+  bool all_due_done() const;
   Channel& channel(int peer) { return channels_[static_cast<std::size_t>(peer)]; }
   int ranks() const { return static_cast<int>(channels_.size()); }
 
@@ -92,6 +95,7 @@ class TcpExchange {
   std::vector<pollfd> polls_;
   std::vector<int> polled_;  // by entry of polls_: its peer
   std::vector<std::byte> inbox_, padding_;
+  bool is_marked_ = false;
   std::uint64_t payload_sent_ = 0;
 };
 
