@@ -120,7 +120,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::Impl::create(const Place& place, std
                                      .advertise_address = advertise_address,
                                      .timeout = timeout,
                                      .store_timeout = store_timeout,
-                                     .stall_timeout = stall_timeout});
+                                     .stall_timeout = stall_timeout,
+                                     .node = env::text(env::kNode).value_or("")});
   std::shared_ptr<ProcessGroup> group(new ProcessGroup(std::make_unique<Impl>(place, std::move(made), timeout, origin)));
   group->impl_->store = store;
   group->impl_->token = std::move(token);

@@ -76,6 +76,7 @@ struct BackendContext {
   std::chrono::milliseconds timeout;        // a collective's default deadline
   std::chrono::milliseconds store_timeout;  // for the rendezvous
   std::chrono::milliseconds stall_timeout = std::chrono::seconds(30);  // how long a rank may give no sign of life
+  std::string node = {};                    // LOCKSTEP_NODE: ranks with different ones do not share memory
 };
 
 // Makes the backend called `name` ("ring", ...); throws InvalidArgument that lists the ones built in, or says what this

@@ -23,6 +23,7 @@ inline constexpr const char* kInsecure = "LOCKSTEP_INSECURE";             // "1"
 inline constexpr const char* kBackend = "LOCKSTEP_BACKEND";               // ring (default)
 inline constexpr const char* kTransport = "LOCKSTEP_TRANSPORT";           // auto (default), shm, tcp
 inline constexpr const char* kInterface = "LOCKSTEP_INTERFACE";           // a name or address; default: of the route to MASTER_ADDR
+inline constexpr const char* kNode = "LOCKSTEP_NODE";                     // tests, experiments: unlike ones share no memory
 inline constexpr const char* kTimeout = "LOCKSTEP_TIMEOUT_S";             // a collective's deadline, default 300
 inline constexpr const char* kStoreTimeout = "LOCKSTEP_STORE_TIMEOUT_S";  // rendezvous deadline, default 60
 inline constexpr const char* kStallTimeout = "LOCKSTEP_STALL_TIMEOUT_S";  // a rank whose heartbeats stop is lost after, default 30

@@ -1,25 +1,31 @@
-// Shared memory for processes: rank 0 makes memfds and hands them over through sockets.
-//
-// That the handing-over works is what "the same machine" means: host names agree across containers that share nothing,
-// and differ within one that shares all.
+// Shared memory for processes: one of them, the leader, makes memfds and hands them over through sockets.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <vector>
 
-#include "lockstep/comm/backend.h"
 #include "src/comm/ring/fabric.h"
+#include "src/comm/socket.h"
 
 namespace lockstep::ring {
 
-struct LocalMeeting {
-  std::unique_ptr<LocalFabric> fabric;     // null: refused
-  std::shared_ptr<SharedSegment> control;  // ControlLayout::bytes(world_size), the fabric's first segment
-  std::string refusal;                     // the same on all ranks: which rank could not, and why
+class MemfdFabric : public LocalFabric {
+ public:
+  virtual void set_peer_memory(std::unique_ptr<PeerMemory> memory) = 0;
 };
 
-// Collective: all ranks come to the same result, through the store. With `reach_memory` the fabric has the ranks' ordinary
-// memory, unless the system refuses that to one of them, which is logged.
-LocalMeeting meet_on_this_machine(const BackendContext& context, bool reach_memory);
+// The ranks of a node, by their numbers in the group; the first one leads.
+struct NodeMembers {
+  std::vector<int> ranks;
+  int local_rank = 0;
+  std::string token;  // that all must prove to know
+
+  int rank() const { return ranks[static_cast<std::size_t>(local_rank)]; }
+  int leader() const { return ranks.front(); }
+};
+
+// Collective. The leader gives its listener, the others their connection to it. Throws Error that says who failed, and how.
+std::unique_ptr<MemfdFabric> make_memfd_fabric(Fd socket, const NodeMembers& members, Deadline deadline);
 
 }  // namespace lockstep::ring

@@ -5,7 +5,7 @@
 #include "lockstep/core/error.h"
 #include "src/comm/comm_thread.h"
 #include "src/comm/composite.h"
-#include "src/comm/ring/memfd_fabric.h"
+#include "src/comm/ring/node_meeting.h"
 #include "src/comm/ring/point_to_point.h"
 #include "src/comm/ring/shm_transport.h"
 #include "src/comm/ring/tcp_transport.h"
@@ -87,8 +87,8 @@ std::unique_ptr<ring::Transport> make_transport(const BackendContext& context) {
     auto control = fabric->share(ring::ControlLayout::bytes(1), context.timeout);
     return std::make_unique<ring::ShmTransport>(context.place, std::move(fabric), std::move(control), tuning, context.stall_timeout);
   }
-  ring::LocalMeeting meeting = ring::meet_on_this_machine(context, tuning.plain_path == ring::PlainPath::kVm);
-  if (meeting.fabric)
+  ring::NodeMeeting meeting = ring::meet_in_nodes(context, tuning.plain_path == ring::PlainPath::kVm);
+  if (meeting.layout.is_one_node())
     return std::make_unique<ring::ShmTransport>(context.place, std::move(meeting.fabric), std::move(meeting.control), tuning,
                                                 context.stall_timeout);
   if (context.transport == "shm")

@@ -109,7 +109,7 @@ Fd connect_to_abstract_name(const std::string& name) {
   socklen_t length;
   const sockaddr_un address = abstract_address(name, length);
   if (!link || connect(link.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
-    throw Error("it does not reach rank 0's abstract socket ({}): not the same machine, or another network namespace", errno_text());
+    throw Error("its abstract socket cannot be reached ({}): not the same machine, or another network namespace", errno_text());
   return link;
 }
 
@@ -121,7 +121,7 @@ Fd accept_own_user(int listener, Deadline deadline) {
     socklen_t length = sizeof peer;
     if (getsockopt(link.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == geteuid()) return link;
   }
-  throw Error("not all ranks connected to rank 0's abstract socket in time");
+  throw Error("not all ranks of this machine connected to the abstract socket of the lowest one in time");
 }
 
 }  // namespace lockstep::ring

@@ -1,0 +1,196 @@
+#include "src/comm/ring/node_meeting.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <sstream>
+#include <vector>
+
+#include "lockstep/comm/store.h"
+#include "lockstep/core/crypto.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+#include "src/comm/ring/control_block.h"
+#include "src/comm/ring/memfd_fabric.h"
+#include "src/comm/ring/unix_link.h"
+
+namespace lockstep::ring {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What `attempt` throws as text; "" when it succeeds.
+template <typename Attempt>
+std::string reason_of_failure(Attempt&& attempt) {
+  try {
+    attempt();
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+// The store keeps "<first>\n<second>": the first has no line break.
+std::string join_lines(const std::string& first, const std::string& second) { return first + "\n" + second; }
+std::pair<std::string, std::string> split_lines(const std::string& value) {
+  const std::size_t end = value.find('\n');
+  if (end == std::string::npos) throw Error("ring: the store holds '{}' where two lines are expected", value);
+  return {value.substr(0, end), value.substr(end + 1)};
+}
+
+// What all ranks say about `about`, told to rank 0, which makes one answer of it for all.
+template <typename Decide>
+std::string decide_together(const BackendContext& context, const std::string& about, const std::string& mine, Decide&& decide) {
+  Store& store = *context.store;
+  if (context.place.rank != 0) {
+    store.set(fmt::format("shm/{}/{}", about, context.place.rank), mine);
+    return store.get("shm/" + about, context.store_timeout);
+  }
+  std::vector<std::string> said = {mine};
+  for (int rank = 1; rank < context.place.world_size; ++rank)
+    said.push_back(store.get(fmt::format("shm/{}/{}", about, rank), context.store_timeout));
+  const std::string decision = decide(said);
+  store.set("shm/" + about, decision);
+  return decision;
+}
+
+// The first reason that is not empty, with its rank.
+std::string first_reason(const std::vector<std::string>& reasons) {
+  for (std::size_t rank = 0; rank < reasons.size(); ++rank)
+    if (!reasons[rank].empty()) return fmt::format("rank {}: {}", rank, reasons[rank]);
+  return "";
+}
+
+// Leaders by rank as the store keeps them, and why not all share memory.
+struct Proposal {
+  std::vector<int> leaders;
+  std::string refusal;
+
+  std::string encode() const {
+    std::string text;
+    for (const int leader : leaders) text += fmt::format("{} ", leader);
+    return join_lines(text, refusal);
+  }
+  static Proposal decode(const std::string& value) {
+    auto [text, refusal] = split_lines(value);
+    std::istringstream numbers(text);
+    Proposal proposal;
+    for (int leader = 0; numbers >> leader;) proposal.leaders.push_back(leader);
+    proposal.refusal = std::move(refusal);
+    return proposal;
+  }
+};
+
+// Where this rank listens, and the rank that it joined: itself, or a lower one.
+struct Found {
+  Fd listener, connection;
+  int leader = 0;
+  std::string refusal;  // why not rank 0
+};
+
+std::string listen_somewhere(Fd& listener, std::string& name) {
+  return reason_of_failure([&] {
+    std::array<std::byte, 16> random;
+    crypto::fill_random(random);
+    name = "lockstep-" + crypto::hex(random);
+    listener = listen_on_abstract_name(name);
+  });
+}
+
+Fd try_to_reach(const BackendContext& context, int rank) {
+  const auto [name, node] = split_lines(context.store->get(fmt::format("shm/name/{}", rank), context.store_timeout));
+  if (node != context.node) throw Error("{} is '{}' there and '{}' here", env::kNode, node, context.node);
+  if (name.empty()) throw Error("it has no abstract socket");
+  return connect_to_abstract_name(name);
+}
+
+Found find_leader(const BackendContext& context) {
+  const int rank = context.place.rank;
+  Found found;
+  std::string name;
+  const std::string trouble = listen_somewhere(found.listener, name);
+  if (!trouble.empty()) log::warn("ring: rank {} shares memory with nobody: {}", rank, trouble);
+  context.store->set(fmt::format("shm/name/{}", rank), join_lines(trouble.empty() ? name : "", context.node));
+  for (found.leader = 0; found.leader < rank; ++found.leader) {
+    const std::string reason = reason_of_failure([&] { found.connection = try_to_reach(context, found.leader); });
+    if (reason.empty()) break;
+    if (found.leader == 0) found.refusal = fmt::format("rank 0 is not on its machine: {}", reason);
+  }
+  return found;
+}
+
+// Who joined a rank that has joined another one is alone: it cannot be handed what that one does not have.
+std::string propose(const std::vector<std::string>& said) {
+  std::vector<int> chosen;
+  std::vector<std::string> reasons;
+  for (const std::string& value : said) {
+    const auto [leader, reason] = split_lines(value);
+    chosen.push_back(static_cast<int>(env::parse_integer("leader", leader, 0, static_cast<long>(chosen.size()))));
+    reasons.push_back(reason);
+  }
+  Proposal proposal{chosen, first_reason(reasons)};
+  for (std::size_t rank = 0; rank < chosen.size(); ++rank)
+    if (chosen[static_cast<std::size_t>(chosen[rank])] != chosen[rank]) proposal.leaders[rank] = static_cast<int>(rank);
+  return proposal.encode();
+}
+
+// A node in which one rank failed falls apart.
+std::string settle(Proposal proposal, const std::vector<std::string>& failures) {
+  const std::vector<int> proposed = proposal.leaders;
+  for (std::size_t failed = 0; failed < failures.size(); ++failed)
+    for (std::size_t rank = 0; !failures[failed].empty() && rank < proposed.size(); ++rank)
+      if (proposed[rank] == proposed[failed]) proposal.leaders[rank] = static_cast<int>(rank);
+  const std::string reason = first_reason(failures);
+  if (!reason.empty()) proposal.refusal = reason;
+  return proposal.encode();
+}
+
+// Of a group in one node: what its ranks' ordinary memory is to each other.
+void reach_ordinary_memory(const BackendContext& context, MemfdFabric& fabric, std::unique_ptr<ProcessMemory> memory) {
+  const std::string refusal = decide_together(context, "reached memory", reason_of_failure([&] { memory->prove(); }), first_reason);
+  if (refusal.empty())
+    fabric.set_peer_memory(std::move(memory));
+  else if (context.place.rank == 0)
+    log::warn("ring: large messages in plain memory go through shared windows, for {}", refusal);
+}
+
+}  // namespace
+
+NodeMeeting meet_in_nodes(const BackendContext& context, bool reach_memory) {
+  const Deadline deadline = Clock::now() + context.store_timeout;
+  const int rank = context.place.rank;
+  Found found = find_leader(context);
+  const Proposal proposed =
+      Proposal::decode(decide_together(context, "leaders", join_lines(std::to_string(found.leader), found.refusal), propose));
+  NodeMeeting meeting;
+  const NodeLayout layout(proposed.leaders);
+  const auto& members = layout.members(layout.node_of(rank));
+  const int local_ranks = static_cast<int>(members.size()), local_rank = layout.local_rank_of(rank);
+  std::unique_ptr<MemfdFabric> fabric;
+  std::unique_ptr<ProcessMemory> memory;
+  const std::string failure = reason_of_failure([&] {
+    if (local_ranks == 1) return;
+    fabric =
+        make_memfd_fabric(std::move(local_rank == 0 ? found.listener : found.connection), {members, local_rank, context.token}, deadline);
+    meeting.control = fabric->share(ControlLayout::bytes(local_ranks), context.store_timeout);
+    const ControlLayout control(meeting.control->data(), local_ranks);
+    if (reach_memory && layout.is_one_node()) memory = std::make_unique<ProcessMemory>(control, rank);
+  });
+  found = {};  // first: who still waits for this rank hears at once that it gave up
+  if (!failure.empty()) fabric.reset();
+  const Proposal settled = Proposal::decode(
+      decide_together(context, "nodes", failure, [&](const std::vector<std::string>& failures) { return settle(proposed, failures); }));
+  meeting.layout = NodeLayout(settled.leaders);
+  meeting.refusal = settled.refusal;
+  if (meeting.layout.size_of_node(meeting.layout.node_of(rank)) == 1) {
+    meeting.control.reset();
+    return meeting;
+  }
+  if (reach_memory && meeting.layout.is_one_node()) reach_ordinary_memory(context, *fabric, std::move(memory));
+  meeting.fabric = std::move(fabric);
+  return meeting;
+}
+
+}  // namespace lockstep::ring

@@ -1,0 +1,28 @@
+// How the ranks of a group find out which of them share memory.
+//
+// That the handing-over of a memfd works is what "the same machine" means: host names agree across containers that share
+// nothing, and differ within one that shares all. Every rank listens on an abstract socket and joins the lowest rank that it
+// reaches; that one hands out the node's memory. A node whose hand-over fails falls apart into nodes of one rank.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "lockstep/comm/backend.h"
+#include "src/comm/ring/fabric.h"
+#include "src/comm/ring/node_layout.h"
+
+namespace lockstep::ring {
+
+struct NodeMeeting {
+  NodeLayout layout;                       // the same on all ranks
+  std::unique_ptr<LocalFabric> fabric;     // of this rank's node; null: nobody shares memory with it
+  std::shared_ptr<SharedSegment> control;  // ControlLayout::bytes(size of the node), the fabric's first segment
+  std::string refusal;                     // "" if all share memory, else which rank could not, and why; the same on all ranks
+};
+
+// Collective: all ranks come to the same layout, through the store. With `reach_memory` the fabric of a group in one node has
+// the ranks' ordinary memory, unless the system refuses that to one of them, which is logged.
+NodeMeeting meet_in_nodes(const BackendContext& context, bool reach_memory);
+
+}  // namespace lockstep::ring
