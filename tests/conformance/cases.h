@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <initializer_list>
 #include <ostream>
 #include <string>
@@ -19,13 +20,17 @@ namespace lockstep::testing {
 struct Case {
   Wire wire;
   int ranks;
+  std::string nodes = {};  // as GroupSpec::nodes
 };
-inline std::string name_of(const Case& tested) { return std::string(name_of(tested.wire)) + "_" + std::to_string(tested.ranks) + "_ranks"; }
+inline std::string name_of(const Case& tested) {
+  if (!tested.nodes.empty()) return std::string(name_of(tested.wire)) + "_" + tested.nodes;
+  return std::string(name_of(tested.wire)) + "_" + std::to_string(tested.ranks) + "_ranks";
+}
 inline void PrintTo(const Case& tested, std::ostream* out) { *out << name_of(tested); }  // NOLINT: GoogleTest finds it by its name
 
 class OverBackends : public ::testing::TestWithParam<Case> {
  protected:
-  GroupSpec spec() const { return {.wire = GetParam().wire, .ranks = GetParam().ranks}; }
+  GroupSpec spec() const { return {.wire = GetParam().wire, .ranks = GetParam().ranks, .nodes = GetParam().nodes}; }
   int ranks() const { return GetParam().ranks; }
   const Capabilities& promises() const { return capabilities_of(backend_of(GetParam().wire)); }
 };
@@ -36,6 +41,10 @@ inline std::vector<Case> ring_cases(std::initializer_list<int> ranks, std::initi
     for (const int n : ranks) cases.push_back({wire, n});
   for (const Wire wire : {Wire::kThreadsVm, Wire::kMemfdVm})
     for (const int n : ranks_of_vm) cases.push_back({wire, n});
+  // Two alike nodes, one whose ranks are not neighbours, unlike ones, three.
+  for (const char* nodes : {"aabb", "abba", "aab", "aabbcc"})
+    cases.push_back({Wire::kNodeThreads, static_cast<int>(std::strlen(nodes)), nodes});
+  for (const char* nodes : {"aabb", "aaabbbb", "aabbcc"}) cases.push_back({Wire::kNodes, static_cast<int>(std::strlen(nodes)), nodes});
   return cases;
 }
 

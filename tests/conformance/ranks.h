@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
@@ -22,6 +23,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "src/comm/ring/control_block.h"
+#include "src/comm/ring/hier_transport.h"
 #include "src/comm/ring/ring_backend.h"
 #include "src/comm/ring/shm_transport.h"
 #include "src/comm/ring/thread_fabric.h"
@@ -31,13 +33,16 @@
 namespace lockstep::testing {
 
 // A backend, and the way it takes. kThreads, kMemfd, kTcp: of `ring`. kThreadsVm, kMemfdVm: the same as without Vm, and
-// ranks reach into each other's plain memory where they would use tiles.
-enum class Wire { kThreads, kMemfd, kTcp, kThreadsVm, kMemfdVm, kMpi, kLocal, kDelay, kRecording };
+// ranks reach into each other's plain memory where they would use tiles. kNodeThreads, kNodes: ranks of several nodes
+// (GroupSpec::nodes), which share memory as in kThreads and kMemfd.
+enum class Wire { kThreads, kMemfd, kTcp, kThreadsVm, kMemfdVm, kNodeThreads, kNodes, kMpi, kLocal, kDelay, kRecording };
 inline const char* name_of(Wire wire) {
-  constexpr const char* kNames[] = {"threads", "memfd", "tcp", "threads_vm", "memfd_vm", "mpi", "local", "delay", "recording"};
+  constexpr const char* kNames[] = {"threads", "memfd", "tcp",   "threads_vm", "memfd_vm", "node_threads",
+                                    "nodes",   "mpi",   "local", "delay",      "recording"};
   return kNames[static_cast<std::size_t>(wire)];
 }
 inline std::string_view backend_of(Wire wire) { return wire < Wire::kMpi ? "ring" : name_of(wire); }
+inline bool is_between_nodes(Wire wire) { return wire == Wire::kNodeThreads || wire == Wire::kNodes; }
 inline bool is_vm(Wire wire) { return wire == Wire::kThreadsVm || wire == Wire::kMemfdVm; }
 
 using std::chrono::milliseconds;
@@ -105,7 +110,13 @@ struct GroupSpec {
   milliseconds stall_timeout = std::chrono::seconds(30);
   std::vector<std::string> tokens = {};  // by rank; empty: the same for all
   std::optional<ring::Tuning> tuning = {};
+  std::string nodes = {};  // by rank, a letter for its node: "aabb"
 };
+
+// So many ranks in two nodes, as even as they divide, for a wire between nodes.
+inline std::string two_nodes(int ranks) {
+  return std::string(static_cast<std::size_t>(ranks + 1) / 2, 'a') + std::string(static_cast<std::size_t>(ranks) / 2, 'b');
+}
 
 // The ranks of MPI that this process is one of, as tests/conformance/under_mpirun says; 0: it did not start this process.
 inline int mpi_ranks() { return static_cast<int>(env::integer("LOCKSTEP_MPI_TEST_RANKS", 1, 1000).value_or(0)); }
@@ -146,6 +157,7 @@ class Meeting {
     // Small pieces, so that a message of a test is several.
     if (is_vm(spec_.wire) && !spec_.tuning)
       spec_.tuning = ring::Tuning{.plain_path = ring::PlainPath::kVm, .vm_from_bytes = 0, .vm_piece_bytes = 16384};
+    if (is_between_nodes(spec_.wire) && spec_.nodes.empty()) spec_.nodes = two_nodes(spec_.ranks);
     if (spec_.tuning) file_.emplace(ring::to_json({*spec_.tuning, ring::tuning_origin_here(spec_.ranks)}));
   }
 
@@ -158,23 +170,48 @@ class Meeting {
                                                             spec_.tuning.value_or(ring::Tuning{}), spec_.stall_timeout);
       return Rank(place, make_ring_backend(place, std::move(transport), spec_.timeout), spec_.timeout);
     }
-    BackendContext context;
-    context.place = place;
-    context.store = spec_.wire == Wire::kMpi ? next_store_under_mpirun() : store_;
-    context.token = spec_.tokens.empty() ? "secret" : spec_.tokens[static_cast<std::size_t>(rank)];
-    context.transport = spec_.wire == Wire::kTcp ? "tcp" : "shm";
-    context.advertise_address = "127.0.0.1";
-    context.timeout = spec_.timeout;
-    context.store_timeout = spec_.store_timeout;
-    context.stall_timeout = spec_.stall_timeout;
+    const BackendContext context = context_of(place);
+    if (spec_.wire == Wire::kNodeThreads) {
+      auto transport = ring::make_hier_transport(context, meet_as_threads(rank), ring::ReduceOrder::kRank);
+      return Rank(place, make_ring_backend(place, std::move(transport), spec_.timeout), spec_.timeout);
+    }
     return Rank(place, make_backend(backend_of(spec_.wire), context), spec_.timeout);
   }
   const GroupSpec& spec() const { return spec_; }
 
  private:
+  BackendContext context_of(const Place& place) const {
+    BackendContext context;
+    context.place = place;
+    context.store = spec_.wire == Wire::kMpi ? next_store_under_mpirun() : store_;
+    context.token = spec_.tokens.empty() ? "secret" : spec_.tokens[static_cast<std::size_t>(place.rank)];
+    context.transport = spec_.wire == Wire::kTcp ? "tcp" : is_between_nodes(spec_.wire) ? "auto" : "shm";
+    if (!spec_.nodes.empty()) context.node = spec_.nodes[static_cast<std::size_t>(place.rank)];
+    context.advertise_address = "127.0.0.1";
+    context.timeout = spec_.timeout;
+    context.store_timeout = spec_.store_timeout;
+    context.stall_timeout = spec_.stall_timeout;
+    return context;
+  }
+
+  // What meet_in_nodes() finds out for processes.
+  ring::NodeMeeting meet_as_threads(int rank) const {
+    std::vector<int> leaders;
+    for (const char node : spec_.nodes) leaders.push_back(static_cast<int>(spec_.nodes.find(node)));
+    ring::NodeMeeting meeting;
+    meeting.layout = ring::NodeLayout(leaders);
+    const auto node = static_cast<std::size_t>(meeting.layout.node_of(rank));
+    meeting.fabric = std::make_unique<ring::ThreadFabric>(threads_of_nodes_[node]);
+    meeting.control = meeting.fabric->share(ring::ControlLayout::bytes(meeting.layout.size_of_node(static_cast<int>(node))), spec_.timeout);
+    return meeting;
+  }
+
   GroupSpec spec_;
   std::optional<TuningFile> file_;
   std::shared_ptr<ring::ThreadMeeting> threads_ = std::make_shared<ring::ThreadMeeting>();
+  std::array<std::shared_ptr<ring::ThreadMeeting>, 4> threads_of_nodes_ = {
+      std::make_shared<ring::ThreadMeeting>(), std::make_shared<ring::ThreadMeeting>(), std::make_shared<ring::ThreadMeeting>(),
+      std::make_shared<ring::ThreadMeeting>()};
   std::shared_ptr<TableStore> store_ = std::make_shared<TableStore>();
 };
 

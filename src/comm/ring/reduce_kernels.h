@@ -15,7 +15,7 @@ enum class ReduceOrder : std::uint8_t {
 };
 
 // out[j][i] = in[0][i] + in[1][i] + ... for all j and all i < count, in the given order. An output may be one of the inputs (the same
-// pointer), never one that overlaps otherwise. kAvg multiplies the sum by 1 / inputs in the accumulation type; float16
+// pointer), never one that overlaps otherwise. kAvg multiplies the sum by 1 / divisor in the accumulation type; float16
 // and bfloat16 accumulate in float. NaN wins in kMin and kMax. The bitwise operations are for integers.
 struct Reduction {
   DType dtype;
@@ -26,6 +26,7 @@ struct Reduction {
   std::byte* const* out;
   std::size_t count;
   ReduceOrder order = ReduceOrder::kRank;
+  int divisor = 0;  // of kAvg; 0: as many as there are inputs
 };
 void reduce(const Reduction& job);
 

@@ -165,7 +165,7 @@ inline constexpr bool kHasFusedLoop = (std::is_same_v<T, float> || std::is_same_
 template <typename T, ReduceOp kOp>
 LOCKSTEP_RING_INLINE void reduce_shape(const Reduction& job) {
   Sum<T> scale = 1;
-  if constexpr (std::is_floating_point_v<Sum<T>>) scale /= static_cast<Sum<T>>(job.inputs);
+  if constexpr (std::is_floating_point_v<Sum<T>>) scale /= static_cast<Sum<T>>(job.divisor != 0 ? job.divisor : job.inputs);
   if constexpr (kDependsOnOrder<T, kOp>)
     if (job.order == ReduceOrder::kTree && job.inputs > 3) return tree<T, kOp>(job, scale);  // up to three it is the ranks' order
   if constexpr (kHasFusedLoop<T, kOp>) {

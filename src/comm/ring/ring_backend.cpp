@@ -5,6 +5,7 @@
 #include "lockstep/core/error.h"
 #include "src/comm/comm_thread.h"
 #include "src/comm/composite.h"
+#include "src/comm/ring/hier_transport.h"
 #include "src/comm/ring/node_meeting.h"
 #include "src/comm/ring/point_to_point.h"
 #include "src/comm/ring/shm_transport.h"
@@ -94,7 +95,8 @@ std::unique_ptr<ring::Transport> make_transport(const BackendContext& context) {
   if (context.transport == "shm")
     throw Error("ring: transport shm was asked for, but {}; let all ranks run on one machine, or use LOCKSTEP_TRANSPORT=auto",
                 meeting.refusal);
-  return ring::make_tcp_transport(context, tuning.reduce_order);
+  if (meeting.layout.is_all_alone()) return ring::make_tcp_transport(context, tuning.reduce_order);
+  return ring::make_hier_transport(context, std::move(meeting), tuning.reduce_order);
 }
 
 }  // namespace

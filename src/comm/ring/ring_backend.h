@@ -1,4 +1,4 @@
-// The CPU backend: shared memory inside a machine, TCP otherwise, and a communication thread for what is asynchronous.
+// The CPU backend: shared memory inside a machine, TCP between machines, and a communication thread for what is asynchronous.
 #pragma once
 
 #include <memory>

@@ -120,7 +120,7 @@ void TcpTransport::all_to_all_v(const Operation& operation) {
   }
   run_exchange();
   const std::string disagreement = counts.disagreement();
-  if (!disagreement.empty()) end(VerdictKind::kMismatch, describe(operation.signature, operation.purpose) + ": " + disagreement);
+  if (!disagreement.empty()) ends_.end(VerdictKind::kMismatch, describe(operation.signature, operation.purpose) + ": " + disagreement);
   auto* to = static_cast<std::byte*>(operation.receive);
   for (int peer = 0; peer < ranks(); ++peer) {
     const auto p = static_cast<std::size_t>(peer);

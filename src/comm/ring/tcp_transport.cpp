@@ -3,31 +3,11 @@
 #include <fmt/format.h>
 #include <sys/socket.h>
 
-#include <algorithm>
-#include <cstring>
-
 #include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
 #include "src/comm/ring/thread_fabric.h"
 
 namespace lockstep::ring {
-
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-// All connections of a dying process close within moments of each other, but the watch's may be read last.
-constexpr auto kCauseFollows = std::chrono::seconds(1);
-
-FrameHeader header_of(const Operation& operation) {
-  FrameHeader header;
-  header.signature = operation.signature;
-  const char* name = operation.purpose.name != nullptr ? operation.purpose.name : "";
-  std::memcpy(header.purpose, name, std::min(std::strlen(name), sizeof(header.purpose) - 1));
-  return header;
-}
-
-}  // namespace
 
 TcpTransport::TcpTransport(const Place& place, std::vector<TcpPeer> peers, std::vector<TcpPeer> message_peers,
                            std::unique_ptr<GroupWatch> watch, ReduceOrder order)
@@ -36,7 +16,8 @@ TcpTransport::TcpTransport(const Place& place, std::vector<TcpPeer> peers, std::
       peers_(std::move(peers)),
       watch_(std::move(watch)),
       channels_(place.rank, std::move(message_peers), *watch_),
-      exchange_(place.rank, peers_, events()),
+      ends_(*watch_),
+      exchange_(place.rank, peers_, ends_.events()),
       in_(static_cast<std::size_t>(place.world_size)) {
   watch_->on_over([this] { hang_up(); });
 }
@@ -44,46 +25,6 @@ TcpTransport::TcpTransport(const Place& place, std::vector<TcpPeer> peers, std::
 TcpTransport::~TcpTransport() {
   say_goodbye();
   watch_->stop();  // or it would hang up on what is going
-}
-
-TcpExchange::Events TcpTransport::events() {
-  return {
-      .lost = [this](int peer) { end_cut(peer); },
-      .left = [this](int peer) { end(VerdictKind::kPeerLost, watch_->name_of_rank(peer) + " has left the group"); },
-      .mismatch =
-          [this](int peer, const FrameHeader& theirs) {
-            std::string name(theirs.purpose, strnlen(theirs.purpose, sizeof theirs.purpose));
-            const Purpose purpose{name.empty() ? nullptr : name.c_str(), theirs.signature.purpose_index};
-            std::string mine_says = fmt::format("rank {}: {}", place_.rank, describe(operation_->signature, operation_->purpose));
-            std::string peer_says = fmt::format("rank {}: {}", peer, describe(theirs.signature, purpose));
-            if (peer < place_.rank) std::swap(mine_says, peer_says);
-            end(VerdictKind::kMismatch,
-                fmt::format("the ranks make different calls: {}; {}. All ranks must make the same calls in the same order.", mine_says,
-                            peer_says));
-          },
-      .late =
-          [this](const std::vector<int>& late, bool arrived) {
-            end(VerdictKind::kTimeout, watch_->describe_absence(*operation_, Clock::now() - started_, late, arrived ? "finish" : "arrive"));
-          },
-      .slept =
-          [this] {
-            const auto slept = watch_->slept();
-            return slept - std::exchange(slept_before_, slept);
-          },
-  };
-}
-
-void TcpTransport::end(VerdictKind kind, const std::string& text) {
-  watch_->declare(kind, text);
-  watch_->throw_verdict(describe(operation_->signature, operation_->purpose));
-}
-
-// The peer died, left without finding the time to say so here, or the group is over and this rank is about to hear why.
-void TcpTransport::end_cut(int peer) {
-  const auto until = Clock::now() + kCauseFollows;
-  while (!watch_->await_over(std::chrono::milliseconds(10)) && !watch_->has_left(peer) && Clock::now() < until) continue;
-  end(VerdictKind::kPeerLost,
-      watch_->name_of_rank(peer) + (watch_->has_left(peer) ? " has left the group" : " closed its connection without a goodbye"));
 }
 
 // From the thread that learns of the verdict: whoever waits for a peer, here or there, looks up.
@@ -120,11 +61,10 @@ void TcpTransport::say_goodbye() noexcept {
 void TcpTransport::execute(const Operation& operation) {
   const std::lock_guard lock(busy_);
   operation_ = &operation;
-  started_ = Clock::now();
+  ends_.begin(operation);
   watch_->throw_if_over([&] { return describe(operation.signature, operation.purpose); });
   if (left_) throw PeerLost("{}: this rank has left the group", describe(operation.signature, operation.purpose));
   watch_->begins(operation);
-  slept_before_ = watch_->slept();
   exchange_.begin(header_of(operation));
   dispatch(operation);
   watch_->finished();
@@ -169,7 +109,7 @@ Buffer TcpTransport::allocate(const Operation& operation) {
 }
 
 void TcpTransport::run_exchange() {
-  exchange_.run(started_ + operation_->timeout);
+  exchange_.run(ends_.started() + operation_->timeout);
   bytes_sent_.store(exchange_.payload_bytes_sent(), std::memory_order_relaxed);
 }
 

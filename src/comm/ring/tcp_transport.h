@@ -16,6 +16,7 @@
 
 #include "lockstep/comm/backend.h"
 #include "lockstep/core/place.h"
+#include "src/comm/ring/call_ends.h"
 #include "src/comm/ring/group_watch.h"
 #include "src/comm/ring/reduce_kernels.h"
 #include "src/comm/ring/tcp_channels.h"
@@ -61,9 +62,6 @@ class TcpTransport : public Transport {
 
   void dispatch(const Operation& operation);
   void run_exchange();
-  TcpExchange::Events events();
-  [[noreturn]] void end(VerdictKind kind, const std::string& text);
-  [[noreturn]] void end_cut(int peer);
   void hang_up() noexcept;
   void say_goodbye() noexcept;
   std::byte* staging(int rank, std::size_t bytes_each);
@@ -74,10 +72,9 @@ class TcpTransport : public Transport {
   std::vector<TcpPeer> peers_;
   std::unique_ptr<GroupWatch> watch_;
   TcpChannels channels_;
+  CallEnds ends_;
   TcpExchange exchange_;
   const Operation* operation_ = nullptr;
-  std::chrono::steady_clock::time_point started_{};
-  std::chrono::nanoseconds slept_before_{0};
   std::vector<std::byte> staging_;  // what peers sent for this rank's slice
   std::vector<std::byte> scratch_;  // reduce: sums on their way to the root; all_to_all in place reads from here
   std::vector<const std::byte*> in_;

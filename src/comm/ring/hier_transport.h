@@ -1,0 +1,100 @@
+// Collectives of ranks on several machines, some of which share memory: shared memory inside a node, TCP between nodes.
+//
+// Every call begins with a round of the node's ranks (rounds.h), in which they compare their calls and say where their data
+// lies; ranks of unlike nodes compare theirs by the headers in front of what they send. Rails, blocks, chunks, turns: see
+// ring_plan.h.
+//   all_reduce  a rail sums its chunk of all local ranks' buffers, sends and receives, and stores the results into all local
+//               buffers as they come; then one more round. If not all of the node's buffers are registered memory, its ranks copy
+//               theirs through windows of shared memory, a round a turn. 2 (K-1)/K bytes leave a node for each byte of the message.
+//               Up to 8 KiB in one exchange: rail 0 sends the node's sum to all other nodes, K-1 bytes a byte.
+//   barrier     a round, one exchange of rail 0, a round.
+//   the others  over the connections between all ranks (tcp_transport.h), after rail 0 of every node has compared the calls.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/place.h"
+#include "src/comm/ring/call_ends.h"
+#include "src/comm/ring/group_watch.h"
+#include "src/comm/ring/node_buffers.h"
+#include "src/comm/ring/node_meeting.h"
+#include "src/comm/ring/ring_plan.h"
+#include "src/comm/ring/ring_run.h"
+#include "src/comm/ring/tcp_exchange.h"
+#include "src/comm/ring/tcp_transport.h"
+#include "src/comm/ring/transport.h"
+
+namespace lockstep::ring {
+
+class HierTransport : public Transport {
+ public:
+  struct Connections {
+    std::vector<TcpPeer> rail;           // by node, this rank's rail; empty: it is on none
+    std::unique_ptr<TcpTransport> mesh;  // between all ranks
+    GroupWatch* watch;                   // the mesh's, which watches this node's ranks as well
+  };
+  // The meeting's fabric is not null.
+  HierTransport(const Place& place, NodeMeeting meeting, Connections connections, ReduceOrder order);
+  ~HierTransport() override;
+
+  std::string_view name() const override { return "hierarchical"; }
+  void execute(const Operation& operation) override;
+  Buffer allocate(const Operation& operation) override;
+  ByteChannels& channels() override { return mesh_->channels(); }
+  void abort(const std::string& reason) override { mesh_->abort(reason); }
+  void leave() noexcept override;
+  TransportCounters counters() const override;
+
+ private:
+  void begin(const Operation& operation);
+  void dispatch();
+  void barrier();
+  void compare_between_nodes();
+  void all_reduce();
+  void all_reduce_small();
+  void sum_small(std::uint64_t round);
+  void all_reduce_in_place(const RingPlan& plan);
+  void all_reduce_through_windows(const RingPlan& plan);
+
+  // The ranks of this node are counted by local rank.
+  int local_rank() const { return node_.local_rank(); }
+  int my_node() const { return layout_.node_of(place_.rank); }
+  bool is_on_a_rail() const { return rail_.has_value(); }
+  bool leads() const { return local_rank() == 0; }
+  void begin_rail();
+  void run_rail();
+  std::chrono::steady_clock::time_point rail_deadline() const;
+  void wait_longer();
+  void say_goodbye() noexcept;
+  void hang_up() noexcept;
+
+  Place place_;
+  NodeLayout layout_;
+  ReduceOrder order_;
+  std::unique_ptr<LocalFabric> fabric_;  // outlives the watch, as the next
+  std::shared_ptr<SharedSegment> control_;
+  std::unique_ptr<TcpTransport> mesh_;
+  GroupWatch& watch_;
+  NodeBuffers node_;
+  std::vector<TcpPeer> rail_peers_;
+  CallEnds ends_;
+  std::optional<TcpExchange> rail_;  // none: this rank is on no rail
+  std::optional<RingRun> ring_;      // the same
+  Operation operation_;              // under way
+  std::vector<const std::byte*> in_;
+  std::vector<std::byte> small_;  // by node: sums of a small message
+  std::atomic<std::uint64_t> rail_bytes_sent_{0}, bytes_read_{0};
+  std::mutex busy_;  // held while an operation uses the sockets
+  bool left_ = false;
+  bool said_goodbye_ = false;
+};
+
+// Collective. For a group in several nodes, of which one at least has several ranks.
+std::unique_ptr<Transport> make_hier_transport(const BackendContext& context, NodeMeeting meeting, ReduceOrder order);
+
+}  // namespace lockstep::ring

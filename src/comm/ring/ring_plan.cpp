@@ -1,0 +1,57 @@
+#include "src/comm/ring/ring_plan.h"
+
+#include <algorithm>
+
+#include "lockstep/core/error.h"
+#include "src/comm/ring/control_block.h"
+
+namespace lockstep::ring {
+
+RingPlan::RingPlan(const Shape& shape) : shape_(shape) {
+  LOCKSTEP_CHECK(shape.nodes >= 2 && shape.node >= 0 && shape.node < shape.nodes && shape.rail >= 0 && shape.rail < shape.rails &&
+                     shape.block_bytes % kCacheLine == 0 && shape.block_bytes > 0,
+                 "node {} of {}, rail {} of {}, blocks of {} bytes", shape.node, shape.nodes, shape.rail, shape.rails, shape.block_bytes);
+  per_block_ = shape.block_bytes / size_of(shape.dtype);
+  blocks_ = (shape.count + per_block_ - 1) / per_block_;
+}
+
+Slice RingPlan::block(std::size_t index) const {
+  const std::size_t begin = index * per_block_;
+  return {begin, std::min(begin + per_block_, shape_.count)};
+}
+
+Slice RingPlan::chunk(std::size_t index, int chunk) const {
+  const Slice whole = block(index), mine = slice_of(whole.count(), shape_.dtype, shape_.rail, shape_.rails);
+  const Slice part = slice_of(mine.count(), shape_.dtype, chunk, chunks());
+  const std::size_t begin = whole.begin + mine.begin;
+  return {begin + part.begin, begin + part.end};
+}
+
+// The first chunk of the first rail of a whole block gets the lines that do not divide.
+std::size_t RingPlan::largest_chunk_bytes() const {
+  const std::size_t element = size_of(shape_.dtype);
+  const Slice rail = slice_of(block(0).count(), shape_.dtype, 0, shape_.rails);
+  return slice_of(rail.count(), shape_.dtype, 0, chunks()).count() * element;
+}
+
+RingPlan::Step RingPlan::step_of(std::size_t block, int index) const {
+  const int n = shape_.nodes, sums = n - 1;
+  if (n == 2) return {block, index, 0, 0, Arrival::kOther};
+  // Sums: what leaves in step s began at the node s places back, and so belongs to the node before that one.
+  const bool is_sum = index < sums;
+  const int shift = is_sum ? index + 1 : index - sums;
+  const auto wrapped = [n](int chunk) { return (chunk % n + n) % n; };
+  const int send = wrapped(shape_.node - shift), receive = wrapped(shape_.node - shift - 1);
+  return {block, index, send, receive, !is_sum ? Arrival::kCopy : index == sums - 1 ? Arrival::kResult : Arrival::kPartial};
+}
+
+// Step s of block b begins in turn b + 2 s.
+void RingPlan::begin_turn(std::size_t turn, std::vector<Step>& steps) const {
+  steps.clear();
+  for (int index = steps_of_block(shape_.nodes) - 1; index >= 0; --index) {
+    const std::size_t lag = 2 * static_cast<std::size_t>(index);
+    if (turn >= lag && turn - lag < blocks_) steps.push_back(step_of(turn - lag, index));
+  }
+}
+
+}  // namespace lockstep::ring

@@ -1,0 +1,185 @@
+// Ranks of several nodes: which wires carry what, and in which order values are added.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "lockstep/core/buffer.h"
+#include "src/comm/ring/ring_plan.h"
+#include "tests/conformance/cases.h"
+#include "tests/conformance/forked_ranks.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class Nodes : public ::testing::TestWithParam<Case> {
+ protected:
+  GroupSpec spec() const { return {.wire = GetParam().wire, .ranks = GetParam().ranks, .nodes = GetParam().nodes}; }
+  ring::NodeLayout layout() const {
+    std::vector<int> leaders;
+    for (const char node : GetParam().nodes) leaders.push_back(static_cast<int>(GetParam().nodes.find(node)));
+    return ring::NodeLayout(leaders);
+  }
+};
+
+TransportCounters difference(const TransportCounters& after, const TransportCounters& before) {
+  return {after.shared_memory_bytes - before.shared_memory_bytes, after.tcp_bytes - before.tcp_bytes};
+}
+
+TEST_P(Nodes, BytesOnEachWireAreWhatTheFormulaSays) {
+  const ring::NodeLayout layout = this->layout();
+  const auto nodes = static_cast<std::uint64_t>(layout.nodes()), rails = static_cast<std::uint64_t>(layout.rails());
+  // Divides into blocks of 512 KiB, and these by rails, chunks and lines.
+  const std::uint64_t blocks = 3, block = ring::RingPlan::kBlockBytes, bytes = blocks * block;
+  ASSERT_EQ(block % (rails * 64), 0u) << "this layout has no even slices";
+  run_threads(spec(), [&](Rank& rank) {
+    EXPECT_EQ(rank.backend().transport(), "hierarchical");
+    const Buffer registered = rank.backend().allocate(bytes);
+    std::vector<float> plain(bytes / 4);
+    const auto local = static_cast<std::uint64_t>(layout.local_rank_of(rank.rank()));
+    const auto local_ranks = static_cast<std::uint64_t>(layout.size_of_node(layout.node_of(rank.rank())));
+    for (void* data : {static_cast<void*>(registered.data()), static_cast<void*>(plain.data())}) {
+      const TransportCounters before = rank.backend().counters();
+      rank.all_reduce(data, bytes / 4);
+      const TransportCounters took = difference(rank.backend().counters(), before);
+      const std::uint64_t slice = local < rails ? bytes / rails : 0;
+      if (nodes == 2) {
+        EXPECT_EQ(took.tcp_bytes, slice) << "2 (2-1)/2 of the rail's slice";
+      } else {
+        const std::uint64_t lines = slice / 64;  // chunks are whole lines
+        EXPECT_NEAR(static_cast<double>(took.tcp_bytes), static_cast<double>(2 * (nodes - 1) * lines * 64) / static_cast<double>(nodes),
+                    static_cast<double>(blocks * 2 * (nodes - 1) * 64));
+      }
+      EXPECT_EQ(took.shared_memory_bytes, slice * (local_ranks - 1)) << "the other local ranks' values, once";
+    }
+    const TransportCounters before = rank.backend().counters();
+    rank.all_reduce(plain.data(), 100);
+    const TransportCounters small = difference(rank.backend().counters(), before);
+    EXPECT_EQ(small.tcp_bytes, local == 0 ? (nodes - 1) * 400 : 0) << "a small message: the node's sum to every other node";
+    EXPECT_EQ(small.shared_memory_bytes, local == 0 ? (local_ranks - 1) * 400 : 400);
+  });
+}
+
+// All rails of all nodes together: 2 (K-1)/K of the message leaves a node, exactly.
+TEST_P(Nodes, AllNodesTogetherSendTwiceKMinusOneMessages) {
+  std::atomic<std::uint64_t> sent{0};
+  const std::size_t count = 1000003;
+  run_threads(spec(), [&](Rank& rank) {
+    std::vector<float> data(count);
+    rank.barrier();
+    const std::uint64_t before = rank.backend().counters().tcp_bytes;
+    rank.all_reduce(data.data(), count);
+    sent += rank.backend().counters().tcp_bytes - before;
+  });
+  EXPECT_EQ(sent.load(), 2 * static_cast<std::uint64_t>(layout().nodes() - 1) * count * 4);
+}
+
+// The order of the documentation (ring_plan.h), element by element, by the plan's own geometry.
+std::vector<float> expected_sums(const ring::NodeLayout& layout, const std::vector<std::vector<float>>& inputs, std::size_t count) {
+  const auto sum_of_node = [&](int node, std::size_t i) {
+    const auto& members = layout.members(node);
+    float sum = inputs[static_cast<std::size_t>(members[0])][i];
+    for (std::size_t m = 1; m < members.size(); ++m) sum += inputs[static_cast<std::size_t>(members[m])][i];
+    return sum;
+  };
+  std::vector<float> sums(count);
+  const int nodes = layout.nodes();
+  if (nodes == 2 || count * 4 <= 8192) {  // sums of nodes, in the nodes' order
+    for (std::size_t i = 0; i < count; ++i) {
+      sums[i] = sum_of_node(0, i);
+      for (int node = 1; node < nodes; ++node) sums[i] += sum_of_node(node, i);
+    }
+    return sums;
+  }
+  for (int rail = 0; rail < layout.rails(); ++rail) {
+    const ring::RingPlan plan({count, DType::kFloat32, nodes, 0, layout.rails(), rail});
+    for (std::size_t block = 0; block < plan.blocks(); ++block)
+      for (int chunk = 0; chunk < nodes; ++chunk)
+        for (std::size_t i = plan.chunk(block, chunk).begin; i < plan.chunk(block, chunk).end; ++i) {
+          sums[i] = sum_of_node((chunk + 1) % nodes, i);
+          for (int hop = 2; hop <= nodes; ++hop)
+            for (const int rank : layout.members((chunk + hop) % nodes)) sums[i] += inputs[static_cast<std::size_t>(rank)][i];
+        }
+  }
+  return sums;
+}
+
+TEST_P(Nodes, SumsAreInTheDocumentedOrderToTheBit) {
+  constexpr std::size_t kMost = 300007;
+  const int n = GetParam().ranks;
+  std::vector<std::vector<float>> inputs(static_cast<std::size_t>(n), std::vector<float>(kMost));
+  for (std::size_t r = 0; r < inputs.size(); ++r) {
+    std::mt19937 random(static_cast<unsigned>(r + 1));
+    std::normal_distribution<float> normal;
+    for (float& value : inputs[r]) value = normal(random);
+  }
+  for (const std::size_t count : {std::size_t{1}, std::size_t{2048}, std::size_t{2049}, std::size_t{30011}, kMost}) {
+    const std::vector<float> expected = expected_sums(layout(), inputs, count);
+    run_threads(spec(), [&](Rank& rank) {
+      const auto& mine = inputs[static_cast<std::size_t>(rank.rank())];
+      const Buffer registered = rank.backend().allocate(count * 4);
+      std::vector<float> plain(count);
+      for (float* data : {reinterpret_cast<float*>(registered.data()), plain.data()}) {
+        std::copy_n(mine.begin(), count, data);
+        rank.all_reduce(data, count);
+        EXPECT_EQ(std::memcmp(data, expected.data(), count * 4), 0) << "rank " << rank.rank() << " of " << count;
+        std::copy_n(mine.begin(), count, data);
+        rank.all_reduce(data, count, DType::kFloat32, ReduceOp::kAvg);
+        for (std::size_t i = 0; i < count; ++i)
+          ASSERT_EQ(data[i], expected[i] * (1.0f / static_cast<float>(n))) << "rank " << rank.rank() << " at " << i;
+      }
+    });
+  }
+}
+
+// Some of a node's ranks, or some nodes, have plain memory: the others need not know.
+TEST_P(Nodes, NodesMayDifferInTheirMemory) {
+  run_threads(spec(), [](Rank& rank) {
+    constexpr std::size_t kCount = 400009;
+    const Buffer registered = rank.backend().allocate(kCount * 4);
+    std::vector<float> plain(kCount);
+    auto* const in_segment = reinterpret_cast<float*>(registered.data());
+    for (int odd_one = 0; odd_one < rank.ranks(); ++odd_one) {
+      float* const data = rank.rank() == odd_one ? plain.data() : in_segment;
+      for (std::size_t i = 0; i < kCount; ++i) data[i] = static_cast<float>(i % 64 + static_cast<std::size_t>(rank.rank()));
+      rank.all_reduce(data, kCount);
+      const auto n = static_cast<std::size_t>(rank.ranks());
+      for (std::size_t i = 0; i < kCount; ++i) ASSERT_EQ(data[i], static_cast<float>(n * (i % 64) + n * (n - 1) / 2)) << "at " << i;
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ring, Nodes,
+                         ::testing::Values(Case{Wire::kNodeThreads, 4, "aabb"}, Case{Wire::kNodeThreads, 6, "aabbcc"},
+                                           Case{Wire::kNodeThreads, 3, "aab"}, Case{Wire::kNodeThreads, 4, "abba"},
+                                           Case{Wire::kNodes, 4, "aabb"}, Case{Wire::kNodeThreads, 6, "aabbcd"}),
+                         name_of_case);
+
+// -- who shares memory with whom
+
+TEST(NodeMeetings, RanksOfUnlikeNodesShareNoMemory) {
+  const std::vector<std::pair<std::string, std::string>> cases = {{"aaa", "shm"}, {"abc", "tcp"}, {"aba", "hierarchical"}};
+  for (const auto& [nodes, transport] : cases)
+    run_threads({.wire = Wire::kNodes, .ranks = 3, .nodes = nodes}, [&transport = transport](Rank& rank) {
+      EXPECT_EQ(rank.backend().transport(), transport);
+      float value = 1;
+      rank.all_reduce(&value, 1);
+      EXPECT_EQ(value, 3.0f);
+    });
+}
+
+// What cannot reach the others' sockets is a node of its own, and the rest still shares memory.
+TEST(NodeMeetings, ARankInAnotherNetworkNamespaceIsAnotherNode) {
+  const auto reports = run_processes(
+      {.wire = Wire::kNodes, .ranks = 3, .store_timeout = std::chrono::seconds(2), .nodes = "aaa"}, [](Rank&, RankReport&) {},
+      [](int rank) { return rank != 2 || enter_own_network(); });
+  if (reports[2].exit_code == kSkipExitCode) GTEST_SKIP() << "this process may not make a network namespace";
+  // It has no network either, so that the ranks cannot join: but they have found out who is where.
+  for (const RankReport& report : reports) EXPECT_EQ(report.kind(), "rendezvous") << report.text();
+}
+
+}  // namespace
+}  // namespace lockstep::testing
