@@ -16,6 +16,8 @@
 #include "bench/result_plot.h"
 #include "bench/result_report.h"
 #include "bench/tune.h"
+#include "lockstep/comm/bootstrap.h"
+#include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/launch/launch.h"
 
@@ -72,7 +74,15 @@ int run_overlap(const std::shared_ptr<ProcessGroup>& group, const Settings& sett
   return 0;
 }
 
+// Neighbours share a node.
+void choose_node(const Settings& settings) {
+  if (settings.nodes == 1) return;
+  const JobEnvironment job = read_job_environment([](const char* name) { return env::text(name); });
+  ::setenv(env::kNode, std::to_string(job.place.rank * settings.nodes / job.place.world_size).c_str(), 1);
+}
+
 int run_rank(const Settings& settings) {
+  choose_node(settings);
   const auto group = init_process_group({.backend = settings.backend, .transport = settings.transport});
   Json document = {{"program", settings.program}, {"environment", describe_environment(*group)}, {"settings", settings_as_json(settings)}};
   const int code = settings.overlap ? run_overlap(group, settings, document) : run_table(group, settings, document);
@@ -94,6 +104,7 @@ int run_rank(const Settings& settings) {
   if (settings.measure.rounds != 0) add("--rounds", std::to_string(settings.measure.rounds));
   add("--transport", settings.transport);
   add("--backend", settings.backend);
+  if (settings.nodes != 1) add("--nodes", std::to_string(settings.nodes));
   if (settings.measure.plain) words.emplace_back("--plain");
   if (settings.json) words.emplace_back("--json");
   words.emplace_back("--peers");

@@ -125,12 +125,19 @@ void ResultReport::finish() {
 
 Json settings_as_json(const Settings& settings) {
   const MeasureOptions& measure = settings.measure;
-  return {{"collective", measure.kind->name}, {"dtype", name_of(measure.dtype)},
-          {"redop", reduction_of(measure)},   {"root", measure.kind->has_root ? measure.root : -1},
-          {"ranks", settings.ranks},          {"sizes", settings.sizes},
-          {"in_place", measure.in_place},     {"memory", measure.plain ? "plain" : "registered"},
-          {"check", measure.check},           {"rounds", measure.rounds},
-          {"backend", settings.backend},      {"transport", settings.transport},
+  return {{"collective", measure.kind->name},
+          {"dtype", name_of(measure.dtype)},
+          {"redop", reduction_of(measure)},
+          {"root", measure.kind->has_root ? measure.root : -1},
+          {"ranks", settings.ranks},
+          {"nodes", settings.nodes},
+          {"sizes", settings.sizes},
+          {"in_place", measure.in_place},
+          {"memory", measure.plain ? "plain" : "registered"},
+          {"check", measure.check},
+          {"rounds", measure.rounds},
+          {"backend", settings.backend},
+          {"transport", settings.transport},
           {"overlap", settings.overlap}};
 }
 

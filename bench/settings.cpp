@@ -37,9 +37,11 @@ cxxopts::Options describe_flags(Program program, const std::string& name) {
       "rounds", "timed rounds a size (0: by size); of --compare: rounds of all programs (0: 7)",
       cxxopts::value<std::size_t>()->default_value("0"));
   options.add_options("Where")("ranks", "processes to start (2); a launcher's ranks are used as they are", cxxopts::value<int>())(
-      "backend", "ring, mpi or nccl; default: LOCKSTEP_BACKEND, else ring", text(""))("transport", "auto, shm or tcp", text(""));
+      "nodes", "act as if the ranks ran on that many machines, neighbours together", cxxopts::value<int>()->default_value("1"))(
+      "backend", "ring, mpi or nccl; default: LOCKSTEP_BACKEND, else ring", text(""))("transport", "auto, shm, tcp or hierarchical",
+                                                                                      text(""));
   options.add_options("Instead of the table")("overlap", "a matrix product and an all-reduce of the size of -e, alone and together")(
-      "compare", "in turn with the peers' programs that bench/peers/setup installs: openmpi,gloo",
+      "compare", "in turn with the peers' programs that bench/peers/setup installs: openmpi,gloo; tcp: with this one over TCP alone",
       cxxopts::value<std::vector<std::string>>()->implicit_value("openmpi,gloo"))(
       "tune", "measure the paths through shared memory and write the table that LOCKSTEP_TUNING loads to this file", text(""));
   options.add_options("Results")("json", "JSON lines")("json-file", "results and environment as one JSON file", text(""))(
@@ -185,6 +187,7 @@ Settings parse_settings(Program program, int argc, char** argv) {
     }
     settings.measure = read_measure(program, flags);
     settings.ranks = read_ranks(flags);
+    settings.nodes = flags["nodes"].as<int>();
     settings.sizes = read_sizes(flags, *settings.measure.kind);
     settings.backend = flags["backend"].as<std::string>();
     settings.transport = flags["transport"].as<std::string>();
@@ -203,6 +206,8 @@ Settings parse_settings(Program program, int argc, char** argv) {
   if (settings.measure.kind->has_root && (settings.measure.root < 0 || settings.measure.root >= settings.ranks))
     throw InvalidArgument("--root {}: the ranks are 0 to {}", settings.measure.root, settings.ranks - 1);
   if (settings.measure.kind->pairs && settings.ranks < 2) throw InvalidArgument("--ranks 1: {} takes two", settings.measure.kind->name);
+  if (settings.nodes < 1 || settings.nodes > settings.ranks)
+    throw InvalidArgument("--nodes {}: from 1 to {}, the number of ranks", settings.nodes, settings.ranks);
   check_writable("--json-file", settings.json_file);
   check_writable("--plot", settings.plot_file);
   check_writable("--tune", settings.tune_file);

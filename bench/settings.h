@@ -14,6 +14,7 @@ struct Settings {
   std::string program;  // "all_reduce"
   MeasureOptions measure;
   int ranks = 2;
+  int nodes = 1;                   // that the ranks act as if they ran on
   std::vector<std::size_t> sizes;  // bytes, rising
   std::string backend, transport;
   bool json = false;

@@ -109,8 +109,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::Impl::create(const Place& place, std
   if (backend == "ring" && place.world_size == 1 && options.backend.empty()) backend = "local";
   std::string transport = options.transport;
   if (transport.empty()) transport = env::text(env::kTransport).value_or("auto");
-  if (transport != "auto" && transport != "shm" && transport != "tcp")
-    throw InvalidArgument("unknown transport '{}': LOCKSTEP_TRANSPORT is one of auto, shm, tcp", transport);
+  if (transport != "auto" && transport != "shm" && transport != "tcp" && transport != "hierarchical")
+    throw InvalidArgument("unknown transport '{}': LOCKSTEP_TRANSPORT is one of auto, shm, tcp, hierarchical", transport);
   register_rank(place, *store, store_timeout);
   if (origin.job.empty()) origin.job = store->set_if_absent("flight/job", random_name());
   auto made = make_backend(backend, {.place = place,

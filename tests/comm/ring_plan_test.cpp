@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <set>
@@ -45,6 +46,11 @@ class Simulation {
     for (const Node& node : nodes_) EXPECT_TRUE(node.under_way.empty());
   }
 
+  // What the root of a broadcast has.
+  void set_results(int node, const Terms& terms) {
+    auto& results = nodes_[static_cast<std::size_t>(node)].results;
+    std::fill(results.begin(), results.end(), terms);
+  }
   const std::vector<Terms>& results_of(int node) const { return nodes_[static_cast<std::size_t>(node)].results; }
   std::size_t elements_sent(int node) const { return nodes_[static_cast<std::size_t>(node)].sent; }
 
@@ -66,9 +72,10 @@ class Simulation {
     Node& node = nodes_[index];
     EXPECT_GE(turn, step.block) << "begins before the block is there";
     const Slice chunk = node.plan.chunk(step.block, step.send);
+    if (step.departure == RingPlan::Departure::kNothing) return;
     std::vector<Terms> values(chunk.count(), Terms{static_cast<int>(index)});
-    if (step.index > 0 && step.arrival != RingPlan::Arrival::kCopy) values = node.partial.at({step.block, step.send});
-    if (step.arrival == RingPlan::Arrival::kCopy)
+    if (step.departure == RingPlan::Departure::kPartial) values = node.partial.at({step.block, step.send});
+    if (step.departure == RingPlan::Departure::kResult)
       values.assign(node.results.begin() + static_cast<std::ptrdiff_t>(chunk.begin),
                     node.results.begin() + static_cast<std::ptrdiff_t>(chunk.end));
     for (const Terms& value : values) EXPECT_FALSE(value.empty()) << "sends what it does not have yet";
@@ -78,6 +85,7 @@ class Simulation {
 
   void finish(std::size_t index, const RingPlan::Step& step, std::size_t turn) {
     Node& node = nodes_[index];
+    if (step.arrival == RingPlan::Arrival::kNothing) return;
     ASSERT_FALSE(links_[index].empty());
     Piece piece = std::move(links_[index].front());
     links_[index].pop_front();
@@ -161,6 +169,27 @@ TEST(RingPlan, TheSumOfAChunkBeginsBehindTheNodeThatHasItsResult) {
   EXPECT_EQ(results[256], (Terms{2, 3, 0, 1}));
   EXPECT_EQ(results[512], (Terms{3, 0, 1, 2}));
   EXPECT_EQ(results[1023], (Terms{0, 1, 2, 3}));
+}
+
+TEST(RingPlan, ABroadcastComesToAllNodesAndAReduceToTheRoots) {
+  for (const int nodes : {2, 3, 5})
+    for (int root = 0; root < nodes; ++root) {
+      RingPlan::Shape shape{5000, DType::kFloat32, nodes, 0, 1, 0, 4096, RingPlan::Journey::kBroadcast, root};
+      Simulation broadcast(shape);
+      broadcast.set_results(root, {77});
+      broadcast.run();
+      shape.journey = RingPlan::Journey::kReduce;
+      Simulation reduce(shape);
+      reduce.run();
+      Terms order;
+      for (int hop = 1; hop <= nodes; ++hop) order.push_back((root + hop) % nodes);
+      for (int node = 0; node < nodes; ++node) {
+        for (const Terms& value : broadcast.results_of(node)) ASSERT_EQ(value, Terms{77}) << "node " << node;
+        for (const Terms& value : reduce.results_of(node)) ASSERT_EQ(value, node == root ? order : Terms()) << "node " << node;
+        EXPECT_EQ(broadcast.elements_sent(node), node == (root + nodes - 1) % nodes ? 0u : 5000u);
+        EXPECT_EQ(reduce.elements_sent(node), node == root ? 0u : 5000u);
+      }
+    }
 }
 
 TEST(RingPlan, NoChunkIsLargerThanItSays) {

@@ -45,7 +45,7 @@ TEST_P(Waiting, ALatePeerCostsHardlyAnyTimeOfTheCpu) {
   for (const RankReport& report : reports) EXPECT_EQ(report.kind(), "") << report.text();
 }
 
-INSTANTIATE_TEST_SUITE_P(Ring, Waiting, ::testing::Combine(::testing::Values(Wire::kMemfd, Wire::kTcp), ::testing::Bool()),
+INSTANTIATE_TEST_SUITE_P(Ring, Waiting, ::testing::Combine(::testing::Values(Wire::kMemfd, Wire::kTcp, Wire::kNodes), ::testing::Bool()),
                          [](const auto& tested) {
                            return std::string(name_of(std::get<0>(tested.param))) + (std::get<1>(tested.param) ? "_async" : "_sync");
                          });

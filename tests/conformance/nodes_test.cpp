@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <functional>
 #include <random>
+#include <thread>
 
 #include "lockstep/core/buffer.h"
 #include "src/comm/ring/ring_plan.h"
@@ -77,6 +80,31 @@ TEST_P(Nodes, AllNodesTogetherSendTwiceKMinusOneMessages) {
   EXPECT_EQ(sent.load(), 2 * static_cast<std::uint64_t>(layout().nodes() - 1) * count * 4);
 }
 
+// Around the ring once: every node but the last sends the message, whatever its size and whoever the root is.
+TEST_P(Nodes, ABroadcastAndAReduceSendOneMessageFromEveryNodeButTheLast) {
+  for (const std::size_t count : {std::size_t{100}, std::size_t{300007}}) {
+    std::atomic<std::uint64_t> sent{0};
+    run_threads(spec(), [&](Rank& rank) {
+      const Buffer registered = rank.backend().allocate(count * 4);
+      std::vector<float> plain(count), result(count);
+      for (float* data : {reinterpret_cast<float*>(registered.data()), plain.data()})
+        for (int root = 0; root < rank.ranks(); ++root) {
+          std::fill(data, data + count, static_cast<float>(1 + rank.rank()));
+          const std::uint64_t before = rank.backend().counters().tcp_bytes;
+          rank.run(OperationKind::kReduce, data, rank.rank() == root ? result.data() : nullptr, count, DType::kFloat32, ReduceOp::kSum,
+                   root);
+          rank.broadcast(result.data(), count, DType::kFloat32, root);
+          sent += rank.backend().counters().tcp_bytes - before;
+          const auto expected = static_cast<float>(rank.ranks() * (rank.ranks() + 1) / 2);
+          for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(result[i], expected) << "root " << root << " at " << i;
+          ASSERT_EQ(data[count - 1], static_cast<float>(1 + rank.rank())) << "a reduce leaves what it reads as it is";
+        }
+    });
+    const auto calls = static_cast<std::uint64_t>(2 * 2 * GetParam().ranks);
+    EXPECT_EQ(sent.load(), calls * static_cast<std::uint64_t>(layout().nodes() - 1) * count * 4) << count;
+  }
+}
+
 // The order of the documentation (ring_plan.h), element by element, by the plan's own geometry.
 std::vector<float> expected_sums(const ring::NodeLayout& layout, const std::vector<std::vector<float>>& inputs, std::size_t count) {
   const auto sum_of_node = [&](int node, std::size_t i) {
@@ -135,6 +163,35 @@ TEST_P(Nodes, SumsAreInTheDocumentedOrderToTheBit) {
   }
 }
 
+// A large reduce begins behind the root's node and ends there.
+TEST_P(Nodes, AReduceAddsNodeByNodeAndTheRootsLast) {
+  constexpr std::size_t kCount = 30011;
+  const int n = GetParam().ranks;
+  const ring::NodeLayout layout = this->layout();
+  std::vector<std::vector<float>> inputs(static_cast<std::size_t>(n), std::vector<float>(kCount));
+  for (std::size_t r = 0; r < inputs.size(); ++r) {
+    std::mt19937 random(static_cast<unsigned>(r + 1));
+    std::normal_distribution<float> normal;
+    for (float& value : inputs[r]) value = normal(random);
+  }
+  run_threads(spec(), [&](Rank& rank) {
+    std::vector<float> result(kCount);
+    for (int root = 0; root < n; ++root) {
+      rank.run(OperationKind::kReduce, inputs[static_cast<std::size_t>(rank.rank())].data(), rank.rank() == root ? result.data() : nullptr,
+               kCount, DType::kFloat32, ReduceOp::kSum, root);
+      if (rank.rank() != root) continue;
+      std::vector<int> order;
+      for (int hop = 1; hop <= layout.nodes(); ++hop)
+        for (const int member : layout.members((layout.node_of(root) + hop) % layout.nodes())) order.push_back(member);
+      for (std::size_t i = 0; i < kCount; ++i) {
+        float sum = inputs[static_cast<std::size_t>(order[0])][i];
+        for (std::size_t term = 1; term < order.size(); ++term) sum += inputs[static_cast<std::size_t>(order[term])][i];
+        ASSERT_EQ(result[i], sum) << "root " << root << " at " << i;
+      }
+    }
+  });
+}
+
 // Some of a node's ranks, or some nodes, have plain memory: the others need not know.
 TEST_P(Nodes, NodesMayDifferInTheirMemory) {
   run_threads(spec(), [](Rank& rank) {
@@ -158,6 +215,125 @@ INSTANTIATE_TEST_SUITE_P(Ring, Nodes,
                                            Case{Wire::kNodes, 4, "aabb"}, Case{Wire::kNodeThreads, 6, "aabbcd"}),
                          name_of_case);
 
+// -- faults that concern several nodes; those of one are in faults_test.cpp
+
+class NodeFaults : public ::testing::TestWithParam<Wire> {
+ protected:
+  GroupSpec spec(const char* nodes) const { return {.wire = GetParam(), .ranks = static_cast<int>(std::strlen(nodes)), .nodes = nodes}; }
+};
+
+INSTANTIATE_TEST_SUITE_P(Ring, NodeFaults, ::testing::Values(Wire::kNodeThreads, Wire::kNodes),
+                         [](const auto& tested) { return std::string(name_of(tested.param)); });
+
+using Call = std::function<void(Rank&, float*)>;
+
+// The ranks of node b make another call than those of node a, after a good one: all get both sides, by the group's numbers.
+void expect_mismatch(const GroupSpec& spec, const Call& in_a, const Call& in_b, const std::string& a_says, const std::string& b_says) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto outcomes = outcomes_of_threads(spec, [&](Rank& rank) {
+    std::vector<float> data(20000);
+    rank.all_reduce(data.data(), data.size());
+    (spec.nodes[static_cast<std::size_t>(rank.rank())] == 'a' ? in_a : in_b)(rank, data.data());
+  });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.kind, "mismatch") << outcome.text;
+    EXPECT_THAT(outcome.text,
+                AllOf(HasSubstr("the ranks make different calls: rank "), HasSubstr(": " + a_says), HasSubstr(": " + b_says)));
+    EXPECT_EQ(outcome.text, outcomes[0].text);
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+}
+
+TEST_P(NodeFaults, NodesThatMakeDifferentCallsAreNamedOnAllRanks) {
+  const Call large = [](Rank& rank, float* data) { rank.all_reduce(data, 20000); };
+  const Call small = [](Rank& rank, float* data) { rank.all_reduce(data, 100); };
+  const Call other = [](Rank& rank, float* data) { rank.broadcast(data, 100, DType::kFloat32, 0); };
+  const Call barrier = [](Rank& rank, float*) { rank.barrier(); };
+  const char* const large_says = "all_reduce #2 (float32 x 20000, sum)";
+  const char* const small_says = "all_reduce #2 (float32 x 100, sum)";
+  const char* const other_says = "broadcast #2 (float32 x 100, root 0)";
+  for (const char* nodes : {"aabb", "aab", "aabbaa"}) {
+    expect_mismatch(spec(nodes), large, small, large_says, small_says);
+    expect_mismatch(spec(nodes), other, large, other_says, large_says);
+    expect_mismatch(spec(nodes), small, barrier, small_says, "barrier #2");
+    expect_mismatch(spec(nodes), barrier, other, "barrier #2", other_says);
+  }
+}
+
+TEST_P(NodeFaults, OneRankThatMakesAnotherCallIsNamedByItsNode) {
+  const auto outcomes = outcomes_of_threads(spec("aabb"), [&](Rank& rank) {
+    std::vector<float> data(20000);
+    rank.all_reduce(data.data(), data.size());
+    rank.all_reduce(data.data(), rank.rank() == 3 ? 19999 : 20000);
+  });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.kind, "mismatch") << outcome.text;
+    EXPECT_THAT(outcome.text, HasSubstr("rank 3: all_reduce #2 (float32 x 19999, sum)"));
+  }
+}
+
+// Those who wait for a rank that waits do not take it for the late one.
+TEST_P(NodeFaults, TheRankThatIsLateIsNamedAndNotOneThatWaitsForIt) {
+  for (const std::size_t count : {1u, 50000u})
+    for (const int late : {1, 3}) {
+      const auto outcomes = outcomes_of_threads(spec("aabb"), [&](Rank& rank) {
+        std::vector<float> data(50000);
+        rank.all_reduce(data.data(), data.size());
+        rank.set_timeout(milliseconds(300));
+        if (rank.rank() == late) std::this_thread::sleep_for(milliseconds(1500));
+        rank.all_reduce(data.data(), count);
+      });
+      for (const Outcome& outcome : outcomes) {
+        EXPECT_EQ(outcome.kind, "timeout") << outcome.text;
+        EXPECT_THAT(outcome.text, AllOf(HasSubstr("for rank " + std::to_string(late) + " (pid "), HasSubstr("did not arrive")));
+      }
+    }
+}
+
+TEST_P(NodeFaults, AnAbortReachesRanksThatWaitInAllPlaces) {
+  const auto outcomes = outcomes_of_threads(spec("aabb"), [](Rank& rank) {
+    std::vector<float> data(20000);
+    rank.barrier();
+    if (rank.rank() == 3) {
+      std::this_thread::sleep_for(milliseconds(50));
+      rank.backend().abort("the loss is not finite");
+      return;
+    }
+    rank.all_reduce(data.data(), data.size());
+  });
+  for (const int rank : {0, 1, 2}) {
+    const Outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(outcome.kind, "peer lost") << outcome.text;
+    EXPECT_THAT(outcome.text, HasSubstr("rank 3 aborted the group: the loss is not finite"));
+  }
+}
+
+// In mid-message, whoever dies: a leader, a rank that is on no rail, one of the other node.
+TEST(NodeDeaths, AKilledRankIsNamedByAllNodesWithinTwoSeconds) {
+  for (const int victim : {0, 2, 4}) {
+    const auto reports = run_processes({.wire = Wire::kNodes, .ranks = 5, .nodes = "aaabb"}, [&](Rank& rank, RankReport& report) {
+      const Buffer registered = rank.backend().allocate(4000000);
+      std::vector<float> plain(1000000);
+      for (int step = 0;; ++step) {
+        if (rank.rank() == victim && step == 10) {
+          report.stamp();
+          raise(SIGKILL);
+        }
+        rank.all_reduce(registered.data(), 1000000);
+        rank.all_reduce(plain.data(), plain.size());
+        rank.all_reduce(plain.data(), 1);
+        rank.broadcast(plain.data(), 1000, DType::kFloat32, 1);
+      }
+    });
+    for (const RankReport& report : reports) {
+      if (report.signal != 0) continue;
+      EXPECT_EQ(report.kind(), "peer lost") << report.text();
+      EXPECT_THAT(report.text(), AllOf(HasSubstr("rank " + std::to_string(victim) + " (pid "), HasSubstr("died")));
+      EXPECT_LT(report.seconds_after(reports[static_cast<std::size_t>(victim)]), 2.0);
+    }
+  }
+}
+
 // -- who shares memory with whom
 
 TEST(NodeMeetings, RanksOfUnlikeNodesShareNoMemory) {
@@ -169,6 +345,16 @@ TEST(NodeMeetings, RanksOfUnlikeNodesShareNoMemory) {
       rank.all_reduce(&value, 1);
       EXPECT_EQ(value, 3.0f);
     });
+}
+
+TEST(NodeMeetings, TheHierarchicalTransportIsAnErrorWhereItHasNoSense) {
+  for (const auto& [nodes, why] :
+       std::vector<std::pair<std::string, std::string>>{{"aa", "all ranks share memory"}, {"ab", "no two ranks"}})
+    for (const Outcome& outcome :
+         outcomes_of_threads({.wire = Wire::kNodes, .ranks = 2, .nodes = nodes, .transport = "hierarchical"}, [](Rank&) {})) {
+      EXPECT_EQ(outcome.kind, "error") << outcome.text;
+      EXPECT_THAT(outcome.text, AllOf(HasSubstr("transport hierarchical was asked for, but "), HasSubstr(why)));
+    }
 }
 
 // What cannot reach the others' sockets is a node of its own, and the rest still shares memory.

@@ -110,7 +110,8 @@ struct GroupSpec {
   milliseconds stall_timeout = std::chrono::seconds(30);
   std::vector<std::string> tokens = {};  // by rank; empty: the same for all
   std::optional<ring::Tuning> tuning = {};
-  std::string nodes = {};  // by rank, a letter for its node: "aabb"
+  std::string nodes = {};      // by rank, a letter for its node: "aabb"
+  std::string transport = {};  // instead of the wire's
 };
 
 // So many ranks in two nodes, as even as they divide, for a wire between nodes.
@@ -186,6 +187,7 @@ class Meeting {
     context.store = spec_.wire == Wire::kMpi ? next_store_under_mpirun() : store_;
     context.token = spec_.tokens.empty() ? "secret" : spec_.tokens[static_cast<std::size_t>(place.rank)];
     context.transport = spec_.wire == Wire::kTcp ? "tcp" : is_between_nodes(spec_.wire) ? "auto" : "shm";
+    if (!spec_.transport.empty()) context.transport = spec_.transport;
     if (!spec_.nodes.empty()) context.node = spec_.nodes[static_cast<std::size_t>(place.rank)];
     context.advertise_address = "127.0.0.1";
     context.timeout = spec_.timeout;

@@ -71,7 +71,7 @@ struct BackendContext {
   Place place;
   std::shared_ptr<Store> store;             // scoped to this group: keys do not clash with another group's
   std::string token;                        // the job's secret; peers prove that they know it; empty: LOCKSTEP_INSECURE=1
-  std::string transport;                    // "auto", "shm" or "tcp"
+  std::string transport;                    // "auto", "shm", "tcp" or "hierarchical"
   std::string advertise_address;            // numeric address under which peers reach this rank
   std::chrono::milliseconds timeout;        // a collective's default deadline
   std::chrono::milliseconds store_timeout;  // for the rendezvous

@@ -32,8 +32,7 @@ HierTransport::HierTransport(const Place& place, NodeMeeting meeting, Connection
       control_(std::move(meeting.control)),
       mesh_(std::move(connections.mesh)),
       watch_(*connections.watch),
-      node_(*fabric_, control_, layout_.local_rank_of(place.rank), layout_.size_of_node(layout_.node_of(place.rank)),
-            watch_),
+      node_(*fabric_, control_, layout_.local_rank_of(place.rank), layout_.size_of_node(layout_.node_of(place.rank)), watch_),
       rail_peers_(std::move(connections.rail)),
       ends_(watch_, ranks_of_rail(layout_, local_rank())),
       in_(static_cast<std::size_t>(std::max(node_.ranks(), layout_.nodes()))) {
@@ -83,19 +82,19 @@ TransportCounters HierTransport::counters() const {
 void HierTransport::begin(const Operation& operation) {
   operation_ = operation;
   ends_.begin(operation_);
+  rail_deadline_ = ends_.started() + operation.timeout + kMargin;
   node_.rounds().begin(operation_);
   if (left_) throw PeerLost("{}: this rank has left the group", describe(operation.signature, operation.purpose));
 }
 
 // Who waits for another node waits longer than the ranks of a node wait for each other, and who waits for such a rank longer
 // still: so the deadline names the rank that is late, and not one that waits for it.
-std::chrono::steady_clock::time_point HierTransport::rail_deadline() const { return ends_.started() + operation_.timeout + kMargin; }
 void HierTransport::wait_longer() { operation_.timeout += 2 * kMargin; }
 
 void HierTransport::begin_rail() { rail_->begin(header_of(operation_)); }
 
 void HierTransport::run_rail() {
-  rail_->run(rail_deadline());
+  rail_->run(rail_deadline_);
   rail_bytes_sent_.store(rail_->payload_bytes_sent(), std::memory_order_relaxed);
 }
 
@@ -111,6 +110,10 @@ void HierTransport::dispatch() {
       return barrier();
     case OperationKind::kAllReduce:
       return all_reduce();
+    case OperationKind::kBroadcast:
+      return broadcast();
+    case OperationKind::kReduce:
+      return reduce_to_root();
     default:
       compare_between_nodes();
       return mesh_->execute(operation_);
@@ -189,8 +192,7 @@ std::unique_ptr<Transport> make_hier_transport(const BackendContext& context, No
       throw RendezvousError("rank {}, as node {} of {} ({}): {}", rank, node, layout.nodes(), layout.describe(), error.what());
     }
   }
-  connections.mesh =
-      std::make_unique<TcpTransport>(context.place, std::move(peers), std::move(message_peers), std::move(watch), order);
+  connections.mesh = std::make_unique<TcpTransport>(context.place, std::move(peers), std::move(message_peers), std::move(watch), order);
   return std::make_unique<HierTransport>(context.place, std::move(meeting), std::move(connections), order);
 }
 

@@ -7,6 +7,8 @@
 //               buffers as they come; then one more round. If not all of the node's buffers are registered memory, its ranks copy
 //               theirs through windows of shared memory, a round a turn. 2 (K-1)/K bytes leave a node for each byte of the message.
 //               Up to 8 KiB in one exchange: rail 0 sends the node's sum to all other nodes, K-1 bytes a byte.
+//   broadcast   the root's node sends what its root has, every other node passes on what it gets and copies it to its ranks;
+//   reduce      the other way round, sums instead of copies. One message leaves each node but the last.
 //   barrier     a round, one exchange of rail 0, a round.
 //   the others  over the connections between all ranks (tcp_transport.h), after rail 0 of every node has compared the calls.
 #pragma once
@@ -57,18 +59,35 @@ class HierTransport : public Transport {
   void compare_between_nodes();
   void all_reduce();
   void all_reduce_small();
-  void sum_small(std::uint64_t round);
-  void all_reduce_in_place(const RingPlan& plan);
-  void all_reduce_through_windows(const RingPlan& plan);
+  void broadcast();
+  void broadcast_small();
+  void reduce_to_root();
+  void reduce_small();
+  void sum_of_node(std::uint64_t round, std::byte* out);
+  std::byte* small_sum(int node);
+
+  // What travels around the nodes, and what this rank has to do with it.
+  struct Cargo {
+    std::byte* data;         // what is not given or got is left as it is
+    bool gives;              // this rank's values go into the sum, or are what is sent
+    bool gets;               // the result
+    int root = -1;           // local rank of the only one of this node that has the values at first, or gets the result
+    bool from_root = false;  // this node has the result at first, in the root's memory
+  };
+  void carry(const Cargo& cargo, const RingPlan& plan);
+  void carry_in_place(const Cargo& cargo, const RingPlan& plan);
+  void carry_through_windows(const Cargo& cargo, const RingPlan& plan);
+  RingPlan plan_of(RingPlan::Journey journey) const;
 
   // The ranks of this node are counted by local rank.
   int local_rank() const { return node_.local_rank(); }
   int my_node() const { return layout_.node_of(place_.rank); }
   bool is_on_a_rail() const { return rail_.has_value(); }
   bool leads() const { return local_rank() == 0; }
+  int root_node() const { return layout_.node_of(operation_.signature.root); }
+  bool is_root() const { return operation_.signature.root == place_.rank; }
   void begin_rail();
   void run_rail();
-  std::chrono::steady_clock::time_point rail_deadline() const;
   void wait_longer();
   void say_goodbye() noexcept;
   void hang_up() noexcept;
@@ -86,6 +105,7 @@ class HierTransport : public Transport {
   std::optional<TcpExchange> rail_;  // none: this rank is on no rail
   std::optional<RingRun> ring_;      // the same
   Operation operation_;              // under way
+  std::chrono::steady_clock::time_point rail_deadline_{};
   std::vector<const std::byte*> in_;
   std::vector<std::byte> small_;  // by node: sums of a small message
   std::atomic<std::uint64_t> rail_bytes_sent_{0}, bytes_read_{0};

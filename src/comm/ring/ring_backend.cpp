@@ -79,23 +79,28 @@ class RingBackend : public Backend {
 };
 
 std::unique_ptr<ring::Transport> make_transport(const BackendContext& context) {
-  if (context.transport != "auto" && context.transport != "shm" && context.transport != "tcp")
-    throw InvalidArgument("ring: transport '{}' is none of auto, shm, tcp", context.transport);
+  const std::string& asked = context.transport;
+  if (asked != "auto" && asked != "shm" && asked != "tcp" && asked != "hierarchical")
+    throw InvalidArgument("ring: transport '{}' is none of auto, shm, tcp, hierarchical", asked);
   const ring::Tuning tuning = ring::agree_on_tuning(context);
-  if (context.transport == "tcp") return ring::make_tcp_transport(context, tuning.reduce_order);
-  if (context.place.world_size == 1) {
+  if (asked == "tcp") return ring::make_tcp_transport(context, tuning.reduce_order);
+  if (context.place.world_size == 1 && asked != "hierarchical") {
     auto fabric = std::make_unique<ring::ThreadFabric>(std::make_shared<ring::ThreadMeeting>());
     auto control = fabric->share(ring::ControlLayout::bytes(1), context.timeout);
     return std::make_unique<ring::ShmTransport>(context.place, std::move(fabric), std::move(control), tuning, context.stall_timeout);
   }
   ring::NodeMeeting meeting = ring::meet_in_nodes(context, tuning.plain_path == ring::PlainPath::kVm);
-  if (meeting.layout.is_one_node())
+  const bool is_one_node = meeting.layout.is_one_node(), all_alone = meeting.layout.is_all_alone();
+  if (asked == "hierarchical" && (is_one_node || all_alone))
+    throw Error("ring: transport hierarchical was asked for, but {}; use LOCKSTEP_TRANSPORT=auto",
+                is_one_node ? "all ranks share memory" : "no two ranks share memory: " + meeting.refusal);
+  if (is_one_node)
     return std::make_unique<ring::ShmTransport>(context.place, std::move(meeting.fabric), std::move(meeting.control), tuning,
                                                 context.stall_timeout);
-  if (context.transport == "shm")
+  if (asked == "shm")
     throw Error("ring: transport shm was asked for, but {}; let all ranks run on one machine, or use LOCKSTEP_TRANSPORT=auto",
                 meeting.refusal);
-  if (meeting.layout.is_all_alone()) return ring::make_tcp_transport(context, tuning.reduce_order);
+  if (all_alone) return ring::make_tcp_transport(context, tuning.reduce_order);
   return ring::make_hier_transport(context, std::move(meeting), tuning.reduce_order);
 }
 

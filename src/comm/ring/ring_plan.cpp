@@ -34,23 +34,54 @@ std::size_t RingPlan::largest_chunk_bytes() const {
   return slice_of(rail.count(), shape_.dtype, 0, chunks()).count() * element;
 }
 
+int RingPlan::legs() const {
+  if (shape_.journey != Journey::kAllReduce) return shape_.nodes - 1;
+  return shape_.nodes == 2 ? 1 : 2 * (shape_.nodes - 1);
+}
+
 RingPlan::Step RingPlan::step_of(std::size_t block, int index) const {
+  return shape_.journey == Journey::kAllReduce ? step_of_all_reduce(block, index) : step_along_the_ring(block, index);
+}
+
+RingPlan::Step RingPlan::step_of_all_reduce(std::size_t block, int index) const {
   const int n = shape_.nodes, sums = n - 1;
-  if (n == 2) return {block, index, 0, 0, Arrival::kOther};
+  if (n == 2) return {block, index, 0, 0, Departure::kOwnSum, Arrival::kOther};
   // Sums: what leaves in step s began at the node s places back, and so belongs to the node before that one.
   const bool is_sum = index < sums;
   const int shift = is_sum ? index + 1 : index - sums;
   const auto wrapped = [n](int chunk) { return (chunk % n + n) % n; };
-  const int send = wrapped(shape_.node - shift), receive = wrapped(shape_.node - shift - 1);
-  return {block, index, send, receive, !is_sum ? Arrival::kCopy : index == sums - 1 ? Arrival::kResult : Arrival::kPartial};
+  return {block,
+          index,
+          wrapped(shape_.node - shift),
+          wrapped(shape_.node - shift - 1),
+          index == 0 ? Departure::kOwnSum
+          : is_sum   ? Departure::kPartial
+                     : Departure::kResult,
+          !is_sum             ? Arrival::kCopy
+          : index == sums - 1 ? Arrival::kResult
+                              : Arrival::kPartial};
+}
+
+// In step s the block passes from the s-th node of its way to the next: most nodes have nothing to do.
+RingPlan::Step RingPlan::step_along_the_ring(std::size_t block, int index) const {
+  const int n = shape_.nodes;
+  const bool is_reduce = shape_.journey == Journey::kReduce;
+  const int first = is_reduce ? (shape_.root_node + 1) % n : shape_.root_node;
+  const int place = (shape_.node - first + n) % n;  // on the way
+  Step step{block, index, 0, 0, Departure::kNothing, Arrival::kNothing};
+  if (place == index) step.departure = !is_reduce ? Departure::kResult : index == 0 ? Departure::kOwnSum : Departure::kPartial;
+  if (place == index + 1) step.arrival = !is_reduce ? Arrival::kCopy : place == n - 1 ? Arrival::kResult : Arrival::kPartial;
+  return step;
 }
 
 // Step s of block b begins in turn b + 2 s.
 void RingPlan::begin_turn(std::size_t turn, std::vector<Step>& steps) const {
   steps.clear();
-  for (int index = steps_of_block(shape_.nodes) - 1; index >= 0; --index) {
+  for (int index = legs() - 1; index >= 0; --index) {
     const std::size_t lag = 2 * static_cast<std::size_t>(index);
-    if (turn >= lag && turn - lag < blocks_) steps.push_back(step_of(turn - lag, index));
+    if (turn < lag || turn - lag >= blocks_) continue;
+    const Step step = step_of(turn - lag, index);
+    if (step.departure != Departure::kNothing || step.arrival != Arrival::kNothing) steps.push_back(step);
   }
 }
 

@@ -6,8 +6,9 @@
 
 namespace lockstep::ring {
 
-void RingRun::begin(const Signature& call, const RingPlan& plan, BlockAt block_at) {
+void RingRun::begin(const Signature& call, const RingPlan& plan, int root, BlockAt block_at) {
   call_ = call;
+  root_ = root;
   plan_ = &plan;
   block_at_ = std::move(block_at);
   under_way_.clear();
@@ -26,23 +27,32 @@ std::byte* RingRun::at(int local_rank, std::size_t block, int chunk) const {
 void RingRun::turn(std::size_t turn, std::chrono::steady_clock::time_point deadline) {
   plan_->begin_turn(turn, begun_);
   rail_.mark();  // what begins now is waited for in the next turn
-  for (const Step& step : begun_) start(step);
+  for (const Step& step : begun_) {
+    depart(step);
+    expect(step);
+  }
   rail_.run(deadline);
   for (const Step& step : under_way_) finish(step);
   std::swap(begun_, under_way_);
 }
 
-void RingRun::start(const Step& step) {
-  const bool forwards_result = step.arrival == RingPlan::Arrival::kCopy;
-  std::byte* leaving = forwards_result ? at(node_.local_rank, step.block, step.send) : scratch(step.block, step.index);
-  std::byte* arriving = forwards_result ? at(node_.local_rank, step.block, step.receive) : scratch(step.block, step.index + 1);
-  if (step.index == 0) {
+void RingRun::depart(const Step& step) {
+  if (step.departure == RingPlan::Departure::kNothing) return;
+  std::byte* leaving = scratch(step.block, step.index);
+  if (step.departure == RingPlan::Departure::kResult) leaving = at(root_ >= 0 ? root_ : node_.local_rank, step.block, step.send);
+  if (step.departure == RingPlan::Departure::kOwnSum) {
     for (int rank = 0; rank < node_.ranks; ++rank) in_[static_cast<std::size_t>(rank)] = at(rank, step.block, step.send);
     reduce(in_.data(), node_.ranks, &leaving, 1, partial_op(), count_of(step.block, step.send));
     bytes_read_ += bytes_of(step.block, step.send) * static_cast<std::size_t>(node_.ranks - 1);
   }
   rail_.send(plan_->next_node(), leaving, bytes_of(step.block, step.send));
-  rail_.receive(plan_->previous_node(), arriving, bytes_of(step.block, step.receive));
+}
+
+void RingRun::expect(const Step& step) {
+  if (step.arrival == RingPlan::Arrival::kNothing) return;
+  const bool is_result = step.arrival == RingPlan::Arrival::kCopy;
+  std::byte* const to = is_result ? at(node_.local_rank, step.block, step.receive) : scratch(step.block, step.index + 1);
+  rail_.receive(plan_->previous_node(), to, bytes_of(step.block, step.receive));
 }
 
 void RingRun::finish(const Step& step) {
@@ -50,9 +60,12 @@ void RingRun::finish(const Step& step) {
   const std::size_t count = count_of(step.block, step.receive);
   for (int rank = 0; rank < node_.ranks; ++rank) out_[static_cast<std::size_t>(rank)] = at(rank, step.block, step.receive);
   switch (step.arrival) {
+    case RingPlan::Arrival::kNothing:
+      return;
     case RingPlan::Arrival::kPartial:
       return add_own_values(arrived, &arrived, 1, partial_op(), step);
     case RingPlan::Arrival::kResult:
+      if (root_ >= 0) return add_own_values(arrived, &out_[static_cast<std::size_t>(root_)], 1, call_.op, step);
       return add_own_values(arrived, out_.data(), node_.ranks, call_.op, step);
     case RingPlan::Arrival::kCopy:
       for (int rank = 0; rank < node_.ranks; ++rank)

@@ -1,4 +1,4 @@
-// Runs the plan of one all_reduce on one rail, turn by turn. See ring_plan.h.
+// Runs a plan on one rail, turn by turn. See ring_plan.h.
 #pragma once
 
 #include <atomic>
@@ -28,8 +28,9 @@ class RingRun {
   };
   RingRun(const Node& node, TcpExchange& rail) : node_(node), rail_(rail) {}
 
-  // The plan outlives the run.
-  void begin(const Signature& call, const RingPlan& plan, BlockAt block_at);
+  // The plan outlives the run. `root`: the only local rank that has the values of a broadcast on its first node, and gets those of
+  // a reduce on the last; -1: all have, and get, them.
+  void begin(const Signature& call, const RingPlan& plan, int root, BlockAt block_at);
   void turn(std::size_t turn, std::chrono::steady_clock::time_point deadline);
 
   // From the memory of this node's other ranks, over all runs.
@@ -38,7 +39,8 @@ class RingRun {
  private:
   using Step = RingPlan::Step;
 
-  void start(const Step& step);
+  void depart(const Step& step);
+  void expect(const Step& step);
   void finish(const Step& step);
   void add_own_values(const std::byte* arrived, std::byte* const* out, int outputs, ReduceOp op, const Step& step);
   void reduce(const std::byte* const* in, int inputs, std::byte* const* out, int outputs, ReduceOp op, std::size_t count);
@@ -56,6 +58,7 @@ class RingRun {
   TcpExchange& rail_;
   Signature call_;
   const RingPlan* plan_ = nullptr;
+  int root_ = -1;
   BlockAt block_at_;
   std::vector<Step> begun_, under_way_;
   std::vector<const std::byte*> in_;
