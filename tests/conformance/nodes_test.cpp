@@ -105,6 +105,23 @@ TEST_P(Nodes, ABroadcastAndAReduceSendOneMessageFromEveryNodeButTheLast) {
   }
 }
 
+// Every part comes to every other node once, or once from every other node.
+TEST_P(Nodes, AnAllGatherAndAReduceScatterSendEachPartOnceAroundTheRing) {
+  constexpr std::size_t kPart = 70001;
+  std::atomic<std::uint64_t> sent{0};
+  run_threads(spec(), [&](Rank& rank) {
+    const auto n = static_cast<std::size_t>(rank.ranks()), me = static_cast<std::size_t>(rank.rank());
+    std::vector<float> parts(kPart * n), own(kPart, static_cast<float>(1 + me));
+    const std::uint64_t before = rank.backend().counters().tcp_bytes;
+    rank.all_gather(own.data(), parts.data(), kPart, DType::kFloat32);
+    for (std::size_t i = 0; i < parts.size(); ++i) ASSERT_EQ(parts[i], static_cast<float>(1 + i / kPart)) << "at " << i;
+    rank.run(OperationKind::kReduceScatter, parts.data(), own.data(), kPart, DType::kFloat32);
+    for (std::size_t i = 0; i < kPart; ++i) ASSERT_EQ(own[i], static_cast<float>(n * (1 + me))) << "at " << i;
+    sent += rank.backend().counters().tcp_bytes - before;
+  });
+  EXPECT_EQ(sent.load(), 2 * static_cast<std::uint64_t>(GetParam().ranks) * static_cast<std::uint64_t>(layout().nodes() - 1) * kPart * 4);
+}
+
 // The order of the documentation (ring_plan.h), element by element, by the plan's own geometry.
 std::vector<float> expected_sums(const ring::NodeLayout& layout, const std::vector<std::vector<float>>& inputs, std::size_t count) {
   const auto sum_of_node = [&](int node, std::size_t i) {

@@ -1,4 +1,5 @@
-// Reductions between nodes, and broadcasts: what is small in one exchange, the rest around the ring. See hier_transport.h.
+// all_reduce, reduce and broadcast between nodes: what is small takes one exchange, the rest goes around the ring. See
+// hier_transport.h.
 #include <algorithm>
 #include <cstring>
 
@@ -19,12 +20,6 @@ void copy_bytes(void* to, const void* from, std::size_t bytes) {
 }
 
 }  // namespace
-
-RingPlan HierTransport::plan_of(RingPlan::Journey journey) const {
-  const Signature& call = operation_.signature;
-  return RingPlan({call.count, call.dtype, layout_.nodes(), my_node(), layout_.rails(), is_on_a_rail() ? local_rank() : 0,
-                   RingPlan::kBlockBytes, journey, call.root >= 0 ? root_node() : 0});
-}
 
 void HierTransport::all_reduce() {
   copy_bytes(operation_.receive, operation_.send, operation_.bytes());
@@ -74,10 +69,8 @@ std::byte* HierTransport::small_sum(int node) {
 void HierTransport::reduce_to_root() {
   if (is_root()) copy_bytes(operation_.receive, operation_.send, operation_.bytes());
   if (operation_.bytes() <= kSmallBytes) return reduce_small();
-  auto* const data =
-      static_cast<std::byte*>(is_root() ? operation_.receive : const_cast<void*>(operation_.send));  // only the root's is written
-  const int root = root_node() == my_node() ? layout_.local_rank_of(operation_.signature.root) : -1;
-  carry({data, true, is_root(), root}, plan_of(RingPlan::Journey::kReduce));
+  auto* const own = static_cast<std::byte*>(const_cast<void*>(operation_.send));  // only the root's is written
+  reduce_large(operation_.signature.root, is_root() ? static_cast<std::byte*>(operation_.receive) : own);
 }
 
 // As all_reduce_small(), but the sums go to the root's node only.
@@ -110,9 +103,7 @@ void HierTransport::reduce_small() {
 void HierTransport::broadcast() {
   if (is_root()) copy_bytes(operation_.receive, operation_.send, operation_.bytes());
   if (operation_.bytes() <= kSmallBytes) return broadcast_small();
-  const bool from_root = root_node() == my_node();
-  const int root = from_root ? layout_.local_rank_of(operation_.signature.root) : -1;
-  carry({static_cast<std::byte*>(operation_.receive), is_root(), !is_root(), root, from_root}, plan_of(RingPlan::Journey::kBroadcast));
+  broadcast_large(operation_.signature.root, static_cast<std::byte*>(operation_.receive));
 }
 
 // The root leaves it in its slot, rail 0 of its node takes it from there to the others' rails 0.
@@ -138,59 +129,6 @@ void HierTransport::broadcast_small() {
   if (is_root()) return;
   copy_bytes(operation_.receive, node_.slot(0, round + 1), bytes);
   if (!leads()) bytes_read_ += bytes;
-}
-
-// -- around the ring
-
-void HierTransport::carry(const Cargo& cargo, const RingPlan& plan) {
-  if (is_on_a_rail()) begin_rail();
-  if (node_.locate(cargo.data, operation_.bytes()))
-    carry_in_place(cargo, plan);
-  else
-    carry_through_windows(cargo, plan);
-  if (is_on_a_rail()) rail_bytes_sent_.store(rail_->payload_bytes_sent(), std::memory_order_relaxed);
-}
-
-void HierTransport::carry_in_place(const Cargo& cargo, const RingPlan& plan) {
-  if (is_on_a_rail()) {
-    const std::size_t element = size_of(operation_.signature.dtype);
-    ring_->begin(operation_.signature, plan, cargo.root,
-                 [&](int rank, std::size_t block) { return node_.located(rank) + plan.block(block).begin * element; });
-    for (std::size_t turn = 0; turn < plan.turns(); ++turn) ring_->turn(turn, rail_deadline_);
-  }
-  if (cargo.from_root && cargo.gets) {
-    copy_bytes(cargo.data, node_.located(cargo.root), operation_.bytes());
-    bytes_read_ += operation_.bytes();
-  }
-  wait_longer();
-  node_.rounds().barrier();
-}
-
-// A block is copied to its rank's window in the turn before it is needed, and back when it has its result. Then the window is
-// free: one more than there are blocks under way. The root's neighbours read what it sends in the turn in which it does.
-void HierTransport::carry_through_windows(const Cargo& cargo, const RingPlan& plan) {
-  const std::size_t element = size_of(operation_.signature.dtype);
-  node_.need_windows(plan_of(RingPlan::Journey::kAllReduce).window() + 1, RingPlan::kBlockBytes, operation_.timeout);
-  const auto own = [&](std::size_t block) { return cargo.data + plan.block(block).begin * element; };
-  const auto bytes_of = [&](std::size_t block) { return plan.block(block).count() * element; };
-  const auto give = [&](std::size_t block) {
-    if (cargo.gives) copy_bytes(node_.window(local_rank(), block), own(block), bytes_of(block));
-  };
-  if (is_on_a_rail())
-    ring_->begin(operation_.signature, plan, cargo.root, [&](int rank, std::size_t block) { return node_.window(rank, block); });
-  wait_longer();
-  const std::size_t lag = cargo.from_root ? 0 : plan.window();
-  give(0);
-  for (std::size_t turn = 0; turn <= plan.turns(); ++turn) {
-    node_.rounds().barrier();
-    if (cargo.gets && turn >= lag && turn - lag < plan.blocks()) {
-      const std::size_t block = turn - lag;
-      copy_bytes(own(block), node_.window(cargo.from_root ? cargo.root : local_rank(), block), bytes_of(block));
-      if (cargo.from_root) bytes_read_ += bytes_of(block);
-    }
-    if (turn + 1 < plan.blocks()) give(turn + 1);
-    if (is_on_a_rail() && turn < plan.turns()) ring_->turn(turn, rail_deadline_);
-  }
 }
 
 }  // namespace lockstep::ring

@@ -82,14 +82,16 @@ TransportCounters HierTransport::counters() const {
 void HierTransport::begin(const Operation& operation) {
   operation_ = operation;
   ends_.begin(operation_);
-  rail_deadline_ = ends_.started() + operation.timeout + kMargin;
+  timeout_ = operation.timeout;
+  rail_deadline_ = ends_.started() + timeout_ + kMargin;
   node_.rounds().begin(operation_);
   if (left_) throw PeerLost("{}: this rank has left the group", describe(operation.signature, operation.purpose));
+  watch_.begins(operation_);
 }
 
 // Who waits for another node waits longer than the ranks of a node wait for each other, and who waits for such a rank longer
 // still: so the deadline names the rank that is late, and not one that waits for it.
-void HierTransport::wait_longer() { operation_.timeout += 2 * kMargin; }
+void HierTransport::wait_longer() { operation_.timeout = timeout_ + 2 * kMargin; }
 
 void HierTransport::begin_rail() { rail_->begin(header_of(operation_)); }
 
@@ -102,6 +104,7 @@ void HierTransport::execute(const Operation& operation) {
   const std::lock_guard lock(busy_);
   begin(operation);
   dispatch();
+  watch_.finished();
 }
 
 void HierTransport::dispatch() {
@@ -114,10 +117,18 @@ void HierTransport::dispatch() {
       return broadcast();
     case OperationKind::kReduce:
       return reduce_to_root();
+    case OperationKind::kAllGather:
+      return all_gather();
+    case OperationKind::kReduceScatter:
+      return reduce_scatter();
     default:
-      compare_between_nodes();
-      return mesh_->execute(operation_);
+      return over_the_mesh();
   }
+}
+
+void HierTransport::over_the_mesh() {
+  compare_between_nodes();
+  mesh_->execute(operation_);
 }
 
 // A node whose ranks agree with each other is spoken for by any of them. The others go on: should the nodes disagree, they
@@ -162,6 +173,7 @@ Buffer HierTransport::allocate(const Operation& operation) {
   const bool told = !leads() && node_.rounds().await(0).payload[0] != std::byte{0};
   node_.rounds().await_all();
   if (failure.empty() && (failed_somewhere || told)) failure = "shared memory could not be mapped on another node; see its ranks' message";
+  watch_.finished();
   if (!failure.empty()) throw Error("{}: {}", node_.rounds().doing(), failure);
   return node_.add(std::move(segment), bytes);
 }
@@ -179,8 +191,9 @@ std::unique_ptr<Transport> make_hier_transport(const BackendContext& context, No
   auto message_peers = connect_mesh(context, "tcp-messages");
   const WatchedMachine machine{ControlLayout(meeting.control->data(), layout.size_of_node(node)), meeting.fabric.get(), local_rank,
                                layout.members(node)};
-  auto watch = std::make_unique<GroupWatch>(WatchOptions{.place = context.place, .stall_timeout = context.stall_timeout, .store_timeout = context.store_timeout},
-                                            connect_mesh(context, "watch"), &machine);
+  auto watch = std::make_unique<GroupWatch>(
+      WatchOptions{.place = context.place, .stall_timeout = context.stall_timeout, .store_timeout = context.store_timeout},
+      connect_mesh(context, "watch"), &machine);
   connections.watch = watch.get();
   if (local_rank < layout.rails()) {
     BackendContext of_rail = context;

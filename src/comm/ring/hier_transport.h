@@ -9,6 +9,7 @@
 //               Up to 8 KiB in one exchange: rail 0 sends the node's sum to all other nodes, K-1 bytes a byte.
 //   broadcast   the root's node sends what its root has, every other node passes on what it gets and copies it to its ranks;
 //   reduce      the other way round, sums instead of copies. One message leaves each node but the last.
+//   all_gather  a broadcast of every rank's part;  reduce_scatter  a reduce of every rank's part; parts of 64 KiB at least.
 //   barrier     a round, one exchange of rail 0, a round.
 //   the others  over the connections between all ranks (tcp_transport.h), after rail 0 of every node has compared the calls.
 #pragma once
@@ -61,8 +62,13 @@ class HierTransport : public Transport {
   void all_reduce_small();
   void broadcast();
   void broadcast_small();
+  void broadcast_large(int root, std::byte* data);
   void reduce_to_root();
   void reduce_small();
+  void reduce_large(int root, std::byte* data);
+  void all_gather();
+  void reduce_scatter();
+  void over_the_mesh();
   void sum_of_node(std::uint64_t round, std::byte* out);
   std::byte* small_sum(int node);
 
@@ -77,7 +83,7 @@ class HierTransport : public Transport {
   void carry(const Cargo& cargo, const RingPlan& plan);
   void carry_in_place(const Cargo& cargo, const RingPlan& plan);
   void carry_through_windows(const Cargo& cargo, const RingPlan& plan);
-  RingPlan plan_of(RingPlan::Journey journey) const;
+  RingPlan plan_of(RingPlan::Journey journey, int root = 0) const;
 
   // The ranks of this node are counted by local rank.
   int local_rank() const { return node_.local_rank(); }
@@ -85,6 +91,8 @@ class HierTransport : public Transport {
   bool is_on_a_rail() const { return rail_.has_value(); }
   bool leads() const { return local_rank() == 0; }
   int root_node() const { return layout_.node_of(operation_.signature.root); }
+  // The root's local rank if it is of this node, else -1.
+  int local_root(int root) const { return layout_.node_of(root) == my_node() ? layout_.local_rank_of(root) : -1; }
   bool is_root() const { return operation_.signature.root == place_.rank; }
   void begin_rail();
   void run_rail();
@@ -102,9 +110,10 @@ class HierTransport : public Transport {
   NodeBuffers node_;
   std::vector<TcpPeer> rail_peers_;
   CallEnds ends_;
-  std::optional<TcpExchange> rail_;  // none: this rank is on no rail
-  std::optional<RingRun> ring_;      // the same
-  Operation operation_;              // under way
+  std::optional<TcpExchange> rail_;      // none: this rank is on no rail
+  std::optional<RingRun> ring_;          // the same
+  Operation operation_;                  // under way
+  std::chrono::milliseconds timeout_{};  // of it
   std::chrono::steady_clock::time_point rail_deadline_{};
   std::vector<const std::byte*> in_;
   std::vector<std::byte> small_;  // by node: sums of a small message
