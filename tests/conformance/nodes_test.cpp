@@ -291,14 +291,18 @@ TEST_P(NodeFaults, OneRankThatMakesAnotherCallIsNamedByItsNode) {
 
 // Those who wait for a rank that waits do not take it for the late one.
 TEST_P(NodeFaults, TheRankThatIsLateIsNamedAndNotOneThatWaitsForIt) {
-  for (const std::size_t count : {1u, 50000u})
+  const std::vector<Call> calls = {
+      [](Rank& rank, float* data) { rank.all_reduce(data, 1); }, [](Rank& rank, float* data) { rank.all_reduce(data, 50000); },
+      [](Rank& rank, float* data) { rank.run(OperationKind::kGather, data, data, 7, DType::kFloat32, ReduceOp::kSum, 1); },
+      [](Rank& rank, float*) { rank.barrier(); }};
+  for (const Call& call : calls)
     for (const int late : {1, 3}) {
       const auto outcomes = outcomes_of_threads(spec("aabb"), [&](Rank& rank) {
         std::vector<float> data(50000);
         rank.all_reduce(data.data(), data.size());
         rank.set_timeout(milliseconds(300));
         if (rank.rank() == late) std::this_thread::sleep_for(milliseconds(1500));
-        rank.all_reduce(data.data(), count);
+        call(rank, data.data());
       });
       for (const Outcome& outcome : outcomes) {
         EXPECT_EQ(outcome.kind, "timeout") << outcome.text;

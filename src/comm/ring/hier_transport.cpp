@@ -128,6 +128,7 @@ void HierTransport::dispatch() {
 
 void HierTransport::over_the_mesh() {
   compare_between_nodes();
+  wait_longer();
   mesh_->execute(operation_);
 }
 
