@@ -48,10 +48,7 @@ HierTransport::~HierTransport() {
   watch_.stop();  // or it would hang up on what is going
 }
 
-void HierTransport::hang_up() noexcept {
-  for (const TcpPeer& peer : rail_peers_)
-    if (peer.socket) shutdown(peer.socket.get(), SHUT_RDWR);
-}
+void HierTransport::hang_up() noexcept { shut_down(rail_peers_); }
 
 // As TcpTransport::leave().
 void HierTransport::leave() noexcept {
@@ -188,7 +185,7 @@ std::unique_ptr<Transport> make_hier_transport(const BackendContext& context, No
     meeting.control = meeting.fabric->share(ControlLayout::bytes(1), context.timeout);
   }
   HierTransport::Connections connections;
-  auto peers = connect_mesh(context, "tcp");
+  auto peers = connect_mesh(context, "tcp", wanted_sockets_per_peer(context.place.world_size));
   auto message_peers = connect_mesh(context, "tcp-messages");
   const WatchedMachine machine{ControlLayout(meeting.control->data(), layout.size_of_node(node)), meeting.fabric.get(), local_rank,
                                layout.members(node)};
@@ -201,7 +198,7 @@ std::unique_ptr<Transport> make_hier_transport(const BackendContext& context, No
     of_rail.place.rank = node;
     of_rail.place.world_size = layout.nodes();
     try {
-      connections.rail = connect_mesh(of_rail, fmt::format("rail{}", local_rank));
+      connections.rail = connect_mesh(of_rail, fmt::format("rail{}", local_rank), wanted_sockets_per_peer(layout.nodes()));
     } catch (const RendezvousError& error) {
       throw RendezvousError("rank {}, as node {} of {} ({}): {}", rank, node, layout.nodes(), layout.describe(), error.what());
     }
