@@ -168,17 +168,23 @@ class Attack {
       case 0:
         header.key_bytes = static_cast<std::uint32_t>(protocol::kMaxKeyBytes + 1 + random_.below(1u << 30));
         request = bytes_of(header);
-        if (member.say(request)) EXPECT_TRUE(member.is_closed_within(2s)) << "a key of " << header.key_bytes << " bytes";
+        if (member.say(request)) {
+          EXPECT_TRUE(member.is_closed_within(2s)) << "a key of " << header.key_bytes << " bytes";
+        }
         return;
       case 1:
         header.value_bytes = static_cast<std::uint32_t>(protocol::kMaxValueBytes + 1 + random_.below(1u << 30));
         request = bytes_of(header);
-        if (member.say(request)) EXPECT_TRUE(member.is_closed_within(2s)) << "a value of " << header.value_bytes << " bytes";
+        if (member.say(request)) {
+          EXPECT_TRUE(member.is_closed_within(2s)) << "a value of " << header.value_bytes << " bytes";
+        }
         return;
       case 2:
         header.request = static_cast<protocol::Request>(5 + random_.below(1u << 30));
         std::memcpy(request.data(), &header, sizeof header);
-        if (member.say(request)) EXPECT_TRUE(member.is_closed_within(2s)) << "an unknown request";
+        if (member.say(request)) {
+          EXPECT_TRUE(member.is_closed_within(2s)) << "an unknown request";
+        }
         return;
       case 3:  // announces the largest value there may be, and sends little of it
         header.value_bytes = static_cast<std::uint32_t>(protocol::kMaxValueBytes);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
 #include "src/comm/ring/unix_link.h"
 #include "src/comm/socket.h"
 #include "src/comm/token_proof.h"
@@ -127,18 +128,40 @@ struct Hello {
   crypto::Digest proof;
 };
 
-UnixLink welcome_one(const Fd& listener, const NodeMembers& members, std::vector<Fd>& lines, std::size_t& local_rank, Deadline deadline) {
-  UnixLink link{accept_own_user(listener.get(), deadline), "a connecting rank"};
-  const Nonce nonce = make_nonce();
-  link.send(nonce, -1, deadline);
-  Fd line;
-  const auto message = link.receive(sizeof(Hello), &line, deadline);
+// A process of this user that is no rank, or speaks no sense.
+class Stranger : public Error {
+ public:
+  using Error::Error;
+};
+
+// Of one connection: a stranger who says nothing must not keep the ranks behind it waiting for long.
+constexpr auto kHandshakeTime = std::chrono::seconds(5);
+constexpr int kReportedStrangers = 20;
+
+// The answer to `nonce`, and the life line that came with it.
+Hello challenge(const UnixLink& link, const Nonce& nonce, Fd& line, int own_rank, Deadline deadline) {
   Hello hello;
-  if (message.size() != sizeof hello) throw Error("a connection to the abstract socket of rank {} spoke another protocol", members.rank());
+  std::vector<std::byte> message;
+  try {
+    link.send(nonce, -1, deadline);
+    message = link.receive(sizeof(Hello), &line, deadline);
+  } catch (const Error& error) {
+    throw Stranger("{}", error.what());
+  }
+  if (message.size() != sizeof hello) throw Stranger("a connection to the abstract socket of rank {} spoke another protocol", own_rank);
   std::memcpy(&hello, message.data(), sizeof hello);
+  return hello;
+}
+
+UnixLink welcome_one(const Fd& listener, const NodeMembers& members, std::vector<Fd>& lines, std::size_t& local_rank, Deadline deadline) {
+  UnixLink link{accept_own_user(listener.get(), deadline), "a connecting process"};
+  deadline = std::min(deadline, Clock::now() + kHandshakeTime);
+  const Nonce nonce = make_nonce();
+  Fd line;
+  const Hello hello = challenge(link, nonce, line, members.rank(), deadline);
   const auto place = std::find(members.ranks.begin() + 1, members.ranks.end(), static_cast<int>(hello.rank));
-  if (place == members.ranks.end() || !line ||
-      !is_proven(hello.proof, members.token, Role::kLinkConnector, hello.nonce, nonce, static_cast<int>(hello.rank)))
+  if (place == members.ranks.end() || !line) throw Stranger("a connection calls itself rank {}, which is not expected here", hello.rank);
+  if (!is_proven(hello.proof, members.token, Role::kLinkConnector, hello.nonce, nonce, static_cast<int>(hello.rank)))
     throw Error("a connection that calls itself rank {} could not prove that it knows the job's token", hello.rank);
   local_rank = static_cast<std::size_t>(place - members.ranks.begin());
   if (lines[local_rank]) throw Error("two processes say that they are rank {}", hello.rank);
@@ -153,10 +176,17 @@ std::unique_ptr<MemfdFabric> welcome_all(const Fd& listener, const NodeMembers& 
   LifeLine own = make_life_line();
   std::vector<UnixLink> links(n);
   std::vector<Fd> lines(n);
-  for (std::size_t count = 1; count < n; ++count) {
-    std::size_t local_rank = 0;
-    UnixLink link = welcome_one(listener, members, lines, local_rank, deadline);
-    links[local_rank] = std::move(link);
+  int strangers = 0;
+  for (std::size_t count = 1; count < n;) {
+    try {
+      std::size_t local_rank = 0;
+      UnixLink link = welcome_one(listener, members, lines, local_rank, deadline);
+      links[local_rank] = std::move(link);
+      ++count;
+    } catch (const Stranger& error) {
+      if (++strangers > kReportedStrangers) continue;
+      log::warn("ring: rank {} closed a connection in its handshake: {}", members.rank(), error.what());
+    }
   }
   for (std::size_t to = 1; to < n; ++to)
     for (std::size_t of = 0; of < n; ++of)

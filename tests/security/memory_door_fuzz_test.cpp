@@ -1,0 +1,78 @@
+// Strangers of the same user at the socket through which the ranks of a machine hand over their memory. The ranks find each other all the
+// same, and share it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <iostream>
+#include <thread>
+#include <vector>
+
+#include "lockstep/comm/backend.h"
+#include "lockstep/core/error.h"
+#include "src/comm/memory_store.h"
+#include "src/comm/ring/unix_link.h"
+#include "tests/security/stranger.h"
+
+namespace lockstep::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kRanks = 3;
+constexpr int kStrangers = 1'000;
+
+std::unique_ptr<Backend> join(int rank, const std::shared_ptr<Store>& store) {
+  BackendContext context;
+  context.place = {rank, kRanks, rank, kRanks};
+  context.store = store;
+  context.token = "the job's secret";
+  context.transport = "shm";
+  context.advertise_address = "127.0.0.1";
+  context.timeout = context.store_timeout = 60s;
+  return make_backend("ring", context);
+}
+
+// Connects, mostly says something, and goes again.
+void visit(const std::string& name, Mutator& random) {
+  const Fd visitor = ring::connect_to_abstract_name(name);
+  const Bytes noise = random.noise(300);
+  if (!random.one_in(5)) send(visitor.get(), noise.data(), noise.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+TEST(MemoryDoorFuzz, RanksShareMemoryAmongStrangers) {
+  const std::uint64_t seed = fuzz_seed();
+  std::cout << "LOCKSTEP_FUZZ_SEED=" << seed << std::endl;
+  const auto store = std::make_shared<MemoryStore>();
+  std::vector<std::string> results(kRanks);
+  const auto run = [&](int rank) {
+    try {
+      const auto backend = join(rank, store);
+      std::int64_t value = rank + 1;
+      Operation sum;
+      sum.signature.sequence = 1;
+      sum.signature.kind = OperationKind::kAllReduce;
+      sum.signature.count = 1;
+      sum.signature.dtype = DType::kInt64;
+      sum.send = sum.receive = &value;
+      sum.timeout = 30s;
+      backend->run(sum);
+      results[static_cast<std::size_t>(rank)] = std::string(backend->transport()) + " " + std::to_string(value);
+    } catch (const Error& error) {
+      results[static_cast<std::size_t>(rank)] = error.what();
+    }
+  };
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kRanks - 1; ++rank) ranks.emplace_back(run, rank);
+  const std::string said = store->get("shm/name/0", 30s);
+  const std::string name = said.substr(0, said.find('\n'));
+  Mutator random(seed);
+  const Fd silent = ring::connect_to_abstract_name(name);  // and stays
+  for (int i = 0; i < kStrangers; ++i) visit(name, random);
+  ranks.emplace_back(run, kRanks - 1);  // behind all of them
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_THAT(results, ::testing::Each("shm 6"));
+}
+
+}  // namespace
+}  // namespace lockstep::testing

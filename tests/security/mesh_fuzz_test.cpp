@@ -1,0 +1,159 @@
+// Strangers at the doors of ranks that are making their connections: noise, and real greetings mutated, cut, repeated, replayed and
+// dripped. Whatever they say, the ranks find each other, and nobody else.
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <atomic>
+#include <iostream>
+#include <mutex>
+#include <regex>
+#include <thread>
+
+#include "lockstep/comm/backend.h"
+#include "lockstep/core/error.h"
+#include "src/comm/memory_store.h"
+#include "src/comm/ring/tcp_mesh.h"
+#include "src/comm/socket.h"
+#include "tests/security/stranger.h"
+
+namespace lockstep::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kMessages = 10'000;
+constexpr std::size_t kDrippers = 6;
+
+// Remembers where ranks say that they listen.
+class OpenStore : public Store {
+ public:
+  void set(std::string_view key, std::string_view value) override {
+    {
+      const std::lock_guard lock(mutex_);
+      said_.emplace_back(key, value);
+    }
+    store_.set(key, value);
+  }
+  std::string get(std::string_view key, std::chrono::milliseconds timeout) override { return store_.get(key, timeout); }
+  std::int64_t add(std::string_view key, std::int64_t amount) override { return store_.add(key, amount); }
+  std::string set_if_absent(std::string_view key, std::string_view value) override { return store_.set_if_absent(key, value); }
+
+  struct Address {
+    std::string key, value;
+    std::uint16_t port;
+  };
+  // In the order in which they were said.
+  std::vector<Address> addresses() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<Address> found;
+    static const std::regex kPort(R"(127\.0\.0\.1[ :](\d{4,5})\b)");
+    for (const auto& [key, value] : said_) {
+      std::smatch match;
+      if (std::regex_search(value, match, kPort)) found.push_back({key, value, static_cast<std::uint16_t>(std::stoi(match[1]))});
+    }
+    return found;
+  }
+
+ private:
+  MemoryStore store_;
+  mutable std::mutex mutex_;
+  std::vector<std::pair<std::string, std::string>> said_;
+};
+
+BackendContext context_of(int rank, int ranks, std::shared_ptr<Store> store, std::chrono::milliseconds timeout = 60s) {
+  return {.place = {rank, ranks, rank, ranks},
+          .store = std::move(store),
+          .token = "the job's secret",
+          .transport = "tcp",
+          .advertise_address = "127.0.0.1",
+          .timeout = timeout,
+          .store_timeout = timeout};
+}
+
+// The first thing that rank 1 says to whom it takes for rank 0.
+Bytes greeting_of_a_rank() {
+  const auto model = std::make_shared<OpenStore>();
+  {
+    std::thread other([&] { ring::connect_mesh(context_of(1, 2, model), "mesh"); });
+    ring::connect_mesh(context_of(0, 2, model), "mesh");
+    other.join();
+  }
+  const OpenStore::Address address = model->addresses().at(0);  // rank 0's, or another rank's in the same words
+  const Fd listener = listen_tcp("127.0.0.1", 0);
+  const auto false_store = std::make_shared<OpenStore>();
+  const std::string port = std::to_string(local_endpoint(listener.get()).port);
+  const std::string value = std::regex_replace(address.value, std::regex(std::to_string(address.port)), port);
+  std::string key = address.key;
+  key.back() = '0';
+  false_store->set(key, value);
+  std::thread deceived([&] { EXPECT_THROW(ring::connect_mesh(context_of(1, 2, false_store, 3s), "mesh"), Error); });
+  Bytes greeting(4096);
+  pollfd item{listener.get(), POLLIN, 0};
+  if (poll(&item, 1, 3000) == 1) {
+    const Fd rank(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    const ssize_t got = recv(rank.get(), greeting.data(), greeting.size(), 0);
+    greeting.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  } else {
+    greeting.clear();
+  }
+  deceived.join();
+  return greeting;
+}
+
+void attack(std::uint16_t port, const Bytes& greeting, Mutator& random, std::vector<Stranger>& drippers) {
+  Stranger stranger(port);
+  if (!stranger) return;
+  Bytes message = random.one_in(4) ? random.noise(300) : random.mutated(greeting);
+  if (random.one_in(8)) message = greeting;  // a replay: all that it hears is a challenge that it cannot answer
+  if (drippers.size() < kDrippers && random.one_in(100)) {
+    message.resize(std::min<std::size_t>(message.size(), 5));
+    stranger.drip(message);
+    drippers.push_back(std::move(stranger));
+    return;
+  }
+  stranger.say(message);
+  if (random.one_in(4)) stranger.say(random.noise(200));
+}
+
+TEST(MeshFuzz, RanksFindEachOtherAmongStrangers) {
+  const std::uint64_t seed = fuzz_seed();
+  std::cout << "LOCKSTEP_FUZZ_SEED=" << seed << std::endl;
+  const Bytes greeting = greeting_of_a_rank();
+  ASSERT_GT(greeting.size(), 32u);
+  constexpr int kRanks = 3;
+  const auto store = std::make_shared<OpenStore>();
+  std::vector<std::vector<ring::TcpPeer>> peers(kRanks);
+  const auto join = [&](int rank) {
+    try {
+      peers[static_cast<std::size_t>(rank)] = ring::connect_mesh(context_of(rank, kRanks, store), "mesh");
+    } catch (const Error& error) {
+      ADD_FAILURE() << "rank " << rank << ": " << error.what();
+    }
+  };
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kRanks - 1; ++rank) ranks.emplace_back(join, rank);
+  for (int i = 0; i < 2000 && store->addresses().empty(); ++i) std::this_thread::sleep_for(5ms);
+  Mutator random(seed);
+  std::vector<Stranger> drippers;
+  for (int i = 0; i < kMessages; ++i) {
+    const auto doors = store->addresses();
+    ASSERT_FALSE(doors.empty());
+    attack(doors[random.below(doors.size())].port, greeting, random, drippers);
+  }
+  ranks.emplace_back(join, kRanks - 1);  // the last one comes while the drippers still sit there
+  for (std::thread& rank : ranks) rank.join();
+  for (int a = 0; a < kRanks; ++a)
+    for (int b = 0; b < kRanks; ++b) {
+      if (a == b) continue;
+      const char said = static_cast<char>('0' + a * kRanks + b);
+      char heard = 0;
+      ASSERT_EQ(send(peers[static_cast<std::size_t>(a)][static_cast<std::size_t>(b)].socket.get(), &said, 1, MSG_NOSIGNAL), 1);
+      pollfd item{peers[static_cast<std::size_t>(b)][static_cast<std::size_t>(a)].socket.get(), POLLIN, 0};
+      ASSERT_EQ(poll(&item, 1, 5000), 1);
+      ASSERT_EQ(recv(peers[static_cast<std::size_t>(b)][static_cast<std::size_t>(a)].socket.get(), &heard, 1, 0), 1);
+      EXPECT_EQ(heard, said);
+    }
+}
+
+}  // namespace
+}  // namespace lockstep::testing
