@@ -29,6 +29,7 @@ class NodeJob {
                                                                                           {"--master-port", port_}})
           words.insert(words.end(), {flag, value});
       words.insert(words.end(), command.begin(), command.end());
+      if (lab == nullptr && ranks.size() > 1) environment["LOCKSTEP_NODE"] = std::to_string(node);  // no memory in common
       const int network = lab == nullptr ? -1 : lab->network(static_cast<int>(node));
       nodes_.emplace_back(words, ChildOptions{.environment = environment, .network = network});
     }

@@ -41,7 +41,7 @@ struct Hit {
     const std::vector<std::string> wires = {"shm", "tcp"};
     wire = wires[random() % wires.size()];
     nodes = random() % 3 == 0 ? std::vector<int>{2, 2} : std::vector<int>{4};
-    if (nodes.size() > 1) wire = "tcp";
+    if (nodes.size() > 1) wire = random() % 2 == 0 ? "tcp" : "hierarchical";
     signal = random() % 5 == 0 ? SIGSTOP : SIGKILL;
     rank = static_cast<int>(random() % kRanks);
     moment = milliseconds(random() % 1200);

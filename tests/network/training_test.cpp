@@ -1,5 +1,6 @@
 // DDP between machines, ranks as processes that meet as they would anywhere: after 50 steps over a slow, lossy or disorderly network all
 // ranks have the weights of a run on one machine, to the bit.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,9 +9,11 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <numeric>
 #include <regex>
 #include <set>
 #include <thread>
+#include <tuple>
 
 #include "tests/faults/hand_job.h"
 #include "tests/faults/node_job.h"
@@ -44,66 +47,82 @@ std::string common_weights(HandJob& job, int ranks, const std::string& transport
   return *weights.begin();
 }
 
-std::string weights_on_one_machine(int ranks) {
-  static std::map<int, std::string> known;
-  std::string& weights = known[ranks];
+using Layout = std::vector<int>;  // ranks by machine
+
+int ranks_of(const Layout& layout) { return std::accumulate(layout.begin(), layout.end(), 0); }
+
+// Of ranks that keep to that layout on one machine. Over TCP alone the order of sums is that of the ranks, as in shared memory.
+std::string expected_weights(const Layout& layout, const std::string& transport) {
+  static std::map<std::string, std::string> known;
+  std::string& weights = known[transport + ::testing::PrintToString(layout)];
   if (!weights.empty()) return weights;
-  HandJob job(ranks, {{"LOCKSTEP_TRANSPORT", "shm"}});
-  for (int rank = 0; rank < ranks; ++rank) job.start_command(rank, {TRAINING_RANK, kSteps, kMetrics});
-  return weights = common_weights(job, ranks, "shm");
+  const std::string wire = transport == "tcp" ? "shm" : transport;
+  HandJob job(ranks_of(layout), {{"LOCKSTEP_TRANSPORT", wire}});
+  for (int machine = 0, rank = 0; machine < static_cast<int>(layout.size()); ++machine)
+    for (int i = 0; i < layout[static_cast<std::size_t>(machine)]; ++i, ++rank)
+      job.start_command(rank, {TRAINING_RANK, kSteps, kMetrics},
+                        wire == "shm" ? Environment{} : Environment{{"LOCKSTEP_NODE", std::to_string(machine)}});
+  return weights = common_weights(job, ranks_of(layout), wire);
 }
 
-std::string weights_on_machines(const NetworkLab& lab, int ranks_each, bool ipv6) {
-  const int ranks = lab.machines() * ranks_each;
-  HandJob job(ranks, {{"LOCKSTEP_TRANSPORT", "tcp"},
+std::string weights_on_machines(const NetworkLab& lab, const std::string& transport, bool ipv6) {
+  const int ranks_each = 2, ranks = lab.machines() * ranks_each;
+  HandJob job(ranks, {{"LOCKSTEP_TRANSPORT", transport},
                       {"LOCKSTEP_TOKEN", "the lab's token"},
                       {"MASTER_ADDR", ipv6 ? NetworkLab::address6(0) : NetworkLab::address(0)}});
   for (int rank = 0; rank < ranks; ++rank)
     job.start_command(rank, {TRAINING_RANK, kSteps, kMetrics},
                       {{"LOCAL_RANK", std::to_string(rank % ranks_each)}, {"LOCAL_WORLD_SIZE", std::to_string(ranks_each)}},
                       lab.network(rank / ranks_each));
-  return common_weights(job, ranks, "tcp");
+  return common_weights(job, ranks, transport);
 }
 
-class TrainingBetweenMachines : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Machines, TrainingBetweenMachines, ::testing::Values(2, 3),
-                         [](const auto& tested) { return std::to_string(tested.param); });
+const auto kTransports = ::testing::Values("tcp", "hierarchical");
+
+class TrainingBetweenMachines : public ::testing::TestWithParam<std::tuple<int, const char*>> {
+ protected:
+  static int machines() { return std::get<0>(GetParam()); }
+  static std::string transport() { return std::get<1>(GetParam()); }
+  static Layout layout() { return Layout(static_cast<std::size_t>(machines()), 2); }
+};
+INSTANTIATE_TEST_SUITE_P(Machines, TrainingBetweenMachines, ::testing::Combine(::testing::Values(2, 3), kTransports),
+                         [](const auto& tested) { return std::to_string(std::get<0>(tested.param)) + "_" + std::get<1>(tested.param); });
 
 TEST_P(TrainingBetweenMachines, ASlowLinkGivesTheSameWeights) {
   if (const std::string obstacle = NetworkLab::obstacle(Link::kSwitch); !obstacle.empty()) GTEST_SKIP() << obstacle;
-  const NetworkLab lab(GetParam());
-  for (int machine = 0; machine < GetParam(); ++machine) lab.limit_rate(machine, "200mbit");
-  EXPECT_EQ(weights_on_machines(lab, 2, false), weights_on_one_machine(2 * GetParam()));
+  const NetworkLab lab(machines());
+  for (int machine = 0; machine < machines(); ++machine) lab.limit_rate(machine, "200mbit");
+  EXPECT_EQ(weights_on_machines(lab, transport(), false), expected_weights(layout(), transport()));
 }
 
 TEST_P(TrainingBetweenMachines, DelayLossAndDisorderGiveTheSameWeights) {
   if (const std::string obstacle = NetworkLab::obstacle(Link::kRelay); !obstacle.empty()) GTEST_SKIP() << obstacle;
-  NetworkLab lab(GetParam(), Link::kRelay);
+  NetworkLab lab(machines(), Link::kRelay);
   lab.relay().set({.delay = 500us, .loss = 0.005, .overtaken = 0.03, .overtaken_by = 1ms});
-  EXPECT_EQ(weights_on_machines(lab, 2, NetworkLab::has_ipv6()), weights_on_one_machine(2 * GetParam()));
+  EXPECT_EQ(weights_on_machines(lab, transport(), NetworkLab::has_ipv6()), expected_weights(layout(), transport()));
   EXPECT_GT(lab.relay().lost(), 0u);
   EXPECT_GT(lab.relay().delayed_behind_others(), 0u);
 }
 
-// As people start it: a lockrun on every machine.
-class Nodes : public ::testing::TestWithParam<std::vector<int>> {};
-INSTANTIATE_TEST_SUITE_P(OfRanks, Nodes, ::testing::Values(std::vector<int>{2, 2}, std::vector<int>{2, 1, 3}));
+// As people start it: a lockrun on every machine. Left to itself, a group over several machines uses both wires.
+class Nodes : public ::testing::TestWithParam<Layout> {};
+INSTANTIATE_TEST_SUITE_P(OfRanks, Nodes, ::testing::Values(Layout{2, 2}, Layout{2, 1, 3}));
 
 TEST_P(Nodes, LockrunsOnMachinesGiveTheSameWeights) {
   if (const std::string obstacle = NetworkLab::obstacle(Link::kSwitch); !obstacle.empty()) GTEST_SKIP() << obstacle;
   const NetworkLab lab(static_cast<int>(GetParam().size()));
   for (const bool ipv6 : {false, true}) {
     if (ipv6 && !NetworkLab::has_ipv6()) continue;
-    NodeJob job(GetParam(), {TRAINING_RANK, kSteps, kMetrics}, {{"LOCKSTEP_TRANSPORT", "tcp"}}, &lab, ipv6 ? NetworkLab::address6(0) : "");
-    int ranks = 0;
+    NodeJob job(GetParam(), {TRAINING_RANK, kSteps, kMetrics}, {}, &lab, ipv6 ? NetworkLab::address6(0) : "");
     std::set<std::string> weights;
-    for (int node = 0; node < job.nodes(); ++node) {
+    for (int node = 0, rank = 0; node < job.nodes(); ++node) {
       EXPECT_EQ(job[node].wait(60s), 0) << job[node].errors();
-      for (int i = 0; i < GetParam()[static_cast<std::size_t>(node)]; ++i, ++ranks)
-        EXPECT_THAT(job[node].output(), HasSubstr("[" + std::to_string(ranks) + "] rank " + std::to_string(ranks) + " of "));
+      for (int i = 0; i < GetParam()[static_cast<std::size_t>(node)]; ++i, ++rank)
+        EXPECT_THAT(job[node].output(),
+                    HasSubstr(fmt::format("[{0}] rank {0} of {1} did 50 steps over hierarchical", rank, ranks_of(GetParam()))));
       weights.insert(weights_in(job[node].output()));
     }
-    EXPECT_THAT(weights, ::testing::ElementsAre(weights_on_one_machine(ranks)));
+    EXPECT_THAT(weights, ::testing::ElementsAre(expected_weights(GetParam(), "hierarchical")));
   }
 }
 
