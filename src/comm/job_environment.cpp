@@ -1,7 +1,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <iterator>
+#include <sstream>
 
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/core/crypto.h"
@@ -30,9 +30,14 @@ std::string read_token(const EnvironmentReader& reader) {
   const auto path = reader.text(env::kTokenFile);
   if (!path) return "";
   std::ifstream file(*path);
-  if (!file) throw InvalidArgument("environment: {}={} cannot be read: {}", env::kTokenFile, *path, std::strerror(errno));
-  const std::string token = trimmed({std::istreambuf_iterator<char>(file), {}});
-  if (token.empty()) throw InvalidArgument("environment: {}={} is empty, or not a file", env::kTokenFile, *path);
+  std::stringstream content;
+  // A folder opens, and fails only when it is read.
+  if (file && file.peek() != std::ifstream::traits_type::eof()) content << file.rdbuf();
+  if (!file.is_open() || file.bad())
+    throw InvalidArgument("environment: {}={} cannot be read: {}; it names the file that holds the job's token", env::kTokenFile, *path,
+                          std::strerror(errno));
+  const std::string token = trimmed(content.str());
+  if (token.empty()) throw InvalidArgument("environment: {}={} is empty: the job's token belongs there", env::kTokenFile, *path);
   return token;
 }
 

@@ -63,8 +63,9 @@ std::string first_routed_address() {
 }
 
 std::string advertised_address(const JobEnvironment& job, const Endpoint& store) {
-  const bool is_everywhere = is_loopback(store.host) && job.master_is_named_for_others;
-  if (is_everywhere && !env::text(env::kInterface)) return first_routed_address();
+  const bool is_everywhere = job.master_host == "0.0.0.0" || job.master_host == "::";
+  const bool says_nothing = is_everywhere || (is_loopback(store.host) && job.master_is_named_for_others);
+  if (says_nothing && !env::text(env::kInterface)) return first_routed_address();
   return own_address(store.host, store.port);
 }
 

@@ -95,7 +95,7 @@ Rendezvous meet_by_mpi(const JobEnvironment& job, std::chrono::milliseconds time
   std::istringstream words(contact);
   Endpoint endpoint;
   words >> endpoint.host >> endpoint.port;
-  std::getline(words >> std::ws, meeting.token);
+  std::getline(words >> std::ws, meeting.token, '\0');  // it may hold spaces and lines
   if (words.fail()) throw RendezvousError("rank 0 sent no address through MPI");
   meeting.advertise_address = own_address(endpoint.host, endpoint.port);
   endpoint.host = with_scope_of(endpoint.host, meeting.advertise_address);

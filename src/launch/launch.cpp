@@ -141,6 +141,16 @@ class Job {
   }
 
   int run() {
+    try {
+      return run_ranks();
+    } catch (const std::exception& error) {
+      if (nodes_) tell_nodes(error.what());
+      throw;
+    }
+  }
+
+ private:
+  int run_ranks() {
     std::optional<Supervisor> supervisor(std::in_place, supervisor_options(), start_ranks(), guard_, signals_, nodes_.get());
     if (const auto failure = await_start(failures_.read_end)) {
       supervisor.reset();  // ends the ranks that have started
@@ -157,7 +167,17 @@ class Job {
     return supervisor->run();
   }
 
- private:
+  // This lockrun cannot go on, and its ranks are gone: so that the others need not guess.
+  void tell_nodes(const char* why) {
+    NodeReport report;
+    report.kind = NodeReport::Kind::kLost;
+    report.signal = SIGTERM;
+    report.exit_code = 1;
+    report.cause = fmt::format("lockrun: {}: {}\n", where(nodes_->own()), why);
+    nodes_->report(std::move(report));
+    nodes_->part();
+  }
+
   int give_up(const StartFailure& failure) {
     const NodeReport report = judge(failure, program_.file, nodes_ ? ", on " + where(nodes_->own()) : "");
     if (nodes_) {

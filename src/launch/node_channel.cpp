@@ -154,7 +154,10 @@ void NodeChannel::flush() {
   while (fd_ && !out_.empty()) {
     const ssize_t sent = ::send(fd_.get(), out_.data(), out_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
-    if (sent < 0) return close();
+    if (sent < 0) {
+      out_.clear();  // nobody takes it any more; read() finds the end, and before it what was said last
+      break;
+    }
     out_.erase(0, static_cast<std::size_t>(sent));
   }
   if (close_when_sent_) fd_.reset();

@@ -114,9 +114,13 @@ void NodeGuest::move() {
   if (verdict_) return;
   channel_->move();
   while (auto message = channel_->next())
-    if (message->kind == NodeMessage::Kind::kEnd && !verdict_) verdict_ = std::move(message->report);
-  const bool is_frozen = reported_ != Clock::time_point() && Clock::now() >= reported_ + kWaitForVerdict;
-  if (!verdict_ && (channel_->state() != NodeChannel::State::kOpen || is_frozen)) verdict_ = loss_of(nodes_.front(), Clock::now());
+    if (message->kind == NodeMessage::Kind::kEnd && !verdict_ && message->report.node >= 0 && message->report.node < own_.nodes)
+      verdict_ = std::move(message->report);
+  if (verdict_) return;
+  if (channel_->state() != NodeChannel::State::kOpen)
+    verdict_ = loss_of(nodes_.front(), Clock::now());
+  else if (reported_ != Clock::time_point() && Clock::now() >= reported_ + kWaitForVerdict)
+    verdict_ = silence_of(nodes_.front(), kWaitForVerdict);
 }
 
 void NodeGuest::report(NodeReport report) {

@@ -30,6 +30,13 @@ void check_token(const LaunchSpec& spec, const std::string& token, bool insecure
       kHowToMakeAToken);
 }
 
+// Debian's /etc/hosts gives a machine's own name 127.0.1.1.
+void warn_of_loopback(const LaunchSpec& spec, const std::string& address) {
+  if (is_loopback(address) && !is_loopback(spec.master_host))
+    fmt::print(stderr, "lockrun: --master-addr {} is {} here, where other machines cannot reach it: name node 0's address in numbers\n",
+               spec.master_host, address);
+}
+
 // The one interface that --master-addr names; a name may not exist yet.
 Fd listen_for_nodes(const LaunchSpec& spec, milliseconds timeout) {
   Waiting waiting(timeout);
@@ -37,7 +44,9 @@ Fd listen_for_nodes(const LaunchSpec& spec, milliseconds timeout) {
     const auto addresses = resolve_host(spec.master_host, why);
     if (!addresses.empty()) {
       try {
-        return listen_on_one_of(addresses, spec.master_port);
+        Fd listener = listen_on_one_of(addresses, spec.master_port);
+        warn_of_loopback(spec, local_endpoint(listener.get()).host);
+        return listener;
       } catch (const RendezvousError& error) {
         throw RendezvousError("node 0, for --master-addr {} and --master-port {}: {}", spec.master_host, spec.master_port, error.what());
       }

@@ -103,7 +103,6 @@ class NodeGuest : public NodeLink {
   bool shake_hands(Clock::time_point until);
   void await_start();
   bool obey(const NodeMessage& message);
-  void lose_host();
 
   const Endpoint host_;
   const std::string token_;

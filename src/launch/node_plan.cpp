@@ -83,16 +83,31 @@ std::optional<NodeReport> judge_nodes(const std::vector<NodeReport>& reports, st
   return std::nullopt;
 }
 
-NodeReport loss_of(const NodeFacts& facts, Clock::time_point now) {
+namespace {
+
+NodeReport gone(const NodeFacts& facts, std::string cause) {
   NodeReport report;
   report.kind = NodeReport::Kind::kLost;
   report.node = facts.node;
   report.exit_code = kPeerLostExitCode;
   report.signal = SIGTERM;
-  report.cause = fmt::format("lockrun: {} is gone: the connection to its lockrun (pid {}) ended without a word; it was killed, or its {}\n",
-                             where(facts), facts.pid, "machine or the network between is down");
+  report.cause = std::move(cause);
+  return report;
+}
+
+}  // namespace
+
+NodeReport loss_of(const NodeFacts& facts, Clock::time_point now) {
+  NodeReport report = gone(
+      facts, fmt::format("lockrun: {} is gone: the connection to its lockrun (pid {}) ended without a word; it was killed, or its {}\n",
+                         where(facts), facts.pid, "machine or the network between is down"));
   report.when = now;
   return report;
+}
+
+NodeReport silence_of(const NodeFacts& facts, std::chrono::seconds silent) {
+  return gone(facts, fmt::format("lockrun: {} does not answer: its lockrun (pid {}) has decided nothing for {} s; is it stopped?\n",
+                                 where(facts), facts.pid, silent.count()));
 }
 
 std::string tell_verdict(const NodeReport& verdict, const NodeFacts& blamed) {

@@ -77,6 +77,8 @@ std::optional<NodeReport> judge_nodes(const std::vector<NodeReport>& reports, st
 
 // For a node whose lockrun has ended without a report.
 NodeReport loss_of(const NodeFacts& facts, Clock::time_point now);
+// For node 0 when it is still connected and has not decided for `silent`.
+NodeReport silence_of(const NodeFacts& facts, std::chrono::seconds silent);
 
 // What a lockrun says at the end of a job for which another node is to blame. Ends with a newline.
 std::string tell_verdict(const NodeReport& verdict, const NodeFacts& blamed);

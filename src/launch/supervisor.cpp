@@ -259,12 +259,17 @@ void Supervisor::signal_groups(int signal) const {
 // What a person reads when the job has failed: the same cause on all nodes, the rank's last lines where it ran.
 std::string Supervisor::blame() const {
   const bool has_verdict = nodes_ != nullptr && nodes_->verdict() && nodes_->verdict()->kind != NodeReport::Kind::kFinished;
-  if (has_verdict && nodes_->verdict()->node != nodes_->own().node)
-    return tell_verdict(*nodes_->verdict(), nodes_->facts_of(nodes_->verdict()->node));
+  std::string text;
+  if (has_verdict && nodes_->verdict()->node != nodes_->own().node) {
+    text = tell_verdict(*nodes_->verdict(), nodes_->facts_of(nodes_->verdict()->node));
+    // Whoever should have judged is lost: what has failed here may be the cause all the same.
+    const bool may_be_cause = nodes_->verdict()->kind == NodeReport::Kind::kLost && failure_ && !failure_->only_consequences;
+    if (!may_be_cause) return text;
+  }
   if (!ending_ || !failure_) return ending_ ? ending_->message : "";
   const int cause = exits_[failure_->cause].rank;
   const auto is_cause = [cause](const Rank& rank) { return rank.rank == cause; };
-  return ending_->message + failure_details(std::find_if(ranks_.begin(), ranks_.end(), is_cause)->last_errors.lines());
+  return text + ending_->message + failure_details(std::find_if(ranks_.begin(), ranks_.end(), is_cause)->last_errors.lines());
 }
 
 int Supervisor::conclude() {

@@ -135,6 +135,7 @@ TEST(JobEnvironment, TheTokenComesFromAVariableOrAFile) {
   EXPECT_NE(refusal({{"LOCKSTEP_TOKEN_FILE", path}}).find(path + " is empty"), std::string::npos);
   std::remove(path.c_str());
   EXPECT_NE(refusal({{"LOCKSTEP_TOKEN_FILE", path}}).find(path + " cannot be read: No such file"), std::string::npos);
+  EXPECT_NE(refusal({{"LOCKSTEP_TOKEN_FILE", "/proc"}}).find("/proc cannot be read: Is a directory"), std::string::npos);
 }
 
 }  // namespace

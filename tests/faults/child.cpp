@@ -74,7 +74,9 @@ Child::Child(const std::vector<std::string>& command, const ChildOptions& option
     ::dup2(errors_, STDERR_FILENO);
     // A test that runs in the background has these ignored, and so would the child.
     for (const int number : {SIGINT, SIGQUIT, SIGHUP, SIGTERM, SIGPIPE}) std::signal(number, SIG_DFL);
-    for (const char* name : {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "LOCKSTEP_TOKEN", "LOCKSTEP_TOKEN_FILE"}) ::unsetenv(name);
+    for (const char* name :
+         {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "KUBERNETES_SERVICE_HOST", "LOCKSTEP_TOKEN", "LOCKSTEP_TOKEN_FILE"})
+      ::unsetenv(name);
     ::putenv(const_cast<char*>(mark_.c_str()));
     for (const auto& [name, value] : options.environment) ::setenv(name.c_str(), value.c_str(), 1);
     for (const std::string& name : options.unset) ::unsetenv(name.c_str());

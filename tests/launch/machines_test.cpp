@@ -62,6 +62,17 @@ TEST_F(Machines, TheirLockrunsAndRanksMeet) {
   }
 }
 
+// Node 0's ranks are not to be found under that address.
+TEST_F(Machines, NodeZeroMayListenOnAllInterfaces) {
+  for (const char* everywhere : {"0.0.0.0", "::"}) {
+    if (!NetworkLab::has_ipv6() && everywhere[0] == ':') continue;
+    Child zero = lockrun(0, 2, collective_rank({"steps=10"}), everywhere);
+    Child one = lockrun(1, 1, collective_rank({"steps=10"}), NetworkLab::address(0));
+    EXPECT_EQ(zero.wait(kSlow), 0) << everywhere << ": " << zero.errors();
+    EXPECT_EQ(one.wait(kSlow), 0) << everywhere << ": " << one.errors();
+  }
+}
+
 TEST_F(Machines, AFailureThereEndsAllHere) {
   const std::vector<std::string> program = collective_rank({"steps=1000000", "pause_ms=1", "fail_rank=2", "fail_at=100", "how=exit"});
   Child one = lockrun(1, 1, program, NetworkLab::address(0)), zero = lockrun(0, 2, program, NetworkLab::address(0));

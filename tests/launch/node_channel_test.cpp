@@ -54,14 +54,17 @@ TEST(NodeChannel, CarriesMessagesBothWaysInOrder) {
 }
 
 TEST(NodeChannel, WhatWasSaidBeforeTheEndIsHeard) {
-  Ends ends = make_ends();
-  NodeChannel host(std::move(ends.host), Side::kHost, ""), guest(std::move(ends.guest), Side::kGuest, "");
-  settle(host, guest);
-  host.send(waiting("last words"));
-  host.close();
-  guest.move();
-  EXPECT_EQ(guest.state(), State::kClosed);
-  ASSERT_TRUE(guest.next());
+  for (const bool answers : {false, true}) {
+    Ends ends = make_ends();
+    NodeChannel host(std::move(ends.host), Side::kHost, ""), guest(std::move(ends.guest), Side::kGuest, "");
+    settle(host, guest);
+    host.send(waiting("last words"));
+    host.close();
+    if (answers) guest.send(waiting("too late"));
+    guest.move();
+    EXPECT_EQ(guest.state(), State::kClosed);
+    EXPECT_TRUE(guest.next()) << "answers: " << answers;
+  }
 }
 
 TEST(NodeChannel, AnotherTokenIsRefusedOnBothSides) {

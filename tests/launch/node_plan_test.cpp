@@ -125,6 +125,10 @@ TEST(Verdict, IsToldWithTheNodeThatHasTheLines) {
   const NodeReport loss = loss_of(facts(1, 2), at(5));
   EXPECT_EQ(loss.exit_code, kPeerLostExitCode);
   EXPECT_THAT(tell_verdict(loss, facts(1, 2)), HasSubstr("node 1 on host host1 is gone: the connection to its lockrun (pid 101)"));
+  const NodeReport silence = silence_of(facts(0, 2), std::chrono::seconds(15));
+  EXPECT_EQ(silence.exit_code, kPeerLostExitCode);
+  EXPECT_EQ(silence.cause,
+            "lockrun: node 0 on host host0 does not answer: its lockrun (pid 100) has decided nothing for 15 s; is it stopped?\n");
 }
 
 TEST(NodeMessage, ComesThroughAsItWas) {

@@ -195,6 +195,38 @@ TEST(Nodes, AProgramThatIsMissingOnOneNodeEndsAll) {
   }
 }
 
+TEST(Nodes, ALockrunThatCannotStartItsRanksSaysSoOnAllNodes) {
+  for (const int poor : {0, 1}) {
+    Job job(2);
+    const Words lockrun = {LOCKRUN,         "--nnodes", "2",  "--node-rank", std::to_string(poor), "--master-addr", "127.0.0.1",
+                           "--master-port", job.port(), "-n", "20",          RANK_PROGRAM,         "hang"};
+    Words command = {"sh", "-c", "ulimit -n 30 && exec \"$@\"", "sh"};
+    command.insert(command.end(), lockrun.begin(), lockrun.end());
+    Child guilty(command);
+    Child& other = job.start(1 - poor, 1, acts({"hang"}));
+    for (Child* node : {&guilty, &other}) {
+      EXPECT_EQ(node->wait(kSlow), 1) << node->errors();
+      EXPECT_THAT(node->errors(), HasSubstr("Too many open files"));
+      EXPECT_TRUE(node->nothing_left());
+    }
+    EXPECT_THAT(other.errors(), HasSubstr("lockrun: node " + std::to_string(poor) + " on host "));
+  }
+}
+
+TEST(Nodes, WhatFailedHereIsToldThoughNodeZeroIsLostBeforeItJudges) {
+  Job job(2);
+  Child& zero = job.start(0, 1, acts({"out:up+flush+hang"}));
+  Child& one = job.start(1, 1, acts({"out", "sleep:700+err:the reason+exit:9"}));
+  ASSERT_TRUE(zero.wait_for_output("up")) << zero.errors();
+  zero.signal(SIGSTOP);
+  std::this_thread::sleep_for(milliseconds(1500));
+  zero.signal(SIGKILL);
+  EXPECT_EQ(zero.wait(), 137);
+  EXPECT_EQ(one.wait(kLost), 75) << one.errors();
+  EXPECT_THAT(one.errors(), AllOf(HasSubstr("lockrun: node 0 on host "), HasSubstr(kGone), HasSubstr(") exited with code 9\n"),
+                                  HasSubstr("its last lines on stderr:\n    the reason\n")));
+}
+
 // -- mistakes ---------------------------------------------------------------------------------------------------------
 
 TEST(NodesMistakes, AMissingNodeIsNamedWhileWaitingAndAtTheEnd) {
