@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -278,6 +279,29 @@ TEST_F(FaultTable, SharedMemoryIsRefused) {
   expect_end(job, start);
   expect_messages(job);
   expect_nothing_left({&job});
+}
+
+TEST(ThingsLeft, FindsProcessesMemoryAndHalfACheckpoint) {
+  std::string folder = ::testing::TempDir() + "lockstep-left-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  ThingsLeft left(folder);
+  Child job({LOCKRUN, "-n", "2", TRAINING_RANK, "steps=1000000"});
+  ASSERT_TRUE(job.wait_for_output("is running")) << job.errors();
+  EXPECT_TRUE(left.note_memory(job)) << "two ranks that share memory";
+  fs::create_directory(folder + "/writing-step-00000010-1");
+  const std::string shared = "/dev/shm/lockstep-left-" + std::to_string(::getpid());
+  std::ofstream{shared};
+  EXPECT_THAT(left.after({&job}), ::testing::IsSupersetOf({HasSubstr("process "), HasSubstr("shared memory "), HasSubstr(shared),
+                                                           HasSubstr("half a checkpoint: " + folder + "/writing-")}));
+  fs::remove(shared);
+  fs::remove_all(folder);
+}
+
+TEST(FaultsPage, SaysWhatDiffersInAngleBrackets) {
+  EXPECT_TRUE(has_message("a\nrank 1 (pid 12) died\n", "rank 1 (pid <pid>) died"));
+  EXPECT_TRUE(has_message("rank 1 (pid 12) died", "rank <n>"));
+  EXPECT_FALSE(has_message("rank 2 (pid 12) died", "rank 1 (pid <pid>) died"));
+  EXPECT_FALSE(has_message("rank 1 (pid 12)\ndied", "rank 1 (pid <pid>) died"));
 }
 
 TEST(FaultsPage, HasATestForEachRowAndARowForEachTest) {
