@@ -7,6 +7,7 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <optional>
 
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/core/crypto.h"
@@ -21,8 +22,10 @@ namespace lockstep {
 
 namespace {
 
-std::chrono::milliseconds seconds_from(const char* variable, std::chrono::milliseconds otherwise) {
-  const auto seconds = env::integer(variable, 1, 30 * 24 * 3600);
+std::chrono::milliseconds time_of(const std::optional<std::chrono::milliseconds>& option, const char* variable,
+                                  std::chrono::milliseconds otherwise) {
+  if (option) return std::min(*option, kLongestTimeout);
+  const auto seconds = env::integer(variable, 1, std::chrono::duration_cast<std::chrono::seconds>(kLongestTimeout).count());
   return seconds ? std::chrono::seconds(*seconds) : otherwise;
 }
 
@@ -96,9 +99,9 @@ std::shared_ptr<ProcessGroup> ProcessGroup::create(const Place& place, std::shar
 std::shared_ptr<ProcessGroup> ProcessGroup::Impl::create(const Place& place, std::shared_ptr<Store> store, std::string token,
                                                          const ProcessGroupOptions& options, std::string advertise_address,
                                                          GroupOrigin origin) {
-  const auto store_timeout = options.store_timeout.value_or(seconds_from(env::kStoreTimeout, std::chrono::seconds(60)));
-  const auto timeout = options.timeout.value_or(seconds_from(env::kTimeout, std::chrono::minutes(5)));
-  const auto stall_timeout = options.stall_timeout.value_or(seconds_from(env::kStallTimeout, std::chrono::seconds(30)));
+  const auto store_timeout = time_of(options.store_timeout, env::kStoreTimeout, std::chrono::seconds(60));
+  const auto timeout = time_of(options.timeout, env::kTimeout, std::chrono::minutes(5));
+  const auto stall_timeout = time_of(options.stall_timeout, env::kStallTimeout, std::chrono::seconds(30));
   if (stall_timeout < std::chrono::milliseconds(100))
     throw InvalidArgument("process group: a stall_timeout of {} ms is too short for heartbeats; at least 100", stall_timeout.count());
   if (place.world_size < 1 || place.rank < 0 || place.rank >= place.world_size)
@@ -193,7 +196,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
   static std::atomic<int> groups_of_this_process{0};
   const JobEnvironment job = read_job_environment([](const char* name) { return env::text(name); });
   if (!job.store_is_hosted) log::set_rank(job.place.rank, job.place.world_size);  // lockrun marks the lines itself
-  const auto timeout = options.store_timeout.value_or(seconds_from(env::kStoreTimeout, std::chrono::seconds(60)));
+  const auto timeout = time_of(options.store_timeout, env::kStoreTimeout, std::chrono::seconds(60));
   const Rendezvous meeting = job_meeting.of(job, timeout);
   const int earlier = groups_of_this_process.fetch_add(1);
   const auto store = scoped(meeting.store, fmt::format("group{}/", earlier));

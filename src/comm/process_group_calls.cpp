@@ -1,4 +1,6 @@
 // The calls of a process group: each is described, checked, numbered and handed to the backend.
+#include <unistd.h>
+
 #include <algorithm>
 #include <exception>
 #include <numeric>
@@ -51,7 +53,7 @@ CallOptions for_host_memory(CallOptions call) {
 
 ProcessGroup::Impl::Impl(const Place& place, std::unique_ptr<Backend> cpu_backend, std::chrono::milliseconds timeout,
                          const GroupOrigin& origin)
-    : place(place), timeout(timeout), recorded(std::make_shared<flight::RecordedGroup>()) {
+    : place(place), timeout(timeout), recorded(std::make_shared<flight::RecordedGroup>()), process(getpid()) {
   constexpr auto kCpu = static_cast<std::size_t>(DeviceKind::kCpu);
   backends[kCpu] = std::move(cpu_backend);
   capabilities[kCpu] = backends[kCpu]->capabilities();
@@ -69,7 +71,13 @@ ProcessGroup::Impl::Impl(const Place& place, std::unique_ptr<Backend> cpu_backen
   backends[kCpu]->on_over([group = recorded.get()](const std::string& why) { group->recorder.group_failed(why); });
 }
 
-ProcessGroup::Impl::~Impl() { flight::remove(recorded); }
+ProcessGroup::Impl::~Impl() {
+  flight::remove(recorded);
+  if (process == getpid()) return;
+  // A forked child has the group's connections but none of its threads: a goodbye would be said in its parent's name.
+  static auto& parents = *new std::vector<std::unique_ptr<Backend>>;
+  for (auto& each : backends) parents.push_back(std::move(each));
+}
 
 Backend& ProcessGroup::Impl::backend(DeviceKind device) const {
   const auto& found = backends[static_cast<std::size_t>(device)];
@@ -123,10 +131,8 @@ Work ProcessGroup::Impl::start(OperationKind kind, const CallData& data, const C
   }
 }
 
-// Longer ones would overflow where they are added to a clock.
 std::chrono::milliseconds ProcessGroup::Impl::timeout_of(const CallOptions& call) const {
-  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(30 * 24);
-  return std::min(kLongest, call.timeout.count() > 0 ? call.timeout : timeout);
+  return std::min(kLongestTimeout, call.timeout.count() > 0 ? call.timeout : timeout);
 }
 
 Work ProcessGroup::Impl::send(Message message, const CallOptions& call) {
@@ -149,6 +155,7 @@ Work ProcessGroup::Impl::receive(Message message, const CallOptions& call) {
 
 void ProcessGroup::Impl::leave() noexcept {
   has_left = true;
+  if (process != getpid()) return;
   for (const auto& each : backends)
     if (each) each->leave();
 }

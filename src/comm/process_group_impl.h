@@ -1,6 +1,8 @@
 // What a process group is made of; for the files that implement it.
 #pragma once
 
+#include <sys/types.h>
+
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -11,6 +13,9 @@
 #include "src/comm/flight_log.h"
 
 namespace lockstep {
+
+// Longer ones would overflow where they are added to a clock.
+inline constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(30 * 24);
 
 // A call's data, before it is numbered.
 struct CallData {
@@ -66,6 +71,7 @@ class ProcessGroup::Impl {
   std::uint64_t allocations = 0;
   std::vector<std::uint64_t> barrier_mail;  // of monitored_barrier(); here, since a barrier that fails leaves messages under way
   bool has_left = false;
+  const pid_t process;  // that made the group
 };
 
 }  // namespace lockstep

@@ -29,6 +29,7 @@ namespace {
 constexpr auto kHandshakeTime = std::chrono::seconds(10);  // a connection that has not proved itself by then is closed
 constexpr auto kTransferTime = std::chrono::seconds(30);   // so is one that takes longer to send a request or to take a reply
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+constexpr int kAcceptAtOnce = 64;
 constexpr std::size_t kMaxConnections = 4096;
 constexpr std::size_t kMaxHalfOpen = 1024;  // the oldest goes when one more comes
 constexpr std::size_t kLargeRequestBytes = std::size_t{64} << 20;
@@ -84,7 +85,7 @@ class StoreServer::Impl {
         const epoll_event& event = happened[static_cast<std::size_t>(i)];
         if (event.data.ptr == &wake_) return;
         if (event.data.ptr == &listener_)
-          accept_all();
+          accept_some();
         else
           handle(*static_cast<StoreConnection*>(event.data.ptr), event.events);
       }
@@ -110,8 +111,9 @@ class StoreServer::Impl {
     return next == Clock::time_point::max() ? -1 : remaining_ms(next);
   }
 
-  void accept_all() {
-    for (;;) {
+  // Some at a time: a flood at the door must not keep the members waiting.
+  void accept_some() {
+    for (int turn = 0; turn < kAcceptAtOnce; ++turn) {
       Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!fd) {
         // Without descriptors or memory the listener stays readable: come back later instead of spinning.

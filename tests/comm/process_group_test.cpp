@@ -3,6 +3,8 @@
 #include "lockstep/comm/process_group.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <future>
 #include <thread>
@@ -35,6 +37,50 @@ TEST(WorldOfOne, CollectivesAreTheIdentity) {
   EXPECT_EQ(group->all_gather_text("words"), std::vector<std::string>{"words"});
   const Buffer memory = group->allocate(100);
   EXPECT_EQ(memory.data()[99], std::byte{0});
+}
+
+// In the child, which has no thread of the group's, a goodbye would be the parent's.
+TEST(ForkedChild, EndsItsCopyOfAGroupWithoutAWord) {
+  for (const char* transport : {"tcp", "shm"}) {
+    const auto store = std::make_shared<MemoryStore>();
+    std::thread ranks[2];
+    for (int rank = 0; rank < 2; ++rank)
+      ranks[rank] = std::thread([&, rank] {
+        auto group = ProcessGroup::create({rank, 2, rank, 2}, store, "", {.backend = "ring", .transport = transport, .timeout = 20s});
+        group->barrier();
+        if (rank == 0) {
+          const pid_t child = fork();
+          if (child == 0) {
+            group->leave();
+            group.reset();
+            _exit(0);
+          }
+          int status = -1;
+          EXPECT_EQ(waitpid(child, &status, 0), child);
+          EXPECT_EQ(status, 0);
+        }
+        EXPECT_NO_THROW(group->barrier()) << transport;
+      });
+    for (std::thread& rank : ranks) rank.join();
+  }
+}
+
+TEST(Timeouts, OfAnyLengthAreFine) {
+  const auto forever = std::chrono::milliseconds::max();
+  const auto store = std::make_shared<MemoryStore>();
+  std::thread ranks[2];
+  for (int rank = 0; rank < 2; ++rank)
+    ranks[rank] = std::thread([&, rank] {
+      const ProcessGroupOptions options{
+          .backend = "ring", .transport = "tcp", .timeout = forever, .stall_timeout = forever, .store_timeout = forever};
+      EXPECT_NO_THROW({
+        const auto group = ProcessGroup::create({rank, 2, rank, 2}, store, "", options);
+        std::this_thread::sleep_for(20ms);
+        group->barrier();
+        group->allocate(100);
+      });
+    });
+  for (std::thread& rank : ranks) rank.join();
 }
 
 TEST(WorldOfOne, MisuseIsRefusedBeforeAnythingHappens) {

@@ -170,6 +170,45 @@ TEST_P(Sockets, TellAGoodbyeFromADeath) {
   }
 }
 
+// It has given all it owed, but its buffers had no room for a goodbye: whether it left or died is not for this exchange to tell.
+TEST_P(Sockets, LetAPeerGoThatHasFinished) {
+  Pair early(GetParam()), late(GetParam());
+  std::vector<TcpPeer> peers(3);
+  peers[0] = std::move(early.peers[1][0]);
+  peers[2] = std::move(late.peers[1][0]);
+  const FrameHeader call = header(7);
+  ASSERT_EQ(send(early.peers[0][1].socket.get(), &call, sizeof call, 0), static_cast<ssize_t>(sizeof call));
+  std::thread goes_late([&] {
+    std::this_thread::sleep_for(50ms);
+    char theirs[sizeof call];
+    while (recv(early.peers[0][1].socket.get(), theirs, sizeof theirs, 0) < 0) std::this_thread::yield();
+    early.peers[0].clear();
+    std::this_thread::sleep_for(100ms);
+    ASSERT_EQ(send(late.peers[0][1].socket.get(), &call, sizeof call, 0), static_cast<ssize_t>(sizeof call));
+  });
+  TcpExchange exchange(1, peers, events());
+  exchange.begin(call);
+  EXPECT_NO_THROW(exchange.run(std::chrono::steady_clock::now() + 20s));
+  goes_late.join();
+}
+
+// Its part is here, but it did not take this rank's.
+TEST_P(Sockets, MissAPeerThatGoesBeforeItTookEverything) {
+  Pair pair(GetParam());
+  const FrameHeader call = header(7);
+  ASSERT_EQ(send(pair.peers[0][1].socket.get(), &call, sizeof call, 0), static_cast<ssize_t>(sizeof call));
+  std::thread goes([&] {
+    std::this_thread::sleep_for(50ms);
+    pair.peers[0].clear();
+  });
+  TcpExchange exchange(1, pair.peers[1], events());
+  const auto mine = bytes(8'000'000, 1);
+  exchange.begin(call);
+  exchange.send(0, mine.data(), mine.size());
+  EXPECT_THAT(message_of([&] { exchange.run(std::chrono::steady_clock::now() + 20s); }), HasSubstr("lost 0"));
+  goes.join();
+}
+
 TEST_P(Sockets, EndAtTheDeadline) {
   Pair pair(GetParam());
   TcpExchange exchange(1, pair.peers[1], events());

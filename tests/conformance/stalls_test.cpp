@@ -100,6 +100,38 @@ TEST_P(Stalls, ARankThatGoesOnTooLateHearsTheSameAsTheOthers) {
   }
 }
 
+// The time away is given back to all that is left of a call, not to the block under way alone. Rank 2 takes its time with every one.
+class Away : public ::testing::TestWithParam<Wire> {};
+TEST_P(Away, ACallOfManyBlocksMayTakeAsMuchLonger) {
+  const GroupSpec spec{.wire = GetParam(), .ranks = 3, .timeout = seconds(60), .stall_timeout = seconds(8)};
+  const auto reports = run_processes(spec, [&](Rank& rank, RankReport&) {
+    std::array<std::int32_t, 3> pids{};
+    const std::int32_t mine = getpid();
+    rank.all_gather(&mine, pids.data(), 1, DType::kInt32);
+    std::vector<float> data(4 << 20, 1.0f);
+    rank.barrier();
+    if (rank.rank() == 0) rank.set_timeout(milliseconds(3500));
+    std::thread other;
+    if (rank.rank() == 1) {
+      std::this_thread::sleep_for(milliseconds(200));
+      kill(pids[0], SIGSTOP);
+      std::this_thread::sleep_for(milliseconds(4500));
+      kill(pids[0], SIGCONT);
+      other = std::thread([&] {
+        for (int i = 0; i < 50 && kill(pids[2], SIGSTOP) == 0; ++i) {
+          std::this_thread::sleep_for(milliseconds(20));
+          kill(pids[2], SIGCONT);
+          std::this_thread::sleep_for(milliseconds(2));
+        }
+      });
+    }
+    const Outcome outcome = outcome_of([&] { rank.all_reduce(data.data(), data.size()); });
+    if (other.joinable()) other.join();
+    if (outcome.kind != "none" || data.front() + data.back() != 6.0f) throw Error("{} {}", outcome.text, data.front());
+  });
+  for (const RankReport& report : reports) EXPECT_EQ(report.kind(), "") << report.text();
+}
+
 // Longer than a TCP connection waits for a peer that takes nothing, were it told to give up; the messages fill its window.
 TEST_P(Stalls, ARankThatComesLateToALotOfDataIsNotLost) {
   run_threads(spec(2, seconds(30)), [](Rank& rank) {
@@ -203,6 +235,8 @@ TEST_P(Stalls, AProcessThatExitsWellHasLeft) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Ring, Away, ::testing::Values(Wire::kTcp, Wire::kNodes),
+                         [](const ::testing::TestParamInfo<Wire>& tested) { return std::string(name_of(tested.param)); });
 INSTANTIATE_TEST_SUITE_P(Ring, Stalls, ::testing::Values(Wire::kMemfd, Wire::kTcp),
                          [](const ::testing::TestParamInfo<Wire>& tested) { return std::string(name_of(tested.param)); });
 

@@ -40,7 +40,9 @@ TcpExchange::Events CallEnds::events() {
       .slept =
           [this] {
             const auto slept = watch_.slept();
-            return slept - std::exchange(slept_before_, slept);
+            const auto more = slept - std::exchange(slept_before_, slept);
+            started_ += more;  // the blocks that follow have a later deadline, too
+            return more;
           },
   };
 }

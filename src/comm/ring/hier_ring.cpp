@@ -65,7 +65,7 @@ void HierTransport::carry_in_place(const Cargo& cargo, const RingPlan& plan) {
     const std::size_t element = size_of(operation_.signature.dtype);
     ring_->begin(operation_.signature, plan, cargo.root,
                  [&](int rank, std::size_t block) { return node_.located(rank) + plan.block(block).begin * element; });
-    for (std::size_t turn = 0; turn < plan.turns(); ++turn) ring_->turn(turn, rail_deadline_);
+    for (std::size_t turn = 0; turn < plan.turns(); ++turn) ring_->turn(turn, rail_deadline());
   }
   if (cargo.from_root && cargo.gets) {
     copy_bytes(cargo.data, node_.located(cargo.root), operation_.bytes());
@@ -98,7 +98,7 @@ void HierTransport::carry_through_windows(const Cargo& cargo, const RingPlan& pl
       if (cargo.from_root) bytes_read_ += bytes_of(block);
     }
     if (turn + 1 < plan.blocks()) give(turn + 1);
-    if (is_on_a_rail() && turn < plan.turns()) ring_->turn(turn, rail_deadline_);
+    if (is_on_a_rail() && turn < plan.turns()) ring_->turn(turn, rail_deadline());
   }
 }
 

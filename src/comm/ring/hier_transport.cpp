@@ -80,7 +80,6 @@ void HierTransport::begin(const Operation& operation) {
   operation_ = operation;
   ends_.begin(operation_);
   timeout_ = operation.timeout;
-  rail_deadline_ = ends_.started() + timeout_ + kMargin;
   node_.rounds().begin(operation_);
   if (left_) throw PeerLost("{}: this rank has left the group", describe(operation.signature, operation.purpose));
   watch_.begins(operation_);
@@ -90,10 +89,12 @@ void HierTransport::begin(const Operation& operation) {
 // still: so the deadline names the rank that is late, and not one that waits for it.
 void HierTransport::wait_longer() { operation_.timeout = timeout_ + 2 * kMargin; }
 
+std::chrono::steady_clock::time_point HierTransport::rail_deadline() const { return ends_.started() + timeout_ + kMargin; }
+
 void HierTransport::begin_rail() { rail_->begin(header_of(operation_)); }
 
 void HierTransport::run_rail() {
-  rail_->run(rail_deadline_);
+  rail_->run(rail_deadline());
   rail_bytes_sent_.store(rail_->payload_bytes_sent(), std::memory_order_relaxed);
 }
 

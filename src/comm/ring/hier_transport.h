@@ -96,6 +96,7 @@ class HierTransport : public Transport {
   bool is_root() const { return operation_.signature.root == place_.rank; }
   void begin_rail();
   void run_rail();
+  std::chrono::steady_clock::time_point rail_deadline() const;  // later after a time away
   void wait_longer();
   void say_goodbye() noexcept;
   void hang_up() noexcept;
@@ -114,7 +115,6 @@ class HierTransport : public Transport {
   std::optional<RingRun> ring_;          // the same
   Operation operation_;                  // under way
   std::chrono::milliseconds timeout_{};  // of it
-  std::chrono::steady_clock::time_point rail_deadline_{};
   std::vector<const std::byte*> in_;
   std::vector<std::byte> small_;  // by node: sums of a small message
   std::atomic<std::uint64_t> rail_bytes_sent_{0}, bytes_read_{0};

@@ -66,7 +66,6 @@ LinkHandshake LinkHandshake::accept(const Self& self) {
 }
 
 void LinkHandshake::received(std::size_t bytes) {
-  heard_ = true;
   received_ += bytes;
   if (received_ < in_.size()) return;
   const Step next = step_ == Step::kConnectorHello  ? answer_connector()

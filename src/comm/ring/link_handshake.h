@@ -35,7 +35,6 @@ class LinkHandshake {
 
   bool refused() const { return step_ == Step::kRefused; }
   bool done() const { return step_ == Step::kDone && to_send().empty(); }
-  bool heard_anything() const { return heard_; }
   // Of the other side, once done.
   int peer() const { return peer_; }
   int socket() const { return socket_; }
@@ -58,7 +57,6 @@ class LinkHandshake {
   Step step_ = Step::kRefused;
   std::vector<std::byte> in_, out_;
   std::size_t received_ = 0, sent_ = 0;
-  bool heard_ = false;
   int peer_ = -1, socket_ = 0;
   std::int32_t pid_ = 0;
   Nonce mine_{}, theirs_{};

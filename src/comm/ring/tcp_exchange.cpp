@@ -98,6 +98,8 @@ bool TcpExchange::move_some() {
       progress |= receive_some(peer, lane);
       progress |= send_some(peer, lane);
     }
+    // It is gone, and what it said last did not tell why.
+    if (channel(peer).cannot_send && !channel(peer).receives()) events_.lost(peer);
   }
   return progress;
 }
@@ -105,7 +107,6 @@ bool TcpExchange::move_some() {
 void TcpExchange::run(std::chrono::steady_clock::time_point deadline) {
   if (!is_marked_) mark();
   is_marked_ = false;
-  for (Channel& each : channels_) each.watched = true;
   const int looks = kLooksBeforeSleep / ranks();
   move_some();  // once at least, for what is behind the mark
   for (int looked = 0; !all_due_done();) {
@@ -180,9 +181,7 @@ bool TcpExchange::send_some(int peer, Lane& lane) {
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && would_block()) break;
     if (sent < 0) {
-      // The peer is gone. If it still owes us data, what it said last tells whether it left or died.
-      if (!to.receives()) events_.lost(peer);
-      to.cannot_send = true;
+      to.cannot_send = true;  // what it still has to say may tell whether it left or died
       break;
     }
     progress = true;
@@ -191,22 +190,18 @@ bool TcpExchange::send_some(int peer, Lane& lane) {
   return progress;
 }
 
-// The first socket is watched even when there is nothing left for it: on it a peer says goodbye.
+// A peer for whom nothing is left to do may hang up: it has finished and goes, or the watch finds out that it died.
 void TcpExchange::add_polls(int peer) {
   const Channel& each = channel(peer);
   for (const Lane& lane : each.lanes) {
     short events = each.may_receive(lane) ? POLLIN : 0;
     if (!lane.out.idle() && !each.cannot_send) events |= POLLOUT;
-    if (events == 0 && each.watched && &lane == &each.lanes[0]) events = POLLRDHUP;
-    if (events == 0) continue;
-    polls_.push_back({lane.socket, events, 0});
-    polled_.push_back(peer);
+    if (events != 0) polls_.push_back({lane.socket, events, 0});
   }
 }
 
 void TcpExchange::wait(std::chrono::steady_clock::time_point& deadline) {
   polls_.clear();
-  polled_.clear();
   for (int peer = 0; peer < ranks(); ++peer) add_polls(peer);
   const int ready = poll(polls_.data(), polls_.size(), remaining_ms(deadline));
   if (std::chrono::steady_clock::now() > deadline) {
@@ -215,19 +210,6 @@ void TcpExchange::wait(std::chrono::steady_clock::time_point& deadline) {
     deadline += slept;
   }
   if (ready < 0 && errno != EINTR) throw Error("ring: poll: {}", std::strerror(errno));
-  const bool can_move = std::any_of(polls_.begin(), polls_.end(), [](const pollfd& p) { return p.revents != 0 && p.events != POLLRDHUP; });
-  if (ready <= 0 || can_move) return;  // what can still be finished comes before bad news
-  for (std::size_t entry = 0; entry < polls_.size(); ++entry)
-    if (polls_[entry].revents != 0) look_at_finished(polled_[entry]);
-}
-
-// A peer whose part in this exchange is over on its first socket hung up. Unread data is a goodbye, or belongs to the next
-// exchange; what its other sockets still carry is on its way.
-void TcpExchange::look_at_finished(int peer) {
-  Channel& each = channel(peer);
-  char byte;
-  each.watched = false;
-  if (recv(each.lanes[0].socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0) events_.lost(peer);
 }
 
 void TcpExchange::report_late() {

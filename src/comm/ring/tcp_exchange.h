@@ -67,7 +67,6 @@ class TcpExchange {
     FrameHeader theirs;
     bool header_seen = false;
     bool cannot_send = false;  // what it still has to say will tell why
-    bool watched = true;       // for a hang-up, once its transfers are done
     bool receives() const;
     bool sends() const;
     bool is_due() const;  // something before the mark is not done
@@ -82,7 +81,6 @@ class TcpExchange {
   void check_header(int peer);
   void wait(std::chrono::steady_clock::time_point& deadline);
   void add_polls(int peer);
-  void look_at_finished(int peer);
   void report_late();
   bool all_due_done() const;
   Channel& channel(int peer) { return channels_[static_cast<std::size_t>(peer)]; }
@@ -93,7 +91,6 @@ class TcpExchange {
   FrameHeader header_;
   std::vector<Channel> channels_;
   std::vector<pollfd> polls_;
-  std::vector<int> polled_;  // by entry of polls_: its peer
   std::vector<std::byte> inbox_, padding_;
   bool is_marked_ = false;
   std::uint64_t payload_sent_ = 0;

@@ -29,6 +29,7 @@ constexpr int kMaxSockets = 16;
 constexpr int kFewRanks = 16;
 constexpr auto kHandshakeTime = std::chrono::seconds(5);  // for one who connects and says nothing, or little
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+constexpr int kAcceptAtOnce = 64;
 constexpr std::size_t kStrangers = 64;  // half-open handshakes beyond those that the ranks need
 constexpr int kReportedStrangers = 10;
 
@@ -107,7 +108,7 @@ class MeshBuilder {
   std::vector<TcpPeer> build() {
     while (missing_ > 0) {
       poll_all();
-      if (polls_[0].revents != 0) accept_all();
+      if (polls_[0].revents != 0) accept_some();
       std::size_t entry = 1;
       for (auto it = attempts_.begin(); entry < polls_.size(); ++entry) {
         const bool stays = polls_[entry].revents == 0 ? goes_on(*it) : move(*it);
@@ -131,9 +132,10 @@ class MeshBuilder {
     if (Clock::now() >= deadline_) report_missing();
   }
 
-  // New ones are polled from the next turn on: they stand behind those that were.
-  void accept_all() {
-    while (true) {
+  // New ones are polled from the next turn on: they stand behind those that were. Some at a time, or a flood at the door would keep
+  // all others waiting.
+  void accept_some() {
+    for (int turn = 0; turn < kAcceptAtOnce; ++turn) {
       Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!fd) {
         // Without descriptors or memory the listener stays readable: come back later instead of spinning.

@@ -1,12 +1,23 @@
 #include "src/comm/ring/verdict.h"
 
+#include <sched.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "lockstep/core/error.h"
 #include "src/comm/ring/futex.h"
 
 namespace lockstep::ring {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kWritingTime = std::chrono::milliseconds(200);  // of a verdict by a rank that has to wait for its core
+
+}  // namespace
 
 void throw_verdict(const Verdict& verdict, std::string_view doing) {
   switch (verdict.kind) {
@@ -45,6 +56,9 @@ void SharedVerdict::declare(VerdictKind kind, std::string_view text) {
     record.text[length] = '\0';
     record.state.store(VerdictRecord::kWritten);
   }
+  // Another rank is writing: its verdict is everybody's, unless it dies before it is done.
+  for (const auto until = Clock::now() + kWritingTime; record.state.load() != VerdictRecord::kWritten && Clock::now() < until;)
+    sched_yield();
   local_.declare(kind, text);
   ring_bell();
 }

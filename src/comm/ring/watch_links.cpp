@@ -51,6 +51,13 @@ WatchLinks::WatchLinks(int rank, std::vector<TcpPeer> peers, std::chrono::millis
   }
 }
 
+// Closing a connection that holds unread heartbeats would reset it, and a goodbye that was lost on its way would not be sent again.
+WatchLinks::~WatchLinks() {
+  char unread[4096];
+  for (const Link& link : links_)
+    while (link.socket && recv(link.socket.get(), unread, sizeof unread, MSG_DONTWAIT) > 0) continue;
+}
+
 // All send before any waits, so that no two wait for each other.
 void WatchLinks::greet(Deadline deadline) {
   Link& own = links_[static_cast<std::size_t>(rank_)];

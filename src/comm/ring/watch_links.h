@@ -46,6 +46,9 @@ class WatchLinks {
   // Collective: greets all peers. Throws RendezvousError that names the rank that did not answer. A peer's machine that
   // acknowledges nothing for `lost_after` has its connection closed with ETIMEDOUT.
   WatchLinks(int rank, std::vector<TcpPeer> peers, std::chrono::milliseconds lost_after, Deadline deadline);
+  ~WatchLinks();
+  WatchLinks(const WatchLinks&) = delete;
+  WatchLinks& operator=(const WatchLinks&) = delete;
 
   // Adds what to poll for; receive() and flush() find out themselves what is ready.
   void add_to(std::vector<pollfd>& polls) const;
