@@ -6,6 +6,7 @@
 #include <csignal>
 
 #include "lockstep/core/error.h"
+#include "src/comm/environment_reader.h"
 
 namespace lockstep::launch {
 
@@ -33,8 +34,15 @@ std::string Roster::admit(const NodeFacts& facts) {
                        where(zero), zero.nodes);
   if (facts.node < 0 || facts.node >= zero.nodes)
     return fmt::format("node {} does not exist among {} nodes: --node-rank counts from 0", facts.node, zero.nodes);
-  const auto [standing, is_new] = present_.emplace(facts.node, facts);
-  if (is_new) return "";
+  const auto standing = present_.find(facts.node);
+  if (standing == present_.end()) {
+    long ranks = facts.ranks;
+    for (const auto& [node, present] : present_) ranks += present.ranks;
+    if (ranks > kMaxRanks)
+      return fmt::format("{} with {} ranks makes {} of them: {} are the most", where(facts), facts.ranks, ranks, kMaxRanks);
+    present_.emplace(facts.node, facts);
+    return "";
+  }
   return fmt::format(
       "--node-rank {} is taken: lockrun {} on host {} joined before lockrun {} on host {}; each node needs a number of its own", facts.node,
       standing->second.pid, standing->second.host, facts.pid, facts.host);
