@@ -22,6 +22,7 @@ constexpr std::size_t kPiecesAtOnce = 16;       // of one system call
 // A peer that computes answers within some microseconds, and sleeping costs 20-50. Whoever shares the core gets it meanwhile.
 constexpr int kLooksBeforeSleep = 400;  // system calls, spread over the peers
 constexpr int kLooksBeforeYield = 8;
+constexpr auto kYieldFor = std::chrono::milliseconds(1);  // on a busy machine one yield may take that long
 
 const std::byte kZeros[kAlign] = {};
 
@@ -109,10 +110,15 @@ void TcpExchange::run(std::chrono::steady_clock::time_point deadline) {
   is_marked_ = false;
   const int looks = kLooksBeforeSleep / ranks();
   move_some();  // once at least, for what is behind the mark
+  std::chrono::steady_clock::time_point yield_until;
   for (int looked = 0; !all_due_done();) {
     if (move_some()) {
       looked = 0;
-    } else if (++looked > looks) {
+      continue;
+    }
+    if (++looked == kLooksBeforeYield) yield_until = std::chrono::steady_clock::now() + kYieldFor;
+    if (looked > kLooksBeforeYield && std::chrono::steady_clock::now() > yield_until) looked = looks + 1;
+    if (looked > looks) {
       wait(deadline);
     } else if (looked > kLooksBeforeYield) {
       sched_yield();
