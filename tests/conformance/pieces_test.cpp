@@ -105,15 +105,17 @@ TEST(RegisteredMemory, IsFoundByAddressUntilItsLastHandleGoes) {
   EXPECT_EQ(memory->find(address, 1).location.segment, 0u);
 }
 
+// Counted for the whole process, round by round: a heartbeat of the watch, once a second, may fall into one of them.
 TEST(Allocations, AnOperationMakesNone) {
+  constexpr int kWarmUp = 10, kRounds = 30;
   for (const Wire wire : {Wire::kThreads, Wire::kTcp}) {
-    std::atomic<std::uint64_t> before{0}, after{0};
+    int rounds_with_allocations = 0;
     run_threads({.wire = wire, .ranks = 3}, [&](Rank& rank) {
       const Buffer registered = rank.backend().allocate(120000);
       std::vector<float> plain(30000), gathered(3000);
-      for (int round = 0; round < 20; ++round) {
+      for (int round = 0; round < kRounds; ++round) {
         rank.barrier();
-        if (rank.rank() == 0 && round == 10) before = test_support::heap_allocations();
+        const std::uint64_t before = test_support::heap_allocations();
         rank.barrier();
         rank.all_reduce(registered.data(), 30000);
         rank.all_reduce(plain.data(), plain.size());
@@ -122,11 +124,11 @@ TEST(Allocations, AnOperationMakesNone) {
         rank.all_gather(plain.data(), gathered.data(), 1000, DType::kFloat32);
         rank.backend().start(rank.reduction(registered.data(), 30000, DType::kFloat32, ReduceOp::kSum)).wait();
         rank.barrier();
-        if (rank.rank() == 0) after = test_support::heap_allocations();
+        if (rank.rank() == 0 && round >= kWarmUp && test_support::heap_allocations() != before) ++rounds_with_allocations;
         rank.barrier();
       }
     });
-    EXPECT_EQ(after.load() - before.load(), 0u) << name_of(wire);
+    EXPECT_LE(rounds_with_allocations, 2) << name_of(wire);
   }
 }
 
