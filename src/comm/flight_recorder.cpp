@@ -1,6 +1,7 @@
 #include "src/comm/flight_recorder.h"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 
 namespace lockstep {
@@ -9,6 +10,7 @@ namespace {
 
 constexpr auto kRelease = std::memory_order_release;
 constexpr auto kRelaxed = std::memory_order_relaxed;
+constexpr auto kLongestReport = std::chrono::seconds(5);
 
 enum Flags : std::uint64_t { kCollective, kSend, kReceive, kAllocation };
 
@@ -91,13 +93,19 @@ void FlightRecorder::call_failed(const FlightNote& note, const std::string& text
 
 void FlightRecorder::group_failed(const std::string& text) {
   {
-    const std::lock_guard lock(mutex_);
-    if (failure_) return;
+    std::unique_lock lock(mutex_);
+    if (failure_) {
+      reported_.wait_for(lock, kLongestReport, [this] { return is_reported_; });
+      return;
+    }
     failure_ = FlightFailure{text, 0};
     failed_at_ = flight::ticks();
     failed_.store(true);
   }
   if (on_failure_) on_failure_();
+  const std::lock_guard lock(mutex_);
+  is_reported_ = true;
+  reported_.notify_all();
 }
 
 // An entry that is being filled, or was taken meanwhile, comes back with the sequence 0.

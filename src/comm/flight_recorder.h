@@ -9,6 +9,7 @@
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -44,7 +45,8 @@ class FlightRecorder {
   FlightNote message(const Message& message, bool is_receive);
   FlightNote allocation(std::uint64_t number, std::size_t bytes);
 
-  // The group is over, for the reason that `text` gives; the first call counts, and calls `on_failure`.
+  // The group is over, for the reason that `text` gives; the first call counts, and calls `on_failure`. Another thread's call returns when
+  // that is done, or after some seconds: the record is there when the error is thrown, whichever thread saw it first.
   void group_failed(const std::string& text);
   void call_failed(const FlightNote& note, const std::string& text);
   void on_failure(std::function<void()> call) { on_failure_ = std::move(call); }  // before the first call is entered
@@ -65,6 +67,8 @@ class FlightRecorder {
   std::optional<FlightFailure> failure_;
   std::uint64_t failed_at_ = 0;
   std::function<void()> on_failure_;
+  bool is_reported_ = false;
+  std::condition_variable reported_;
 };
 
 namespace flight {
