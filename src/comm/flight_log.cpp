@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -18,6 +17,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "src/comm/host_names.h"
 #include "src/core/fd.h"
 
 namespace lockstep::flight {
@@ -25,12 +25,6 @@ namespace lockstep::flight {
 namespace {
 
 constexpr std::size_t kFailedKept = 4;
-
-std::string host_name() {
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
-  return host.data();
-}
 
 std::string boot_id() {
   std::string id;

@@ -9,6 +9,7 @@
 
 #include "lockstep/core/crypto.h"
 #include "lockstep/core/error.h"
+#include "src/comm/host_names.h"
 
 namespace lockstep {
 
@@ -25,11 +26,7 @@ milliseconds time_left(Clock::time_point deadline) {
   return std::max(std::chrono::ceil<milliseconds>(deadline - Clock::now()), milliseconds(0));
 }
 
-std::string who_am_i() {
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
-  return fmt::format("process {} on {}", getpid(), host.data());
-}
+std::string who_am_i() { return fmt::format("process {} on {}", getpid(), host_name()); }
 
 // "<world size> <random> <who>": the random part tells two processes with equal pids apart.
 std::string registration(const Place& place) {

@@ -13,6 +13,7 @@
 #include "src/comm/store_connection.h"
 #include "src/comm/store_protocol.h"
 #include "src/comm/store_table.h"
+#include "tests/comm/store_member.h"
 
 namespace lockstep {
 namespace {
@@ -57,22 +58,6 @@ TEST(StoreTable, CountsWhatSlowReadersStillHold) {
   EXPECT_EQ(table.bytes(), 100u);
 }
 
-// A connection that has proved the token, by hand.
-Fd connect_as_member(const Endpoint& at) {
-  const Deadline deadline = std::chrono::steady_clock::now() + kTime;
-  std::string why;
-  Fd fd = try_connect_tcp(at.host, at.port, deadline, why);
-  store_protocol::Hello hello;
-  EXPECT_EQ(receive_all(fd.get(), std::as_writable_bytes(std::span(&hello, 1)), deadline), IoResult::kDone);
-  store_protocol::ClientProof client{store_protocol::kMagic, {}, {}};
-  client.proof = prove("t", Role::kStoreClient, client.client_nonce, hello.server_nonce);
-  send_all(fd.get(), std::as_bytes(std::span(&client, 1)), deadline);
-  store_protocol::ServerProof proof;
-  EXPECT_EQ(receive_all(fd.get(), std::as_writable_bytes(std::span(&proof, 1)), deadline), IoResult::kDone);
-  EXPECT_EQ(proof.accepted, 1u);
-  return fd;
-}
-
 double resident_mib() {
   std::ifstream statm("/proc/self/statm");
   std::size_t all = 0, resident = 0;
@@ -95,7 +80,7 @@ TEST(StoreServer, BoundsWhatUnfinishedRequestsTake) {
   const std::string half(4 * kMiB, 'x');
   std::vector<Fd> drippers;
   for (int i = 0; i < 100; ++i) {
-    drippers.push_back(connect_as_member(server.endpoint()));
+    drippers.push_back(connect_as_member(server.endpoint(), std::chrono::steady_clock::now() + kTime));
     say(drippers.back(), store_protocol::Request::kSet, "key", 8 * kMiB);
     send(drippers.back().get(), half.data(), half.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   }
@@ -114,7 +99,7 @@ TEST(StoreServer, KeepsOneCopyForAllWhoReadSlowly) {
   const auto good = connect_store(server.endpoint(), "t", kTime);
   std::vector<Fd> readers;
   for (int i = 0; i < 50; ++i) {
-    readers.push_back(connect_as_member(server.endpoint()));
+    readers.push_back(connect_as_member(server.endpoint(), std::chrono::steady_clock::now() + kTime));
     say(readers.back(), store_protocol::Request::kGet, "later", 0);
   }
   for (int i = 0; i < 20; ++i) good->add("turns", 1);  // the server has their requests by now
@@ -133,7 +118,7 @@ TEST(StoreServer, WakesAllWhoWaitForAKeyAndNoneWhoWaitForAnother) {
   const auto good = connect_store(server.endpoint(), "t", kTime);
   std::vector<Fd> waiting;
   for (int i = 0; i < 300; ++i) {
-    waiting.push_back(connect_as_member(server.endpoint()));
+    waiting.push_back(connect_as_member(server.endpoint(), std::chrono::steady_clock::now() + kTime));
     say(waiting.back(), store_protocol::Request::kGet, i % 3 == 0 ? "other" : "key", 0);
   }
   waiting[1].reset();  // who is gone is not missed

@@ -17,6 +17,7 @@
 #include "src/comm/memory_store.h"
 #include "src/comm/socket.h"
 #include "src/comm/store_protocol.h"
+#include "tests/comm/store_member.h"
 #include "tests/support/message_of.h"
 
 namespace lockstep {
@@ -245,21 +246,6 @@ TEST(TcpStore, SurvivesRubbish) {
       ASSERT_EQ(good->get("alive", kTime), std::to_string(round));
     }
   }
-}
-
-// A connection that has proved the token, by hand.
-Fd connect_as_member(const Endpoint& at, Deadline deadline) {
-  std::string why;
-  Fd fd = try_connect_tcp(at.host, at.port, deadline, why);
-  store_protocol::Hello hello;
-  EXPECT_EQ(receive_all(fd.get(), std::as_writable_bytes(std::span(&hello, 1)), deadline), IoResult::kDone);
-  store_protocol::ClientProof client{store_protocol::kMagic, {}, {}};
-  client.proof = prove("t", Role::kStoreClient, client.client_nonce, hello.server_nonce);
-  send_all(fd.get(), std::as_bytes(std::span(&client, 1)), deadline);
-  store_protocol::ServerProof proof;
-  EXPECT_EQ(receive_all(fd.get(), std::as_writable_bytes(std::span(&proof, 1)), deadline), IoResult::kDone);
-  EXPECT_EQ(proof.accepted, 1u);
-  return fd;
 }
 
 TEST(TcpStore, ClosesAConnectionThatAnnouncesTooMuch) {

@@ -15,6 +15,7 @@
 #include "lockstep/comm/capabilities.h"
 #include "tests/faults/hand_job.h"
 #include "tests/network/network_lab.h"
+#include "tests/support/temporary.h"
 
 namespace lockstep::testing {
 namespace {
@@ -24,11 +25,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr milliseconds kSlow(40'000), kLost(16'000);
-
-std::string temporary(const std::string& name) {
-  static int count = 0;
-  return ::testing::TempDir() + "lockstep-" + std::to_string(::getpid()) + "-" + std::to_string(++count) + "-" + name;
-}
 
 class Machines : public ::testing::Test {
  protected:

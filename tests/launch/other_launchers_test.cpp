@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "tests/faults/hand_job.h"
+#include "tests/support/temporary.h"
 
 namespace lockstep::testing {
 namespace {
@@ -20,11 +21,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr milliseconds kSlow(30'000);
-
-std::string temporary(const std::string& name) {
-  static int count = 0;
-  return ::testing::TempDir() + "lockstep-" + std::to_string(::getpid()) + "-" + std::to_string(++count) + "-" + name;
-}
 
 class File {
  public:

@@ -1,6 +1,7 @@
 #include "src/comm/ring/call_ends.h"
 
 #include <fmt/format.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cstring>
@@ -23,6 +24,16 @@ FrameHeader header_of(const Operation& operation) {
   const char* name = operation.purpose.name != nullptr ? operation.purpose.name : "";
   std::memcpy(header.purpose, name, std::min(std::strlen(name), sizeof(header.purpose) - 1));
   return header;
+}
+
+void send_goodbye(const std::vector<TcpPeer>& peers) noexcept {
+  FrameHeader goodbye;
+  goodbye.kind = FrameHeader::kGoodbye;
+  for (const TcpPeer& peer : peers) {
+    if (!peer.socket) continue;
+    [[maybe_unused]] const auto sent = send(peer.socket.get(), &goodbye, sizeof goodbye, MSG_NOSIGNAL | MSG_DONTWAIT);  // it may be gone
+    shutdown(peer.socket.get(), SHUT_WR);
+  }
 }
 
 void CallEnds::begin(const Operation& operation) {

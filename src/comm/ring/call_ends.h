@@ -12,6 +12,9 @@ namespace lockstep::ring {
 
 FrameHeader header_of(const Operation& operation);
 
+// Nothing follows it on these connections; peers that are gone are passed over.
+void send_goodbye(const std::vector<TcpPeer>& peers) noexcept;
+
 // Stays where it is: the exchange's events refer to it.
 class CallEnds {
  public:

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "src/comm/host_names.h"
 #include "src/comm/ring/group_watch_impl.h"
 
 namespace lockstep::ring {
@@ -106,8 +107,8 @@ void GroupWatch::Impl::sign_in() {
   own_record_ = &own.activity;
   watch_.activity_ = ActivityWriter(own_record_);
   const std::string host = host_name();
-  std::memcpy(own.host, host.c_str(), std::min(host.size() + 1, sizeof own.host));
-  own.pid.store(getpid());  // last: who sees it sees the host's name
+  std::memcpy(own.host, host.data(), std::min(host.size(), sizeof own.host - 1));  // the block is zero bytes before
+  own.pid.store(getpid());                                                         // last: who sees it sees the host's name
 }
 
 std::string GroupWatch::Impl::name_of_rank(int rank) const {

@@ -1,7 +1,6 @@
 #include "src/comm/ring/hier_transport.h"
 
 #include <fmt/format.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 
@@ -61,13 +60,7 @@ void HierTransport::leave() noexcept {
 void HierTransport::say_goodbye() noexcept {
   if (std::exchange(said_goodbye_, true)) return;
   mesh_->leave();  // first: tells the watch, before any connection ends
-  FrameHeader goodbye;
-  goodbye.kind = FrameHeader::kGoodbye;
-  for (const TcpPeer& peer : rail_peers_) {
-    if (!peer.socket) continue;
-    [[maybe_unused]] const auto sent = send(peer.socket.get(), &goodbye, sizeof goodbye, MSG_NOSIGNAL | MSG_DONTWAIT);  // it may be gone
-    shutdown(peer.socket.get(), SHUT_WR);
-  }
+  send_goodbye(rail_peers_);
   fabric_->close();
 }
 

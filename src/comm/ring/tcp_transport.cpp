@@ -1,7 +1,6 @@
 #include "src/comm/ring/tcp_transport.h"
 
 #include <fmt/format.h>
-#include <sys/socket.h>
 
 #include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
@@ -49,13 +48,7 @@ void TcpTransport::leave() noexcept {
 void TcpTransport::say_goodbye() noexcept {
   if (std::exchange(said_goodbye_, true)) return;
   watch_->leave();  // first: no connection may end before
-  FrameHeader goodbye;
-  goodbye.kind = FrameHeader::kGoodbye;
-  for (const TcpPeer& peer : peers_) {
-    if (!peer.socket) continue;
-    [[maybe_unused]] const auto sent = send(peer.socket.get(), &goodbye, sizeof goodbye, MSG_NOSIGNAL | MSG_DONTWAIT);  // it may be gone
-    shutdown(peer.socket.get(), SHUT_WR);
-  }
+  send_goodbye(peers_);
 }
 
 void TcpTransport::execute(const Operation& operation) {

@@ -6,20 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <limits>
 
 #include "lockstep/core/error.h"
+#include "src/comm/host_names.h"
 
 namespace lockstep::ring {
-
-std::string host_name() {
-  std::array<char, 64> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 
 namespace {
 

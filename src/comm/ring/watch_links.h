@@ -92,6 +92,4 @@ class WatchLinks {
   std::vector<Link> links_;
 };
 
-std::string host_name();
-
 }  // namespace lockstep::ring
