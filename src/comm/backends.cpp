@@ -54,11 +54,12 @@ struct BuiltIn {
   std::string_view name;
   std::unique_ptr<Backend> (*make)(const BackendContext&);
   const Capabilities& capabilities;
+  void (*check)(const Place&) = nullptr;  // what else it needs of this process
 };
 constexpr BuiltIn kBackends[] = {
     {"ring", [](const BackendContext& context) { return make_ring_backend(context); }, kRing},
 #if LOCKSTEP_WITH_MPI
-    {"mpi", [](const BackendContext& context) { return make_mpi_backend(context); }, kMpi},
+    {"mpi", [](const BackendContext& context) { return make_mpi_backend(context); }, kMpi, check_started_by_mpi},
 #endif
     {"local", [](const BackendContext&) { return make_local_backend(); }, kLocal},
     {"delay",
@@ -94,11 +95,16 @@ std::vector<std::string_view> backend_names() {
 
 const Capabilities& capabilities_of(std::string_view backend) { return find(backend).capabilities; }
 
-std::unique_ptr<Backend> make_backend(std::string_view name, const BackendContext& context) {
+void check_backend(std::string_view name, const Place& place) {
   const BuiltIn& chosen = find(name);
-  if (context.place.world_size > chosen.capabilities.most_ranks)
-    throw InvalidArgument("backend '{}' moves no data: it is for a world of one, this one has {} ranks", name, context.place.world_size);
-  return chosen.make(context);
+  if (place.world_size > chosen.capabilities.most_ranks)
+    throw InvalidArgument("backend '{}' moves no data: it is for a world of one, this one has {} ranks", name, place.world_size);
+  if (chosen.check) chosen.check(place);
+}
+
+std::unique_ptr<Backend> make_backend(std::string_view name, const BackendContext& context) {
+  check_backend(name, context.place);
+  return find(name).make(context);
 }
 
 const Capabilities& Backend::capabilities() const { return capabilities_of(name()); }

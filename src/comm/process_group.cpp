@@ -29,6 +29,35 @@ std::chrono::milliseconds time_of(const std::optional<std::chrono::milliseconds>
   return seconds ? std::chrono::seconds(*seconds) : otherwise;
 }
 
+// What a group's options and the environment come to, checked as far as one rank can by itself.
+struct GroupSettings {
+  std::string backend, transport;
+  std::chrono::milliseconds store_timeout, timeout, stall_timeout;
+};
+
+GroupSettings settings_of(const Place& place, const ProcessGroupOptions& options) {
+  if (place.world_size < 1 || place.rank < 0 || place.rank >= place.world_size)
+    throw InvalidArgument("process group: rank {} does not exist in a world of {}", place.rank, place.world_size);
+  GroupSettings settings;
+  settings.store_timeout = time_of(options.store_timeout, env::kStoreTimeout, std::chrono::seconds(60));
+  settings.timeout = time_of(options.timeout, env::kTimeout, std::chrono::minutes(5));
+  settings.stall_timeout = time_of(options.stall_timeout, env::kStallTimeout, std::chrono::seconds(30));
+  if (settings.stall_timeout < std::chrono::milliseconds(100))
+    throw InvalidArgument("process group: a stall_timeout of {} ms is too short for heartbeats; at least 100",
+                          settings.stall_timeout.count());
+  settings.backend = options.backend;
+  if (settings.backend.empty()) settings.backend = env::text(env::kBackend).value_or(place.world_size > 1 ? "ring" : "local");
+  // A job that is started with one rank now and then must not need another environment for it.
+  if (settings.backend == "ring" && place.world_size == 1 && options.backend.empty()) settings.backend = "local";
+  check_backend(settings.backend, place);
+  settings.transport = options.transport;
+  if (settings.transport.empty()) settings.transport = env::text(env::kTransport).value_or("auto");
+  const std::array known = {"auto", "shm", "tcp", "hierarchical"};
+  if (std::find(known.begin(), known.end(), settings.transport) == known.end())
+    throw InvalidArgument("unknown transport '{}': LOCKSTEP_TRANSPORT is one of auto, shm, tcp, hierarchical", settings.transport);
+  return settings;
+}
+
 std::string random_name() {
   std::array<std::byte, 8> random;
   crypto::fill_random(random);
@@ -99,38 +128,24 @@ std::shared_ptr<ProcessGroup> ProcessGroup::create(const Place& place, std::shar
 std::shared_ptr<ProcessGroup> ProcessGroup::Impl::create(const Place& place, std::shared_ptr<Store> store, std::string token,
                                                          const ProcessGroupOptions& options, std::string advertise_address,
                                                          GroupOrigin origin) {
-  const auto store_timeout = time_of(options.store_timeout, env::kStoreTimeout, std::chrono::seconds(60));
-  const auto timeout = time_of(options.timeout, env::kTimeout, std::chrono::minutes(5));
-  const auto stall_timeout = time_of(options.stall_timeout, env::kStallTimeout, std::chrono::seconds(30));
-  if (stall_timeout < std::chrono::milliseconds(100))
-    throw InvalidArgument("process group: a stall_timeout of {} ms is too short for heartbeats; at least 100", stall_timeout.count());
-  if (place.world_size < 1 || place.rank < 0 || place.rank >= place.world_size)
-    throw InvalidArgument("process group: rank {} does not exist in a world of {}", place.rank, place.world_size);
-  std::string backend = options.backend;
-  if (backend.empty()) backend = env::text(env::kBackend).value_or(place.world_size > 1 ? "ring" : "local");
-  // A job that is started with one rank now and then must not need another environment for it.
-  if (backend == "ring" && place.world_size == 1 && options.backend.empty()) backend = "local";
-  std::string transport = options.transport;
-  if (transport.empty()) transport = env::text(env::kTransport).value_or("auto");
-  if (transport != "auto" && transport != "shm" && transport != "tcp" && transport != "hierarchical")
-    throw InvalidArgument("unknown transport '{}': LOCKSTEP_TRANSPORT is one of auto, shm, tcp, hierarchical", transport);
-  register_rank(place, *store, store_timeout);
+  const GroupSettings settings = settings_of(place, options);
+  register_rank(place, *store, settings.store_timeout);
   if (origin.job.empty()) origin.job = store->set_if_absent("flight/job", random_name());
-  auto made = make_backend(backend, {.place = place,
-                                     .store = store,
-                                     .token = token,
-                                     .transport = transport,
-                                     .advertise_address = advertise_address,
-                                     .timeout = timeout,
-                                     .store_timeout = store_timeout,
-                                     .stall_timeout = stall_timeout,
-                                     .node = env::text(env::kNode).value_or("")});
-  std::shared_ptr<ProcessGroup> group(new ProcessGroup(std::make_unique<Impl>(place, std::move(made), timeout, origin)));
+  auto made = make_backend(settings.backend, {.place = place,
+                                              .store = store,
+                                              .token = token,
+                                              .transport = settings.transport,
+                                              .advertise_address = advertise_address,
+                                              .timeout = settings.timeout,
+                                              .store_timeout = settings.store_timeout,
+                                              .stall_timeout = settings.stall_timeout,
+                                              .node = env::text(env::kNode).value_or("")});
+  std::shared_ptr<ProcessGroup> group(new ProcessGroup(std::make_unique<Impl>(place, std::move(made), settings.timeout, origin)));
   group->impl_->store = store;
   group->impl_->token = std::move(token);
   group->impl_->advertise_address = std::move(advertise_address);
   group->impl_->options = options;
-  finish_joining(place, *store, store_timeout);
+  finish_joining(place, *store, settings.store_timeout);
   return group;
 }
 
@@ -196,8 +211,9 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
   static std::atomic<int> groups_of_this_process{0};
   const JobEnvironment job = read_job_environment([](const char* name) { return env::text(name); });
   if (!job.store_is_hosted) log::set_rank(job.place.rank, job.place.world_size);  // lockrun marks the lines itself
-  const auto timeout = time_of(options.store_timeout, env::kStoreTimeout, std::chrono::seconds(60));
-  const Rendezvous meeting = job_meeting.of(job, timeout);
+  // What this rank can find wrong by itself it finds here: an error of rank 0 later would take the others' store away.
+  const GroupSettings settings = settings_of(job.place, options);
+  const Rendezvous meeting = job_meeting.of(job, settings.store_timeout);
   const int earlier = groups_of_this_process.fetch_add(1);
   const auto store = scoped(meeting.store, fmt::format("group{}/", earlier));
   const GroupOrigin origin{.name = earlier == 0 ? "world" : fmt::format("world{}", earlier + 1)};

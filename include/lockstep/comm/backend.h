@@ -79,6 +79,10 @@ struct BackendContext {
   std::string node = {};                    // LOCKSTEP_NODE: ranks with different ones do not share memory
 };
 
+// Throws InvalidArgument when this process cannot use the backend called `name`: not built in, made for a world of one, not
+// started as it needs. Asks no other rank.
+void check_backend(std::string_view name, const Place& place);
+
 // Makes the backend called `name` ("ring", ...); throws InvalidArgument that lists the ones built in, or says what this
 // build lacks. Collective.
 std::unique_ptr<Backend> make_backend(std::string_view name, const BackendContext& context);

@@ -174,6 +174,8 @@ MPI_Comm make_communicator(const std::vector<int>& members, int tag) {
 
 }  // namespace
 
+void check_started_by_mpi(const Place& place) { mpi::check_started(place.world_size); }
+
 std::unique_ptr<Backend> make_mpi_backend(const BackendContext& context, std::size_t most) {
   const std::vector<int> members = members_of(context);
   constexpr int kCollectives = 1, kMessages = 2;

@@ -25,6 +25,9 @@
 
 namespace lockstep {
 
+// Throws InvalidArgument for one of several ranks that MPI did not start. Does not initialise MPI.
+void check_started_by_mpi(const Place& place);
+
 // Collective over the ranks that meet in the context's store. Throws InvalidArgument when MPI did not start these ranks.
 // `most` elements go into one call of MPI; tests make it small.
 std::unique_ptr<Backend> make_mpi_backend(const BackendContext& context, std::size_t most = INT_MAX);

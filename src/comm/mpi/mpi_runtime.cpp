@@ -109,12 +109,16 @@ void check(int code, const char* call) {
   if (code != MPI_SUCCESS) throw Error("{}: {}", call, text_of(code));
 }
 
-void start(int ranks) {
+void check_started(int ranks) {
   if (ranks > 1 && !was_started_by_mpi())
     throw InvalidArgument(
         "this process was not started by MPI; start the program with mpirun -n {}, or use "
         "LOCKSTEP_BACKEND=ring, which needs no MPI",
         ranks);
+}
+
+void start(int ranks) {
+  check_started(ranks);
   const auto held = lock();
   runtime();
   int world = 0;

@@ -14,6 +14,9 @@ namespace lockstep::mpi {
 // MPI calls need MPI_THREAD_SERIALIZED: every one is made with this lock held.
 std::unique_lock<std::mutex> lock();
 
+// Throws InvalidArgument when this process is one of several `ranks` and was not started by MPI.
+void check_started(int ranks);
+
 // Initialises MPI, unless the program has. Throws InvalidArgument when this process cannot take part in a group of
 // `ranks` by MPI: it was not started by mpirun, too few were, or the program's own MPI_Init gave a lower thread level.
 void start(int ranks);
