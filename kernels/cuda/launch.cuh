@@ -1,0 +1,45 @@
+// What every kernel file needs: grid sizes, checked launches, sums over a block.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cuda/stream.h"
+
+namespace lockstep::cuda {
+
+inline constexpr int kThreads = 256;
+
+// Blocks for `items` of work: enough to fill any GPU several times, the rest is the kernel's grid-stride loop.
+inline unsigned blocks_for(Index items, Index per_block = kThreads) {
+  constexpr Index kMostBlocks = 16 * 1024;
+  return static_cast<unsigned>(std::clamp<Index>((items + per_block - 1) / per_block, 1, kMostBlocks));
+}
+
+// Launches nothing for an empty range: a grid of 0 blocks is an error to CUDA.
+#define LOCKSTEP_LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)          \
+  do {                                                                               \
+    kernel<<<blocks, threads, shared_bytes, ::lockstep::cuda::native(stream)>>>(__VA_ARGS__); \
+    LOCKSTEP_CUDA(cudaGetLastError());                                               \
+  } while (false)
+
+__device__ inline Index first_item() { return static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x; }
+__device__ inline Index stride_of_grid() { return static_cast<Index>(gridDim.x) * blockDim.x; }
+
+// Sums over the threads of a block, always in the same order: the same bits every time. All threads must call it; thread 0 has the sum.
+template <int kBlockThreads, typename T>
+__device__ T sum_of_block(T value) {
+  static_assert(kBlockThreads % 32 == 0);
+  __shared__ T warps[kBlockThreads / 32];
+  for (int distance = 16; distance > 0; distance /= 2) value += __shfl_down_sync(0xffffffffu, value, distance);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
+  __syncthreads();
+  T sum = 0;
+  if (threadIdx.x == 0)
+    for (int warp = 0; warp < kBlockThreads / 32; ++warp) sum += warps[warp];
+  __syncthreads();
+  return sum;
+}
+
+__device__ inline void store(float& out, float value, bool accumulate) { out = accumulate ? out + value : value; }
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,91 @@
+// Local response normalisation: s_c = bias + alpha * sum over |j - c| <= radius of x_j^2, y_c = x_c * s_c^-beta.
+// Backward: dx_c = dy_c * s_c^-beta - 2 * alpha * beta * x_c * sum over |j - c| <= radius of dy_j * y_j / s_j.
+//
+// A block takes whole rows of channels into shared memory and every thread sums its own window there: each value is read from
+// memory once. beta = 0.75, which networks use, is two square roots.
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/launch.cuh"
+
+namespace lockstep::cuda {
+
+namespace {
+
+constexpr Index kSharedFloats = 4096;  // of a block, or one row if that is longer
+
+__device__ float power(float s, float beta) {  // s^-beta
+  if (beta == 0.75F) {
+    const float root = rsqrtf(s);  // s^-1/2
+    return root * sqrtf(root);     // and s^-1/4
+  }
+  return powf(s, -beta);
+}
+
+__device__ float window_sum(const float* row, Index c, const LrnParams& params) {
+  const Index last = min(params.channels - 1, c + params.radius);
+  float sum = 0;
+  for (Index j = max(static_cast<Index>(0), c - params.radius); j <= last; ++j) sum += row[j];
+  return sum;
+}
+
+__global__ void lrn_forward(LrnParams params, const float* x, float* y, float* scale, Index rows_of_block) {
+  extern __shared__ float terms[];
+  for (Index first = blockIdx.x * rows_of_block; first < params.rows; first += gridDim.x * rows_of_block) {
+    const Index rows = min(rows_of_block, params.rows - first), count = rows * params.channels, begin = first * params.channels;
+    for (Index i = threadIdx.x; i < count; i += blockDim.x) terms[i] = x[begin + i] * x[begin + i];
+    __syncthreads();
+    for (Index i = threadIdx.x; i < count; i += blockDim.x) {
+      const Index c = i % params.channels;
+      const float s = params.bias + params.alpha * window_sum(terms + (i - c), c, params);
+      scale[begin + i] = s;
+      y[begin + i] = x[begin + i] * power(s, params.beta);
+    }
+    __syncthreads();
+  }
+}
+
+__global__ void lrn_backward_rows(LrnParams params, const float* x, const float* y, const float* scale, const float* y_grad, float* x_grad,
+                                  bool accumulate, Index rows_of_block) {
+  extern __shared__ float terms[];
+  const float factor = 2 * params.alpha * params.beta;
+  for (Index first = blockIdx.x * rows_of_block; first < params.rows; first += gridDim.x * rows_of_block) {
+    const Index rows = min(rows_of_block, params.rows - first), count = rows * params.channels, begin = first * params.channels;
+    for (Index i = threadIdx.x; i < count; i += blockDim.x) terms[i] = y_grad[begin + i] * y[begin + i] / scale[begin + i];
+    __syncthreads();
+    for (Index i = threadIdx.x; i < count; i += blockDim.x) {
+      const Index c = i % params.channels;
+      const float own = y_grad[begin + i] * power(scale[begin + i], params.beta);
+      store(x_grad[begin + i], own - factor * x[begin + i] * window_sum(terms + (i - c), c, params), accumulate);
+    }
+    __syncthreads();
+  }
+}
+
+struct Division {
+  Index rows_of_block;
+  unsigned blocks;
+  std::size_t shared_bytes;
+};
+Division divide(const LrnParams& params) {
+  const Index rows = std::max<Index>(1, kSharedFloats / params.channels);
+  return {rows, blocks_for(params.rows, rows), static_cast<std::size_t>(rows * params.channels) * sizeof(float)};
+}
+
+}  // namespace
+
+void lrn(const LrnParams& params, const float* x, float* y, float* scale, Stream& stream) {
+  if (params.rows == 0 || params.channels == 0) return;
+  require_lrn_channels(params);
+  const Division by = divide(params);
+  LOCKSTEP_LAUNCH(lrn_forward, by.blocks, kThreads, by.shared_bytes, stream, params, x, y, scale, by.rows_of_block);
+}
+
+void lrn_backward(const LrnParams& params, const float* x, const float* y, const float* scale, const float* y_grad, float* x_grad,
+                  bool accumulate, Stream& stream) {
+  if (params.rows == 0 || params.channels == 0) return;
+  require_lrn_channels(params);
+  const Division by = divide(params);
+  LOCKSTEP_LAUNCH(lrn_backward_rows, by.blocks, kThreads, by.shared_bytes, stream, params, x, y, scale, y_grad, x_grad, accumulate,
+                  by.rows_of_block);
+}
+
+}  // namespace lockstep::cuda

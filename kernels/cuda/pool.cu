@@ -1,0 +1,81 @@
+// Max pooling, NHWC. Backward gathers: every input asks the windows that hold it whether it won, so no atomics and the same bits every time.
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/launch.cuh"
+
+namespace lockstep::cuda {
+
+namespace {
+
+// Where an index of an NHWC tensor lies.
+struct Position {
+  Index image, row, column, channel;
+};
+__device__ Position position_of(Index i, Index height, Index width, Index channels) {
+  const Index channel = i % channels;
+  i /= channels;
+  const Index column = i % width;
+  i /= width;
+  return {i / height, i % height, column, channel};
+}
+
+// Of equals the first in row-major order wins; NaN wins; padding never does.
+__global__ void max_pool(Pool2dShape shape, const float* x, float* y, std::uint16_t* argmax, Index count) {
+  for (Index i = first_item(); i < count; i += stride_of_grid()) {
+    const Position out = position_of(i, shape.out_height, shape.out_width, shape.channels);
+    const float* image = x + out.image * shape.in_height * shape.in_width * shape.channels + out.channel;
+    float best = -INFINITY;
+    Index place = -1;
+    for (Index r = 0; r < shape.window_height; ++r) {
+      const Index row = out.row * shape.stride_height - shape.pad_top + r;
+      if (row < 0 || row >= shape.in_height) continue;
+      for (Index s = 0; s < shape.window_width; ++s) {
+        const Index column = out.column * shape.stride_width - shape.pad_left + s;
+        if (column < 0 || column >= shape.in_width) continue;
+        const float value = image[(row * shape.in_width + column) * shape.channels];
+        if (place < 0 || value > best || isnan(value)) {
+          best = value;
+          place = r * shape.window_width + s;
+        }
+      }
+    }
+    y[i] = best;
+    argmax[i] = static_cast<std::uint16_t>(place);
+  }
+}
+
+// The outputs whose window holds input `at` (counted from the padding): first .. last.
+__device__ Index first_window(Index at, Index window, Index stride) { return at < window ? 0 : (at - window) / stride + 1; }
+
+__global__ void max_pool_backward(Pool2dShape shape, const float* y_grad, const std::uint16_t* argmax, float* x_grad, bool accumulate,
+                                  Index count) {
+  for (Index i = first_item(); i < count; i += stride_of_grid()) {
+    const Position in = position_of(i, shape.in_height, shape.in_width, shape.channels);
+    const Index row = in.row + shape.pad_top, column = in.column + shape.pad_left;
+    const Index last_row = min(row / shape.stride_height, shape.out_height - 1);
+    const Index last_column = min(column / shape.stride_width, shape.out_width - 1);
+    float sum = 0;
+    for (Index r = first_window(row, shape.window_height, shape.stride_height); r <= last_row; ++r)
+      for (Index s = first_window(column, shape.window_width, shape.stride_width); s <= last_column; ++s) {
+        const Index out = ((in.image * shape.out_height + r) * shape.out_width + s) * shape.channels + in.channel;
+        const Index place = (row - r * shape.stride_height) * shape.window_width + (column - s * shape.stride_width);
+        if (argmax[out] == place) sum += y_grad[out];
+      }
+    store(x_grad[i], sum, accumulate);
+  }
+}
+
+}  // namespace
+
+void max_pool2d(const Pool2dShape& shape, const float* x, float* y, std::uint16_t* argmax, Stream& stream) {
+  const Index count = shape.batch * shape.out_height * shape.out_width * shape.channels;
+  if (count > 0) LOCKSTEP_LAUNCH(max_pool, blocks_for(count), kThreads, 0, stream, shape, x, y, argmax, count);
+}
+
+void max_pool2d_backward(const Pool2dShape& shape, const float* y_grad, const std::uint16_t* argmax, float* x_grad, bool accumulate,
+                         Stream& stream) {
+  const Index count = shape.batch * shape.in_height * shape.in_width * shape.channels;
+  if (count > 0)
+    LOCKSTEP_LAUNCH(max_pool_backward, blocks_for(count), kThreads, 0, stream, shape, y_grad, argmax, x_grad, accumulate, count);
+}
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,44 @@
+// What operators on a CUDA stream need: checked calls, the stream underneath a Stream, scratch memory.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "lockstep/core/kernels.h"
+
+namespace lockstep::cuda {
+
+using Index = std::int64_t;
+
+// Throws Error that names the call, its place and CUDA's reason.
+[[noreturn]] void throw_cuda_error(cudaError_t error, const char* call, const char* file, int line);
+
+#define LOCKSTEP_CUDA(call)                                                                             \
+  do {                                                                                                  \
+    if (const cudaError_t lockstep_error = (call); lockstep_error != cudaSuccess)                       \
+      ::lockstep::cuda::throw_cuda_error(lockstep_error, #call, __FILE__, __LINE__);                    \
+  } while (false)
+
+cudaStream_t native(Stream& stream);
+
+// Memory for the length of one operator, from the stream's device: freed in the stream's order, so nobody waits.
+class Scratch {
+ public:
+  Scratch(Stream& stream, std::size_t bytes);
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  cudaStream_t stream_;
+  void* data_ = nullptr;
+};
+
+}  // namespace lockstep::cuda
