@@ -1,6 +1,7 @@
 // Elementwise operators: bound by memory, so four floats a load where the pointers allow it.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.cuh"
+#include "src/cuda/cuda_device.h"
 
 namespace lockstep::cuda {
 
@@ -71,6 +72,13 @@ void run(const float* a, const float* b, float* out, Index count, Operator apply
 }
 
 }  // namespace
+
+bool has_code_for_this_device() {
+  cudaFuncAttributes attributes{};
+  const cudaError_t result = cudaFuncGetAttributes(&attributes, elementwise_one<Fill>);
+  cudaGetLastError();
+  return result == cudaSuccess;
+}
 
 void fill(float* out, float value, Index count, Stream& stream) {
   run(nullptr, nullptr, out, count, Fill(value), stream);

@@ -33,6 +33,12 @@ inline constexpr const char* kFlightDir = "LOCKSTEP_FLIGHT_DIR";          // whe
 inline constexpr const char* kFlightSignal = "LOCKSTEP_FLIGHT_SIGNAL";    // "0": SIGUSR1 and SIGTERM are left alone
 inline constexpr const char* kLogLevel = "LOCKSTEP_LOG_LEVEL";            // trace, debug, info (default), warn, error
 inline constexpr const char* kData = "LOCKSTEP_DATA";                     // folder that holds the data sets
+inline constexpr const char* kDevice = "LOCKSTEP_DEVICE";                 // auto (default: the GPU of the local rank, if any), cpu, cuda, cuda:N
+inline constexpr const char* kGpuMemory = "LOCKSTEP_GPU_MEMORY";          // grow (default), all, 8G (at most), all:8G
+inline constexpr const char* kCudaLibrary = "LOCKSTEP_CUDA_LIBRARY";      // where liblockstep_cuda.so lies
+inline constexpr const char* kTf32 = "LOCKSTEP_TF32";                     // "1": float32 products and convolutions on the GPU in TF32
+inline constexpr const char* kCudnnAutotune = "LOCKSTEP_CUDNN_AUTOTUNE";  // "0": cuDNN's first choice instead of the fastest measured
+inline constexpr const char* kCudaWorkspace = "LOCKSTEP_CUDA_WORKSPACE_MIB";  // of one product or convolution at most, default 64
 inline constexpr const char* kTerminalWidth = "LOCKSTEP_TERMINAL_WIDTH";  // set by lockrun: columns of its terminal, absent in a log
 inline constexpr const char* kStoreHosted = "LOCKSTEP_STORE_HOSTED";      // set by lockrun: "1", it serves the store itself
 

@@ -1,0 +1,108 @@
+#include "src/cuda/cuda_device.h"
+
+#include <limits>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::cuda {
+
+UseDevice::UseDevice(int ordinal) {
+  LOCKSTEP_CUDA(cudaGetDevice(&before_));
+  if (before_ != ordinal) LOCKSTEP_CUDA(cudaSetDevice(ordinal));
+}
+UseDevice::~UseDevice() { cudaSetDevice(before_); }
+
+// Apart from CUDA's own default stream, which would wait for all others.
+CudaStream::CudaStream(int device, int priority) : device_(device) {
+  const UseDevice use(device_);
+  LOCKSTEP_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority));
+}
+CudaStream::~CudaStream() { cudaStreamDestroy(stream_); }
+void CudaStream::synchronize() { LOCKSTEP_CUDA(cudaStreamSynchronize(stream_)); }
+
+// Whoever asks is about to queue something, which needs the stream's device to be the thread's.
+cudaStream_t native(Stream& stream) {
+  auto& ours = static_cast<CudaStream&>(stream);
+  int current = 0;
+  LOCKSTEP_CUDA(cudaGetDevice(&current));
+  if (current != ours.device()) LOCKSTEP_CUDA(cudaSetDevice(ours.device()));
+  return ours.get();
+}
+
+CudaEvent::CudaEvent(int device) : device_(device) {
+  const UseDevice use(device_);
+  LOCKSTEP_CUDA(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming));
+}
+CudaEvent::~CudaEvent() { cudaEventDestroy(event_); }
+void CudaEvent::record(Stream& stream) { LOCKSTEP_CUDA(cudaEventRecord(event_, native(stream))); }
+void CudaEvent::order_before(Stream& later) { LOCKSTEP_CUDA(cudaStreamWaitEvent(native(later), event_, 0)); }
+bool CudaEvent::done() const {
+  const cudaError_t state = cudaEventQuery(event_);
+  if (state == cudaErrorNotReady) return false;
+  LOCKSTEP_CUDA(state);
+  return true;
+}
+void CudaEvent::synchronize() { LOCKSTEP_CUDA(cudaEventSynchronize(event_)); }
+
+CudaPool::CudaPool(int device, Stream& stream) : device_(device), stream_(stream) {
+  cudaMemPoolProps properties{};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location = {cudaMemLocationTypeDevice, device};
+  LOCKSTEP_CUDA(cudaMemPoolCreate(&pool_, &properties));
+  std::uint64_t keep = std::numeric_limits<std::uint64_t>::max();
+  LOCKSTEP_CUDA(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep));
+  LOCKSTEP_CUDA(cudaDeviceSetMemPool(device, pool_));  // scratch memory comes from it as well
+}
+CudaPool::~CudaPool() { cudaMemPoolDestroy(pool_); }
+
+std::byte* CudaPool::take(std::size_t bytes) {
+  const UseDevice use(device_);
+  void* block = nullptr;
+  const cudaError_t result = cudaMallocFromPoolAsync(&block, bytes, pool_, native(stream_));
+  if (result == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // it is reported: later calls must not find it
+    return nullptr;
+  }
+  LOCKSTEP_CUDA(result);
+  return static_cast<std::byte*>(block);
+}
+
+void CudaPool::give_back(std::byte* block, std::size_t) noexcept { cudaFreeAsync(block, native(stream_)); }
+
+std::size_t CudaPool::held() const {
+  std::uint64_t bytes = 0;
+  LOCKSTEP_CUDA(cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrReservedMemCurrent, &bytes));
+  return bytes;
+}
+
+std::size_t CudaPool::free_on_device() const {
+  const UseDevice use(device_);
+  std::size_t free = 0, total = 0;
+  LOCKSTEP_CUDA(cudaMemGetInfo(&free, &total));
+  return free;
+}
+
+std::size_t CudaPool::size_of_device() const {
+  const UseDevice use(device_);
+  std::size_t free = 0, total = 0;
+  LOCKSTEP_CUDA(cudaMemGetInfo(&free, &total));
+  return total;
+}
+
+CudaDevice::CudaDevice(const Gpu& gpu, const MemoryPolicy& policy)
+    : gpu_(gpu), kernels_(cuda_kernels()), default_stream_(gpu.ordinal, 0), pool_(gpu.ordinal, default_stream_) {
+  allocator_ = std::make_unique<StreamAllocator>(*this, pool_, policy);
+}
+
+Buffer CudaDevice::allocate(std::size_t bytes) { return allocator_->allocate(bytes); }
+
+void CudaDevice::copy(void* destination, const void* source, std::size_t bytes, Stream& stream) {
+  if (bytes == 0) return;
+  const UseDevice use(gpu_.ordinal);
+  LOCKSTEP_CUDA(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, native(stream)));
+}
+
+std::unique_ptr<Stream> CudaDevice::new_stream() { return std::make_unique<CudaStream>(gpu_.ordinal, 0); }
+std::unique_ptr<Event> CudaDevice::new_event() { return std::make_unique<CudaEvent>(gpu_.ordinal); }
+
+}  // namespace lockstep::cuda

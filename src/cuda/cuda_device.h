@@ -1,0 +1,97 @@
+// A GPU as a device: streams, events, copies, a pool of memory.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <memory>
+#include <string>
+
+#include "kernels/cuda/stream.h"
+#include "lockstep/core/device.h"
+#include "src/core/stream_allocator.h"
+#include "src/cuda/cuda_library.h"
+
+namespace lockstep::cuda {
+
+// Calls of this thread go to the device while it lives.
+class UseDevice {
+ public:
+  explicit UseDevice(int ordinal);
+  ~UseDevice();
+  UseDevice(const UseDevice&) = delete;
+  UseDevice& operator=(const UseDevice&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+class CudaStream : public Stream {
+ public:
+  CudaStream(int device, int priority);
+  ~CudaStream() override;
+  void synchronize() override;
+  cudaStream_t get() const { return stream_; }
+  int device() const { return device_; }
+
+ private:
+  int device_;
+  cudaStream_t stream_ = nullptr;
+};
+
+class CudaEvent : public Event {
+ public:
+  explicit CudaEvent(int device);
+  ~CudaEvent() override;
+  void record(Stream& stream) override;
+  void order_before(Stream& later) override;
+  bool done() const override;
+  void synchronize() override;
+
+ private:
+  int device_;
+  cudaEvent_t event_ = nullptr;
+};
+
+// The driver's stream-ordered pool, keeping what is freed.
+class CudaPool : public MemoryPool {
+ public:
+  CudaPool(int device, Stream& stream);
+  ~CudaPool() override;
+  std::byte* take(std::size_t bytes) override;
+  void give_back(std::byte* block, std::size_t bytes) noexcept override;
+  std::size_t held() const override;
+  std::size_t free_on_device() const override;
+  std::size_t size_of_device() const override;
+
+ private:
+  int device_;
+  Stream& stream_;
+  cudaMemPool_t pool_ = nullptr;
+};
+
+class CudaDevice : public Device {
+ public:
+  CudaDevice(const Gpu& gpu, const MemoryPolicy& policy);
+  DeviceKind kind() const override { return DeviceKind::kCuda; }
+  int index() const override { return gpu_.ordinal; }
+  std::string name() const override { return "cuda:" + std::to_string(gpu_.ordinal); }
+  Buffer allocate(std::size_t bytes) override;
+  AllocatorStats allocator_stats() const override { return allocator_->stats(); }
+  void copy(void* destination, const void* source, std::size_t bytes, Stream& stream) override;
+  Stream& default_stream() override { return default_stream_; }
+  std::unique_ptr<Stream> new_stream() override;
+  std::unique_ptr<Event> new_event() override;
+  const KernelTable& kernels() const override { return kernels_; }
+
+ private:
+  Gpu gpu_;
+  KernelTable kernels_;
+  CudaStream default_stream_;
+  CudaPool pool_;
+  std::unique_ptr<StreamAllocator> allocator_;
+};
+
+KernelTable cuda_kernels();
+bool has_code_for_this_device();  // our kernels can run on the thread's device
+
+}  // namespace lockstep::cuda
