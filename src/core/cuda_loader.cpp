@@ -44,7 +44,7 @@ std::vector<fs::path> cuda_library_places(const std::string& set, const fs::path
   if (!set.empty()) return {set};
   const fs::path folder = program.parent_path();
   std::vector<fs::path> places;
-  for (const char* where : {"", "../lib", "..", "../.."}) places.push_back((folder / where / cuda::kLibraryFile).lexically_normal());
+  for (const char* where : {"", "../lib", "../src/cuda", "../../src/cuda"}) places.push_back((folder / where / cuda::kLibraryFile).lexically_normal());
   places.emplace_back(cuda::kLibraryFile);
   return places;
 }

@@ -56,7 +56,7 @@ std::vector<Gpu> list_gpus() {
 void require_code_for(const Gpu& gpu) {
   const UseDevice use(gpu.ordinal);
   if (has_code_for_this_device()) return;
-  throw Error("cuda:{} ({}) is of architecture sm_{}{}, for which this build has no code: configure with -Dcuda_architectures={}{}", gpu.ordinal,
+  throw Error("cuda:{} ({}) is of architecture sm_{}{}, for which this build has no code: configure with -Dgpu_architectures={}{}", gpu.ordinal,
               gpu.name, gpu.compute_major, gpu.compute_minor, gpu.compute_major, gpu.compute_minor);
 }
 
