@@ -1,0 +1,141 @@
+// The accounts of a GPU's allocator, above a pool that is made up.
+#include "src/core/stream_allocator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <list>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "tests/support/message_of.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A device of `size` bytes. Keeps what is given back and hands it out again when it is large enough, as the driver's pool does.
+class MadeUpPool : public MemoryPool {
+ public:
+  explicit MadeUpPool(std::size_t size) : size_(size) {}
+
+  std::byte* take(std::size_t bytes) override {
+    ++takes;
+    for (auto block = cached_.begin(); block != cached_.end(); ++block)
+      if (block->size() >= bytes) {
+        used_.splice(used_.end(), cached_, block);
+        return used_.back().data();
+      }
+    if (bytes > free_on_device()) return nullptr;
+    held_ += bytes;
+    return used_.emplace_back(bytes).data();
+  }
+  void give_back(std::byte* data, std::size_t) noexcept override {
+    for (auto block = used_.begin(); block != used_.end(); ++block)
+      if (block->data() == data) return cached_.splice(cached_.end(), used_, block);
+  }
+  std::size_t held() const override { return held_; }
+  std::size_t free_on_device() const override { return size_ - held_ - of_others; }
+  std::size_t size_of_device() const override { return size_; }
+
+  std::size_t of_others = 0;
+  int takes = 0;
+
+ private:
+  std::size_t size_, held_ = 0;
+  std::list<std::vector<std::byte>> used_, cached_;
+};
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+TEST(StreamAllocator, ServesWhatWasFreedWithoutAskingTheSystem) {
+  MadeUpPool pool(64 * kMiB);
+  StreamAllocator allocator(cpu_device(), pool, {});
+  { const Buffer first = allocator.allocate(kMiB), second = allocator.allocate(2 * kMiB); }
+  const AllocatorStats warm = allocator.stats();
+  EXPECT_EQ(warm.system_allocations, 2u);
+  EXPECT_EQ(warm.bytes_in_use, 0u);
+  EXPECT_EQ(warm.bytes_held, 3 * kMiB);
+  for (int step = 0; step < 10; ++step) {
+    const Buffer again = allocator.allocate(kMiB);
+    EXPECT_EQ(allocator.stats().bytes_in_use, kMiB);
+  }
+  EXPECT_EQ(allocator.stats().system_allocations, 2u);
+  EXPECT_EQ(allocator.stats().cache_hits, 10u);
+}
+
+TEST(StreamAllocator, AWindowKeepsItsBlock) {
+  MadeUpPool pool(kMiB);
+  StreamAllocator allocator(cpu_device(), pool, {});
+  Buffer window;
+  { window = allocator.allocate(4096).window(1024, 16); }
+  EXPECT_EQ(allocator.stats().bytes_in_use, 4096u);
+  window = {};
+  EXPECT_EQ(allocator.stats().bytes_in_use, 0u);
+}
+
+TEST(StreamAllocator, NothingIsABlockToo) {
+  MadeUpPool pool(kMiB);
+  StreamAllocator allocator(cpu_device(), pool, {});
+  const Buffer empty = allocator.allocate(0);
+  EXPECT_TRUE(empty);
+  EXPECT_EQ(empty.bytes(), 0u);
+}
+
+TEST(StreamAllocator, ExhaustionSaysWhatWasAskedAndWhoHoldsWhat) {
+  MadeUpPool pool(16 * kMiB);
+  pool.of_others = 8 * kMiB;
+  StreamAllocator allocator(cpu_device(), pool, {});
+  const Buffer held = allocator.allocate(6 * kMiB);
+  const std::string said = message_of([&] { allocator.allocate(3 * kMiB); });
+  EXPECT_THAT(said, HasSubstr("out of memory: 3.0 MiB asked; this process uses 6.0 MiB and holds 6.0; 2.0 of the device's 16.0 MiB are free"));
+  EXPECT_NO_THROW(allocator.allocate(2 * kMiB)) << "an allocation that failed must leave the accounts as they were";
+}
+
+TEST(StreamAllocator, ALimitEndsGrowthBeforeTheDeviceDoes) {
+  MadeUpPool pool(64 * kMiB);
+  StreamAllocator allocator(cpu_device(), pool, {MemoryPolicy::Kind::kLimit, 4 * kMiB});
+  const Buffer held = allocator.allocate(3 * kMiB);
+  const int takes = pool.takes;
+  EXPECT_THAT(message_of([&] { allocator.allocate(2 * kMiB); }), HasSubstr("of at most 4.0"));
+  EXPECT_THAT(message_of([&] { allocator.allocate(~std::size_t{0}); }), HasSubstr("out of memory"));
+  EXPECT_EQ(pool.takes, takes) << "the pool was asked for what the limit forbids";
+  EXPECT_NO_THROW(allocator.allocate(kMiB));
+}
+
+TEST(StreamAllocator, AllAtOnceAsksTheSystemOnce) {
+  MadeUpPool pool(64 * kMiB);
+  StreamAllocator allocator(cpu_device(), pool, {MemoryPolicy::Kind::kAll, 32 * kMiB});
+  EXPECT_EQ(allocator.stats().bytes_held, 32 * kMiB);
+  const Buffer part = allocator.allocate(32 * kMiB);
+  EXPECT_EQ(allocator.stats().system_allocations, 1u);
+  EXPECT_THROW(allocator.allocate(1), Error);
+}
+
+TEST(StreamAllocator, AllThatIsNotThereIsAnErrorAtTheStart) {
+  MadeUpPool pool(16 * kMiB);
+  pool.of_others = 8 * kMiB;
+  const std::string said =
+      message_of([&] { StreamAllocator(cpu_device(), pool, {MemoryPolicy::Kind::kAll, 12 * kMiB}); });
+  EXPECT_THAT(said, HasSubstr("12 MiB were to be taken at the start, but only 8 of its 16 MiB are free"));
+}
+
+TEST(MemoryPolicy, ReadsItsForms) {
+  using Kind = MemoryPolicy::Kind;
+  EXPECT_EQ(parse_memory_policy("X", "grow"), (MemoryPolicy{Kind::kGrow, 0}));
+  EXPECT_EQ(parse_memory_policy("X", "all"), (MemoryPolicy{Kind::kAll, 0}));
+  EXPECT_EQ(parse_memory_policy("X", "8G"), (MemoryPolicy{Kind::kLimit, std::size_t{8} << 30}));
+  EXPECT_EQ(parse_memory_policy("X", "1000000"), (MemoryPolicy{Kind::kLimit, 1'000'000}));
+  EXPECT_EQ(parse_memory_policy("X", "all:512M"), (MemoryPolicy{Kind::kAll, 512 * kMiB}));
+}
+
+TEST(MemoryPolicy, RefusesTheRestAndNamesItsSource) {
+  for (const char* text : {"", "0", "-1", "8g", "8GB", "all:", "all:0", "x", "99999999999999999999", "18446744073709551615K"})
+    EXPECT_THAT(message_of([&] { parse_memory_policy("LOCKSTEP_GPU_MEMORY", text); }),
+                HasSubstr("LOCKSTEP_GPU_MEMORY: '"))
+        << text;
+}
+
+}  // namespace
+}  // namespace lockstep
