@@ -40,9 +40,12 @@ static_assert(std::has_unique_object_representations_v<Conv2dShape>);
 void must(fe::error_t result, const char* step, const Key& key) {
   if (result.is_good()) return;
   const Conv2dShape& s = key.shape;
-  throw Error("cuDNN cannot {} the convolution of ({}, {}, {}, {}) with ({}, {}, {}, {}), stride ({}, {}), {}: {}", step, s.batch, s.in_height,
-              s.in_width, s.in_channels, s.out_channels, s.kernel_height, s.kernel_width, s.in_channels, s.stride_height, s.stride_width,
-              key.direction == Direction::kForward ? "forward" : key.direction == Direction::kData ? "gradient of the input" : "gradient of the weights",
+  throw Error("cuDNN cannot {} the convolution of ({}, {}, {}, {}) with ({}, {}, {}, {}), stride ({}, {}), {}: {}", step, s.batch,
+              s.in_height, s.in_width, s.in_channels, s.out_channels, s.kernel_height, s.kernel_width, s.in_channels, s.stride_height,
+              s.stride_width,
+              key.direction == Direction::kForward ? "forward"
+              : key.direction == Direction::kData  ? "gradient of the input"
+                                                   : "gradient of the weights",
               result.get_message());
 }
 
@@ -52,7 +55,8 @@ enum Uid : std::int64_t { kX = 1, kWeight, kBias, kY };
 Sizes nhwc_strides(const Sizes& nchw) { return {nchw[1] * nchw[2] * nchw[3], 1, nchw[1] * nchw[3], nchw[1]}; }
 
 Tensor tensor(fe::graph::Graph& graph, Uid uid, const Sizes& nchw) {
-  return graph.tensor(fe::graph::Tensor_attributes().set_uid(uid).set_dim(nchw).set_stride(nhwc_strides(nchw)).set_data_type(fe::DataType_t::FLOAT));
+  return graph.tensor(
+      fe::graph::Tensor_attributes().set_uid(uid).set_dim(nchw).set_stride(nhwc_strides(nchw)).set_data_type(fe::DataType_t::FLOAT));
 }
 void is_output(const Tensor& tensor, Uid uid, const Sizes& nchw) {
   tensor->set_output(true).set_uid(uid).set_dim(nchw).set_stride(nhwc_strides(nchw)).set_data_type(fe::DataType_t::FLOAT);
@@ -70,7 +74,9 @@ Attributes with_geometry(const Conv2dShape& s) {
 class Convolution {
  public:
   Convolution(const Key& key, cudnnHandle_t handle) : key_(key) {
-    graph_.set_io_data_type(fe::DataType_t::FLOAT).set_intermediate_data_type(fe::DataType_t::FLOAT).set_compute_data_type(fe::DataType_t::FLOAT);
+    graph_.set_io_data_type(fe::DataType_t::FLOAT)
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
     describe();
     must(graph_.validate(), "describe", key);
     must(graph_.build_operation_graph(handle), "take", key);
@@ -79,7 +85,8 @@ class Convolution {
     graph_.deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
     if (!math_settings().tf32) graph_.deselect_numeric_notes({fe::NumericalNote_t::TENSOR_CORE, fe::NumericalNote_t::DOWN_CONVERT_INPUTS});
     must(graph_.check_support(), "support", key);
-    must(graph_.build_plans(math_settings().autotune ? fe::BuildPlanPolicy_t::ALL : fe::BuildPlanPolicy_t::HEURISTICS_CHOICE), "build", key);
+    must(graph_.build_plans(math_settings().autotune ? fe::BuildPlanPolicy_t::ALL : fe::BuildPlanPolicy_t::HEURISTICS_CHOICE), "build",
+         key);
   }
 
   void run(std::unordered_map<std::int64_t, void*> pointers, cudnnHandle_t handle, Stream& stream) {
@@ -101,7 +108,8 @@ class Convolution {
     const Sizes weight{s.out_channels, s.in_channels, s.kernel_height, s.kernel_width};
     switch (key_.direction) {
       case Direction::kForward: {
-        auto result = graph_.conv_fprop(tensor(graph_, kX, x), tensor(graph_, kWeight, weight), with_geometry<fe::graph::Conv_fprop_attributes>(s));
+        auto result =
+            graph_.conv_fprop(tensor(graph_, kX, x), tensor(graph_, kWeight, weight), with_geometry<fe::graph::Conv_fprop_attributes>(s));
         if (key_.bias)
           result = graph_.pointwise(result, tensor(graph_, kBias, {1, s.out_channels, 1, 1}),
                                     fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::ADD));
@@ -109,11 +117,13 @@ class Convolution {
         return is_output(result, kY, y);
       }
       case Direction::kData:
-        return is_output(graph_.conv_dgrad(tensor(graph_, kY, y), tensor(graph_, kWeight, weight), with_geometry<fe::graph::Conv_dgrad_attributes>(s)),
-                         kX, x);
+        return is_output(
+            graph_.conv_dgrad(tensor(graph_, kY, y), tensor(graph_, kWeight, weight), with_geometry<fe::graph::Conv_dgrad_attributes>(s)),
+            kX, x);
       case Direction::kWeights:
-        return is_output(graph_.conv_wgrad(tensor(graph_, kY, y), tensor(graph_, kX, x), with_geometry<fe::graph::Conv_wgrad_attributes>(s)), kWeight,
-                         weight);
+        return is_output(
+            graph_.conv_wgrad(tensor(graph_, kY, y), tensor(graph_, kX, x), with_geometry<fe::graph::Conv_wgrad_attributes>(s)), kWeight,
+            weight);
     }
   }
 
@@ -154,10 +164,12 @@ void conv2d(const Conv2dShape& shape, const float* x, const float* weight, const
   if (rows_of_y(shape) > 0) run(Direction::kForward, shape, relu, std::move(pointers), stream);
 }
 
-void conv2d_backward_data(const Conv2dShape& shape, const float* y_grad, const float* weight, float* x_grad, bool accumulate, Stream& stream) {
+void conv2d_backward_data(const Conv2dShape& shape, const float* y_grad, const float* weight, float* x_grad, bool accumulate,
+                          Stream& stream) {
   if (size_of_x(shape) == 0) return;
-  write_or_add(x_grad, size_of_x(shape), accumulate, stream,
-               [&](float* out) { run(Direction::kData, shape, false, {{kX, out}, {kWeight, plain(weight)}, {kY, plain(y_grad)}}, stream); });
+  write_or_add(x_grad, size_of_x(shape), accumulate, stream, [&](float* out) {
+    run(Direction::kData, shape, false, {{kX, out}, {kWeight, plain(weight)}, {kY, plain(y_grad)}}, stream);
+  });
 }
 
 void conv2d_backward_weights(const Conv2dShape& shape, const float* x, const float* y_grad, float* weight_grad, float* bias_grad,
@@ -166,8 +178,9 @@ void conv2d_backward_weights(const Conv2dShape& shape, const float* x, const flo
   if (rows_of_y(shape) == 0) {
     if (!accumulate_weight) fill(weight_grad, 0, count, stream);
   } else {
-    write_or_add(weight_grad, count, accumulate_weight, stream,
-                 [&](float* out) { run(Direction::kWeights, shape, false, {{kX, plain(x)}, {kWeight, out}, {kY, plain(y_grad)}}, stream); });
+    write_or_add(weight_grad, count, accumulate_weight, stream, [&](float* out) {
+      run(Direction::kWeights, shape, false, {{kX, plain(x)}, {kWeight, out}, {kY, plain(y_grad)}}, stream);
+    });
   }
   if (bias_grad != nullptr) bias_backward(y_grad, bias_grad, rows_of_y(shape), shape.out_channels, accumulate_bias, stream);
 }

@@ -80,17 +80,11 @@ bool has_code_for_this_device() {
   return result == cudaSuccess;
 }
 
-void fill(float* out, float value, Index count, Stream& stream) {
-  run(nullptr, nullptr, out, count, Fill(value), stream);
-}
+void fill(float* out, float value, Index count, Stream& stream) { run(nullptr, nullptr, out, count, Fill(value), stream); }
 
-void add(const float* a, const float* b, float* out, Index count, Stream& stream) {
-  run(a, b, out, count, Add{}, stream);
-}
+void add(const float* a, const float* b, float* out, Index count, Stream& stream) { run(a, b, out, count, Add{}, stream); }
 
-void accumulate(float* sum, const float* addend, Index count, Stream& stream) {
-  run(addend, nullptr, sum, count, Accumulate{}, stream);
-}
+void accumulate(float* sum, const float* addend, Index count, Stream& stream) { run(addend, nullptr, sum, count, Accumulate{}, stream); }
 
 void scale(const float* in, float factor, float* out, Index count, bool accumulate, Stream& stream) {
   if (accumulate)
@@ -99,12 +93,8 @@ void scale(const float* in, float factor, float* out, Index count, bool accumula
     run(in, nullptr, out, count, Scale(factor), stream);
 }
 
-void relu(const float* in, float* out, Index count, Stream& stream) {
-  run(in, nullptr, out, count, Relu{}, stream);
-}
+void relu(const float* in, float* out, Index count, Stream& stream) { run(in, nullptr, out, count, Relu{}, stream); }
 
-void relu_backward(const float* y, float* grad, Index count, Stream& stream) {
-  run(y, nullptr, grad, count, ReluBackward{}, stream);
-}
+void relu_backward(const float* y, float* grad, Index count, Stream& stream) { run(y, nullptr, grad, count, ReluBackward{}, stream); }
 
 }  // namespace lockstep::cuda

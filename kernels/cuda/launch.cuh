@@ -16,10 +16,10 @@ inline unsigned blocks_for(Index items, Index per_block = kThreads) {
 }
 
 // Launches nothing for an empty range: a grid of 0 blocks is an error to CUDA.
-#define LOCKSTEP_LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)          \
-  do {                                                                               \
+#define LOCKSTEP_LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                   \
+  do {                                                                                        \
     kernel<<<blocks, threads, shared_bytes, ::lockstep::cuda::native(stream)>>>(__VA_ARGS__); \
-    LOCKSTEP_CUDA(cudaGetLastError());                                               \
+    LOCKSTEP_CUDA(cudaGetLastError());                                                        \
   } while (false)
 
 __device__ inline Index first_item() { return static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x; }

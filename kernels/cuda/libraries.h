@@ -15,15 +15,15 @@ namespace lockstep::cuda {
 [[noreturn]] void throw_cublas_error(cublasStatus_t status, const char* call, const char* file, int line);
 [[noreturn]] void throw_cudnn_error(cudnnStatus_t status, const char* call, const char* file, int line);
 
-#define LOCKSTEP_CUBLAS(call)                                                                      \
-  do {                                                                                             \
-    if (const cublasStatus_t lockstep_status = (call); lockstep_status != CUBLAS_STATUS_SUCCESS)   \
-      ::lockstep::cuda::throw_cublas_error(lockstep_status, #call, __FILE__, __LINE__);            \
+#define LOCKSTEP_CUBLAS(call)                                                                    \
+  do {                                                                                           \
+    if (const cublasStatus_t lockstep_status = (call); lockstep_status != CUBLAS_STATUS_SUCCESS) \
+      ::lockstep::cuda::throw_cublas_error(lockstep_status, #call, __FILE__, __LINE__);          \
   } while (false)
-#define LOCKSTEP_CUDNN(call)                                                                       \
-  do {                                                                                             \
-    if (const cudnnStatus_t lockstep_status = (call); lockstep_status != CUDNN_STATUS_SUCCESS)     \
-      ::lockstep::cuda::throw_cudnn_error(lockstep_status, #call, __FILE__, __LINE__);             \
+#define LOCKSTEP_CUDNN(call)                                                                   \
+  do {                                                                                         \
+    if (const cudnnStatus_t lockstep_status = (call); lockstep_status != CUDNN_STATUS_SUCCESS) \
+      ::lockstep::cuda::throw_cudnn_error(lockstep_status, #call, __FILE__, __LINE__);         \
   } while (false)
 
 // This thread's handles for the current device; made at the first use, kept until the thread ends.
@@ -32,7 +32,7 @@ cudnnHandle_t cudnn_handle(Stream& stream);  // set to the stream
 
 // What float32 products may do. TF32 keeps float's range and 10 bits of its fraction: several times as fast, off by default.
 struct MathSettings {
-  bool tf32 = false;  // LOCKSTEP_TF32=1
+  bool tf32 = false;                                    // LOCKSTEP_TF32=1
   std::size_t workspace_bytes = std::size_t{64} << 20;  // of one product or convolution at most; LOCKSTEP_CUDA_WORKSPACE_MIB
   // Convolutions: the fastest of cuDNN's ways by measuring each once a shape; false: the one that its heuristics put first. Both give the
   // same bits in every step of a run; another run, or another rank, may measure otherwise and round otherwise. LOCKSTEP_CUDNN_AUTOTUNE=0

@@ -42,7 +42,8 @@ using Preference = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreferenc
 
 Layout make_layout(cublasOperation_t op, Index rows, Index columns) {
   const bool plain = op == CUBLAS_OP_N;
-  const auto stored_rows = static_cast<std::uint64_t>(plain ? rows : columns), stored_columns = static_cast<std::uint64_t>(plain ? columns : rows);
+  const auto stored_rows = static_cast<std::uint64_t>(plain ? rows : columns),
+             stored_columns = static_cast<std::uint64_t>(plain ? columns : rows);
   cublasLtMatrixLayout_t layout = nullptr;
   LOCKSTEP_CUBLAS(cublasLtMatrixLayoutCreate(&layout, CUDA_R_32F, stored_rows, stored_columns, static_cast<std::int64_t>(stored_rows)));
   return Layout(layout);
@@ -94,7 +95,8 @@ class Plan {
     int found = 0;
     LOCKSTEP_CUBLAS(cublasLtMatmulAlgoGetHeuristic(cublas_handle(), descriptor_.get(), a_.get(), b_.get(), d_.get(), d_.get(), made, 1,
                                                    &best_, &found));
-    if (found == 0) throw Error("cuBLASLt knows no way to multiply ({}, {}) by ({}, {}) in float32", product.m, product.k, product.k, product.n);
+    if (found == 0)
+      throw Error("cuBLASLt knows no way to multiply ({}, {}) by ({}, {}) in float32", product.m, product.k, product.k, product.n);
   }
 
   Layout a_, b_, d_;
@@ -134,7 +136,8 @@ void linear(const LinearShape& shape, const float* x, const float* weight, const
       .run(weight, x, bias, y, stream);
 }
 
-void linear_backward_data(const LinearShape& shape, const float* y_grad, const float* weight, float* x_grad, bool accumulate, Stream& stream) {
+void linear_backward_data(const LinearShape& shape, const float* y_grad, const float* weight, float* x_grad, bool accumulate,
+                          Stream& stream) {
   if (is_empty(shape)) {
     if (!accumulate) fill(x_grad, 0, shape.batch * shape.in_features, stream);
     return;

@@ -20,7 +20,8 @@ __device__ float sum_of_warp(float value) {
 }
 
 // A warp a row.
-__global__ void cross_entropy_rows(const float* logits, const Index* labels, Index batch, Index classes, float* losses, float* probabilities) {
+__global__ void cross_entropy_rows(const float* logits, const Index* labels, Index batch, Index classes, float* losses,
+                                   float* probabilities) {
   const int lane = threadIdx.x % 32;
   for (Index n = static_cast<Index>(blockIdx.x) * kWarps + threadIdx.x / 32; n < batch; n += static_cast<Index>(gridDim.x) * kWarps) {
     const float* row = logits + n * classes;

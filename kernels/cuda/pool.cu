@@ -1,4 +1,5 @@
-// Max pooling, NHWC. Backward gathers: every input asks the windows that hold it whether it won, so no atomics and the same bits every time.
+// Max pooling, NHWC. Backward gathers: every input asks the windows that hold it whether it won, so no atomics and the same bits every
+// time.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.cuh"
 

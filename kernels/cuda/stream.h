@@ -15,10 +15,10 @@ using Index = std::int64_t;
 // Throws Error that names the call, its place and CUDA's reason.
 [[noreturn]] void throw_cuda_error(cudaError_t error, const char* call, const char* file, int line);
 
-#define LOCKSTEP_CUDA(call)                                                                             \
-  do {                                                                                                  \
-    if (const cudaError_t lockstep_error = (call); lockstep_error != cudaSuccess)                       \
-      ::lockstep::cuda::throw_cuda_error(lockstep_error, #call, __FILE__, __LINE__);                    \
+#define LOCKSTEP_CUDA(call)                                                          \
+  do {                                                                               \
+    if (const cudaError_t lockstep_error = (call); lockstep_error != cudaSuccess)    \
+      ::lockstep::cuda::throw_cuda_error(lockstep_error, #call, __FILE__, __LINE__); \
   } while (false)
 
 cudaStream_t native(Stream& stream);

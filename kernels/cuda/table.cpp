@@ -49,8 +49,7 @@ void throw_cudnn_error(cudnnStatus_t status, const char* call, const char* file,
 
 void require_lrn_channels(const LrnParams& params) {
   constexpr std::int64_t kMostChannels = 12 * 1024;  // 48 KiB of shared memory
-  if (params.channels > kMostChannels)
-    throw InvalidArgument("lrn: {} channels; on a GPU at most {}", params.channels, kMostChannels);
+  if (params.channels > kMostChannels) throw InvalidArgument("lrn: {} channels; on a GPU at most {}", params.channels, kMostChannels);
 }
 
 Scratch::Scratch(Stream& stream, std::size_t bytes) : stream_(native(stream)) {

@@ -16,10 +16,12 @@ namespace fs = std::filesystem;
 cuda::Library* open(const fs::path& file) {
   void* const handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr)
-    throw Error("the CUDA part cannot be loaded: {}; are the CUDA libraries (cuBLASLt 13, cuDNN 9) installed and found (LD_LIBRARY_PATH)?", dlerror());
+    throw Error("the CUDA part cannot be loaded: {}; are the CUDA libraries (cuBLASLt 13, cuDNN 9) installed and found (LD_LIBRARY_PATH)?",
+                dlerror());
   const auto entry = reinterpret_cast<cuda::LibraryEntry>(dlsym(handle, cuda::kLibraryEntry));
   cuda::Library* const library = entry == nullptr ? nullptr : entry(cuda::kLibraryVersion);
-  if (library == nullptr) throw Error("{} belongs to another version of Lockstep: install program and library from one build", file.string());
+  if (library == nullptr)
+    throw Error("{} belongs to another version of Lockstep: install program and library from one build", file.string());
   return library;
 }
 
@@ -35,7 +37,8 @@ cuda::Library* find() {
     }
     looked += (looked.empty() ? "" : ", ") + place.string();
   }
-  throw Error("the CUDA part of Lockstep is not there (looked for {}): build with -Dcuda=enabled, or name it in {}", looked, env::kCudaLibrary);
+  throw Error("the CUDA part of Lockstep is not there (looked for {}): build with -Dcuda=enabled, or name it in {}", looked,
+              env::kCudaLibrary);
 }
 
 }  // namespace
@@ -44,7 +47,8 @@ std::vector<fs::path> cuda_library_places(const std::string& set, const fs::path
   if (!set.empty()) return {set};
   const fs::path folder = program.parent_path();
   std::vector<fs::path> places;
-  for (const char* where : {"", "../lib", "../src/cuda", "../../src/cuda"}) places.push_back((folder / where / cuda::kLibraryFile).lexically_normal());
+  for (const char* where : {"", "../lib", "../src/cuda", "../../src/cuda"})
+    places.push_back((folder / where / cuda::kLibraryFile).lexically_normal());
   places.emplace_back(cuda::kLibraryFile);
   return places;
 }

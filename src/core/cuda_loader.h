@@ -9,11 +9,12 @@
 
 namespace lockstep {
 
-// Loads it once in a process. Throws Error: not built, not found (where it was looked for), not loadable (what it misses), of another version.
+// Loads it once in a process. Throws Error: not built, not found (where it was looked for), not loadable (what it misses), of another
+// version.
 cuda::Library& cuda_library();
 
-// Where it may lie, for a program at `program`: LOCKSTEP_CUDA_LIBRARY (`set`) alone, or beside the program, in ../lib, in the build tree, and
-// last where the system looks.
+// Where it may lie, for a program at `program`: LOCKSTEP_CUDA_LIBRARY (`set`) alone, or beside the program, in ../lib, in the build tree,
+// and last where the system looks.
 std::vector<std::filesystem::path> cuda_library_places(const std::string& set, const std::filesystem::path& program);
 
 }  // namespace lockstep

@@ -8,21 +8,23 @@ namespace lockstep {
 
 namespace {
 
-constexpr std::size_t kUnit = 512;                             // sizes are rounded up to it, as the driver does
+constexpr std::size_t kUnit = 512;                                // sizes are rounded up to it, as the driver does
 constexpr std::size_t kLeftToLibraries = std::size_t{512} << 20;  // of "all": CUDA, NCCL and cuDNN take memory of their own
 
 double mib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 }  // namespace
 
-StreamAllocator::StreamAllocator(Device& device, MemoryPool& pool, const MemoryPolicy& policy) : device_(device), pool_(pool), policy_(policy) {
+StreamAllocator::StreamAllocator(Device& device, MemoryPool& pool, const MemoryPolicy& policy)
+    : device_(device), pool_(pool), policy_(policy) {
   if (policy_.kind != MemoryPolicy::Kind::kAll) return;
   const std::size_t free = pool_.free_on_device();
   if (policy_.bytes == 0) policy_.bytes = free > 2 * kLeftToLibraries ? free - kLeftToLibraries : free / 2;
   std::byte* const block = pool_.take(policy_.bytes);
   if (block == nullptr)
-    throw Error("{}: {:.0f} MiB were to be taken at the start, but only {:.0f} of its {:.0f} MiB are free: end what else uses it, or ask for less",
-                device_.name(), mib(policy_.bytes), mib(free), mib(pool_.size_of_device()));
+    throw Error(
+        "{}: {:.0f} MiB were to be taken at the start, but only {:.0f} of its {:.0f} MiB are free: end what else uses it, or ask for less",
+        device_.name(), mib(policy_.bytes), mib(free), mib(pool_.size_of_device()));
   pool_.give_back(block, policy_.bytes);  // the pool keeps it
   stats_.system_allocations = 1;
   stats_.bytes_held = pool_.held();
@@ -33,7 +35,8 @@ Buffer StreamAllocator::allocate(std::size_t bytes) {
   std::byte* block = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    const bool within = policy_.kind == MemoryPolicy::Kind::kGrow || (rounded <= policy_.bytes && stats_.bytes_in_use <= policy_.bytes - rounded);
+    const bool within =
+        policy_.kind == MemoryPolicy::Kind::kGrow || (rounded <= policy_.bytes && stats_.bytes_in_use <= policy_.bytes - rounded);
     if (within && rounded >= bytes) block = pool_.take(rounded);
     if (block == nullptr) report_exhausted(bytes);
     const std::size_t held = pool_.held();
@@ -61,7 +64,8 @@ AllocatorStats StreamAllocator::stats() const {
 void StreamAllocator::report_exhausted(std::size_t bytes) const {
   const std::string limit = policy_.kind == MemoryPolicy::Kind::kGrow ? "" : fmt::format(", of at most {:.1f}", mib(policy_.bytes));
   throw Error(
-      "{}: out of memory: {:.1f} MiB asked; this process uses {:.1f} MiB{} and holds {:.1f}; {:.1f} of the device's {:.1f} MiB are free. Use a "
+      "{}: out of memory: {:.1f} MiB asked; this process uses {:.1f} MiB{} and holds {:.1f}; {:.1f} of the device's {:.1f} MiB are free. "
+      "Use a "
       "smaller batch, or end what else uses the device",
       device_.name(), mib(bytes), mib(stats_.bytes_in_use), limit, mib(stats_.bytes_held), mib(pool_.free_on_device()),
       mib(pool_.size_of_device()));

@@ -103,6 +103,12 @@ void CudaDevice::copy(void* destination, const void* source, std::size_t bytes, 
 }
 
 std::unique_ptr<Stream> CudaDevice::new_stream() { return std::make_unique<CudaStream>(gpu_.ordinal, 0); }
+std::unique_ptr<Stream> CudaDevice::new_priority_stream() {
+  const UseDevice use(gpu_.ordinal);
+  int least = 0, greatest = 0;
+  LOCKSTEP_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  return std::make_unique<CudaStream>(gpu_.ordinal, greatest);
+}
 std::unique_ptr<Event> CudaDevice::new_event() { return std::make_unique<CudaEvent>(gpu_.ordinal); }
 
 }  // namespace lockstep::cuda

@@ -30,6 +30,7 @@ class CudaStream : public Stream {
   CudaStream(int device, int priority);
   ~CudaStream() override;
   void synchronize() override;
+  void* native() const override { return stream_; }
   cudaStream_t get() const { return stream_; }
   int device() const { return device_; }
 
@@ -75,11 +76,13 @@ class CudaDevice : public Device {
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   int index() const override { return gpu_.ordinal; }
   std::string name() const override { return "cuda:" + std::to_string(gpu_.ordinal); }
+  std::string identity() const override { return gpu_.uuid; }
   Buffer allocate(std::size_t bytes) override;
   AllocatorStats allocator_stats() const override { return allocator_->stats(); }
   void copy(void* destination, const void* source, std::size_t bytes, Stream& stream) override;
   Stream& default_stream() override { return default_stream_; }
   std::unique_ptr<Stream> new_stream() override;
+  std::unique_ptr<Stream> new_priority_stream() override;
   std::unique_ptr<Event> new_event() override;
   const KernelTable& kernels() const override { return kernels_; }
 

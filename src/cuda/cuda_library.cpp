@@ -33,8 +33,8 @@ int count_gpus() {
   cudaGetLastError();
   if (driver == 0) throw Error("no NVIDIA driver is loaded: install one for CUDA {} or newer", version_text(runtime));
   if (result == cudaErrorInsufficientDriver)
-    throw Error("the NVIDIA driver is for CUDA {}, this build needs {}: update the driver, or build with an older toolkit", version_text(driver),
-                version_text(runtime));
+    throw Error("the NVIDIA driver is for CUDA {}, this build needs {}: update the driver, or build with an older toolkit",
+                version_text(driver), version_text(runtime));
   if (result == cudaErrorNoDevice || count == 0) throw Error("the NVIDIA driver sees no GPU: is CUDA_VISIBLE_DEVICES empty or wrong?");
   throw Error("the NVIDIA driver does not answer: {} ({})", cudaGetErrorString(result), cudaGetErrorName(result));
 }
@@ -46,8 +46,8 @@ std::vector<Gpu> list_gpus() {
     LOCKSTEP_CUDA(cudaGetDeviceProperties(&properties, ordinal));
     std::array<char, 32> pci{};
     LOCKSTEP_CUDA(cudaDeviceGetPCIBusId(pci.data(), pci.size(), ordinal));
-    gpus[static_cast<std::size_t>(ordinal)] = {ordinal, properties.name, uuid_text(properties.uuid), pci.data(), properties.totalGlobalMem,
-                                               properties.major, properties.minor};
+    gpus[static_cast<std::size_t>(ordinal)] = {
+        ordinal, properties.name, uuid_text(properties.uuid), pci.data(), properties.totalGlobalMem, properties.major, properties.minor};
   }
   return gpus;
 }
@@ -56,8 +56,8 @@ std::vector<Gpu> list_gpus() {
 void require_code_for(const Gpu& gpu) {
   const UseDevice use(gpu.ordinal);
   if (has_code_for_this_device()) return;
-  throw Error("cuda:{} ({}) is of architecture sm_{}{}, for which this build has no code: configure with -Dgpu_architectures={}{}", gpu.ordinal,
-              gpu.name, gpu.compute_major, gpu.compute_minor, gpu.compute_major, gpu.compute_minor);
+  throw Error("cuda:{} ({}) is of architecture sm_{}{}, for which this build has no code: configure with -Dgpu_architectures={}{}",
+              gpu.ordinal, gpu.name, gpu.compute_major, gpu.compute_minor, gpu.compute_major, gpu.compute_minor);
 }
 
 class LoadedLibrary : public Library {
@@ -71,7 +71,8 @@ class LoadedLibrary : public Library {
     const std::lock_guard lock(mutex_);
     const auto& gpus = listed();
     if (ordinal < 0 || ordinal >= static_cast<int>(gpus.size()))
-      throw InvalidArgument("cuda:{} does not exist: {} GPU{} visible, counted from 0", ordinal, gpus.size(), gpus.size() == 1 ? " is" : "s are");
+      throw InvalidArgument("cuda:{} does not exist: {} GPU{} visible, counted from 0", ordinal, gpus.size(),
+                            gpus.size() == 1 ? " is" : "s are");
     auto& device = devices_[ordinal];
     if (!device) {
       require_code_for(gpus[static_cast<std::size_t>(ordinal)]);

@@ -28,8 +28,8 @@ class Library {
   virtual ~Library() = default;
   // Those that CUDA_VISIBLE_DEVICES leaves, in its order. Throws Error with the remedy: no driver, a driver older than the toolkit, no GPU.
   virtual const std::vector<Gpu>& gpus() = 0;
-  // Made at the first call, kept for good; later policies are ignored. Throws InvalidArgument for a GPU that is not there, Error for one that this
-  // build has no code for.
+  // Made at the first call, kept for good; later policies are ignored. Throws InvalidArgument for a GPU that is not there, Error for one
+  // that this build has no code for.
   virtual Device& device(int ordinal, const MemoryPolicy& policy) = 0;
 };
 

@@ -89,7 +89,8 @@ TEST(StreamAllocator, ExhaustionSaysWhatWasAskedAndWhoHoldsWhat) {
   StreamAllocator allocator(cpu_device(), pool, {});
   const Buffer held = allocator.allocate(6 * kMiB);
   const std::string said = message_of([&] { allocator.allocate(3 * kMiB); });
-  EXPECT_THAT(said, HasSubstr("out of memory: 3.0 MiB asked; this process uses 6.0 MiB and holds 6.0; 2.0 of the device's 16.0 MiB are free"));
+  EXPECT_THAT(said,
+              HasSubstr("out of memory: 3.0 MiB asked; this process uses 6.0 MiB and holds 6.0; 2.0 of the device's 16.0 MiB are free"));
   EXPECT_NO_THROW(allocator.allocate(2 * kMiB)) << "an allocation that failed must leave the accounts as they were";
 }
 
@@ -116,8 +117,7 @@ TEST(StreamAllocator, AllAtOnceAsksTheSystemOnce) {
 TEST(StreamAllocator, AllThatIsNotThereIsAnErrorAtTheStart) {
   MadeUpPool pool(16 * kMiB);
   pool.of_others = 8 * kMiB;
-  const std::string said =
-      message_of([&] { StreamAllocator(cpu_device(), pool, {MemoryPolicy::Kind::kAll, 12 * kMiB}); });
+  const std::string said = message_of([&] { StreamAllocator(cpu_device(), pool, {MemoryPolicy::Kind::kAll, 12 * kMiB}); });
   EXPECT_THAT(said, HasSubstr("12 MiB were to be taken at the start, but only 8 of its 16 MiB are free"));
 }
 
@@ -132,9 +132,7 @@ TEST(MemoryPolicy, ReadsItsForms) {
 
 TEST(MemoryPolicy, RefusesTheRestAndNamesItsSource) {
   for (const char* text : {"", "0", "-1", "8g", "8GB", "all:", "all:0", "x", "99999999999999999999", "18446744073709551615K"})
-    EXPECT_THAT(message_of([&] { parse_memory_policy("LOCKSTEP_GPU_MEMORY", text); }),
-                HasSubstr("LOCKSTEP_GPU_MEMORY: '"))
-        << text;
+    EXPECT_THAT(message_of([&] { parse_memory_policy("LOCKSTEP_GPU_MEMORY", text); }), HasSubstr("LOCKSTEP_GPU_MEMORY: '")) << text;
 }
 
 }  // namespace

@@ -55,6 +55,9 @@ class Backend {
   // Wakes every waiter of this group, on all ranks that can be reached; all later calls throw PeerLost with `reason`.
   virtual void abort(const std::string& reason) = 0;
 
+  // Throws the reason if the group is over, as the next call would; never waits. From any thread.
+  virtual void throw_if_over() {}
+
   // Announces that this rank needs nothing more from its peers; called once by the group's destructor. Never throws,
   // never waits for peers: a rank that has finished is not lost.
   virtual void leave() noexcept = 0;

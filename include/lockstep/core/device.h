@@ -21,7 +21,8 @@ enum class DeviceKind : std::uint8_t { kCpu, kCuda };
 class Stream {
  public:
   virtual ~Stream() = default;
-  virtual void synchronize() = 0;  // blocks until everything queued so far is done
+  virtual void synchronize() = 0;                    // blocks until everything queued so far is done
+  virtual void* native() const { return nullptr; }  // a GPU's: its cudaStream_t
 };
 
 // A mark in a stream that another stream, or the host, can wait for.
@@ -50,6 +51,8 @@ class Device {
   virtual DeviceKind kind() const = 0;
   virtual int index() const = 0;         // 0 on the CPU, the CUDA ordinal on a GPU
   virtual std::string name() const = 0;  // "cpu", "cuda:0"
+  // Tells physical devices apart, across processes and machines: a GPU's UUID.
+  virtual std::string identity() const { return name(); }
 
   // Uninitialised memory, aligned to 64 bytes at least, from a caching allocator; 0 bytes give a valid empty buffer.
   // Throws Error when the memory is exhausted (asked, held, free).
@@ -61,6 +64,8 @@ class Device {
 
   virtual Stream& default_stream() = 0;
   virtual std::unique_ptr<Stream> new_stream() = 0;
+  // Whose work goes first where both could run: for communication beside computation.
+  virtual std::unique_ptr<Stream> new_priority_stream() { return new_stream(); }
   virtual std::unique_ptr<Event> new_event() = 0;
 
   // The operators of this device, see kernels.h.

@@ -52,6 +52,9 @@ class RingBackend : public Backend {
   }
 
   void abort(const std::string& reason) override { transport_->abort(reason); }
+  void throw_if_over() override {
+    transport_->channels().throw_if_over([] { return std::string("between calls"); });
+  }
   void leave() noexcept override {
     messages_->leave();
     transport_->leave();

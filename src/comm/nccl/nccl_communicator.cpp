@@ -1,0 +1,288 @@
+#include "src/comm/nccl/nccl_communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "src/comm/ring/half.h"
+
+namespace lockstep::nccl {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+ncclDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return ncclFloat32;
+    case DType::kFloat64:
+      return ncclFloat64;
+    case DType::kFloat16:
+      return ncclFloat16;
+    case DType::kBFloat16:
+      return ncclBfloat16;
+    case DType::kInt8:
+      return ncclInt8;
+    case DType::kUInt8:
+      return ncclUint8;
+    case DType::kInt32:
+      return ncclInt32;
+    case DType::kInt64:
+      return ncclInt64;
+  }
+  throw InvalidArgument("NCCL has no type {}", name_of(dtype));
+}
+
+// A factor in the type of the elements, as NCCL wants it.
+struct Scalar {
+  alignas(8) std::byte bytes[8];
+};
+Scalar scalar_of(DType dtype, double factor) {
+  Scalar scalar{};
+  const auto store = [&](auto value) { std::memcpy(scalar.bytes, &value, sizeof value); };
+  if (dtype == DType::kFloat64)
+    store(factor);
+  else if (dtype == DType::kFloat32)
+    store(static_cast<float>(factor));
+  else if (dtype == DType::kFloat16)
+    store(ring::narrow_float16(static_cast<float>(factor)).bits);
+  else
+    store(ring::narrow_bfloat16(static_cast<float>(factor)).bits);
+  return scalar;
+}
+
+ncclRedOp_t operator_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return ncclSum;
+    case ReduceOp::kAvg:
+      return ncclAvg;
+    case ReduceOp::kProduct:
+      return ncclProd;
+    case ReduceOp::kMin:
+      return ncclMin;
+    case ReduceOp::kMax:
+      return ncclMax;
+    default:
+      throw InvalidArgument("NCCL has no reduction {}", name_of(op));
+  }
+}
+
+}  // namespace
+
+#define LOCKSTEP_NCCL(function, ...) must(api_.function(__VA_ARGS__), #function)
+
+// A reduction as NCCL names it; one with a factor is made for the call and may go once that is queued.
+class Communicator::Reduction {
+ public:
+  Reduction(Communicator& owner, const Operation& operation) : owner_(owner) {
+    const Signature& call = operation.signature;
+    if (!is_reduction(call.kind)) return;
+    made_ = call.op == ReduceOp::kPremulSum;
+    if (!made_) {
+      op_ = operator_of(call.op);
+      return;
+    }
+    Scalar scalar = scalar_of(call.dtype, operation.factor);
+    owner.must(owner.api_.ncclRedOpCreatePreMulSum(&op_, scalar.bytes, type_of(call.dtype), ncclScalarHostImmediate, owner.communicator_),
+               "ncclRedOpCreatePreMulSum");
+  }
+  ~Reduction() {
+    if (made_) owner_.api_.ncclRedOpDestroy(op_, owner_.communicator_);
+  }
+  Reduction(const Reduction&) = delete;
+  Reduction& operator=(const Reduction&) = delete;
+  ncclRedOp_t get() const { return op_; }
+
+ private:
+  Communicator& owner_;
+  ncclRedOp_t op_ = ncclSum;
+  bool made_ = false;
+};
+
+Communicator::Communicator(const Api& api, const Place& place, const ncclUniqueId& id, std::chrono::milliseconds timeout,
+                           const std::function<void()>& keep_waiting)
+    : api_(api), place_(place), timeout_(timeout) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  try {
+    LOCKSTEP_NCCL(ncclCommInitRankConfig, &communicator_, place.world_size, id, place.rank, &config);
+    await_ready("ncclCommInitRankConfig", timeout, keep_waiting);
+  } catch (...) {
+    abort();
+    throw;
+  }
+}
+
+// Peers may have gone already, which finalising would wait for: what was queued is done, or nobody wants it any more.
+Communicator::~Communicator() { abort(); }
+
+void Communicator::must(ncclResult_t result, const char* call) {
+  if (result != ncclSuccess && result != ncclInProgress) throw_nccl_error(api_, result, call, communicator_);
+}
+
+void Communicator::await_ready(const char* call, std::chrono::milliseconds timeout, const std::function<void()>& keep_waiting) {
+  const auto deadline = Clock::now() + timeout;
+  for (int round = 0; !is_ready(call); ++round) {
+    if (keep_waiting) keep_waiting();
+    if (Clock::now() > deadline)
+      throw TimeoutError("NCCL: {} of rank {} waited {:.1f} s for its peers", call, place_.rank,
+                         std::chrono::duration<double>(timeout).count());
+    if (round < 1000)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+bool Communicator::is_ready(const char* call) {
+  const std::lock_guard lock(mutex_);
+  throw_if_aborted();
+  ncclResult_t state = ncclSuccess;
+  LOCKSTEP_NCCL(ncclCommGetAsyncError, communicator_, &state);
+  must(state, call);
+  return state == ncclSuccess;
+}
+
+void Communicator::throw_if_aborted() const {
+  if (aborted_) throw PeerLost("NCCL: the communicator of rank {} was aborted", place_.rank);
+}
+
+void Communicator::enqueue(const Operation& operation, cudaStream_t stream) {
+  {
+    const std::lock_guard lock(mutex_);
+    throw_if_aborted();
+    const Reduction reduction(*this, operation);
+    if (operation.layout && !operation.layout->regions.empty())
+      coalesced(operation, reduction.get(), stream);
+    else
+      plain(operation, reduction.get(), stream);
+  }
+  await_ready("an operation", timeout_, nullptr);  // the first ones connect the peers
+}
+
+void Communicator::plain(const Operation& operation, ncclRedOp_t reduction, cudaStream_t stream) {
+  const Signature& call = operation.signature;
+  const ncclDataType_t type = type_of(call.dtype);
+  const void* const send = operation.send;
+  void* const receive = operation.receive;
+  switch (call.kind) {
+    case OperationKind::kAllReduce:
+      return LOCKSTEP_NCCL(ncclAllReduce, send, receive, call.count, type, reduction, communicator_, stream);
+    case OperationKind::kBroadcast:
+      return LOCKSTEP_NCCL(ncclBroadcast, receive, receive, call.count, type, call.root, communicator_, stream);
+    case OperationKind::kReduce:
+      return LOCKSTEP_NCCL(ncclReduce, send, receive, call.count, type, reduction, call.root, communicator_, stream);
+    case OperationKind::kReduceScatter:
+      return LOCKSTEP_NCCL(ncclReduceScatter, send, receive, call.count, type, reduction, communicator_, stream);
+    case OperationKind::kAllGather:
+      return LOCKSTEP_NCCL(ncclAllGather, send, receive, call.count, type, communicator_, stream);
+    default:
+      return grouped(operation, stream);
+  }
+}
+
+// What NCCL makes of sends and receives: counts by rank say who gets what from whom.
+void Communicator::grouped(const Operation& operation, cudaStream_t stream) {
+  const Signature& call = operation.signature;
+  const auto* send = static_cast<const std::byte*>(operation.send);
+  auto* receive = static_cast<std::byte*>(operation.receive);
+  const std::vector<std::size_t> none(ranks(), 0), all(ranks(), call.count);
+  const auto me = static_cast<std::size_t>(place_.rank), root = static_cast<std::size_t>(std::max(call.root, 0));
+  std::vector<std::size_t> one(ranks(), 0);
+  one[root] = call.count;
+  switch (call.kind) {
+    case OperationKind::kAllToAll:
+      return exchange(send, all, receive, all, call.dtype, stream);
+    case OperationKind::kAllToAllV:
+      return exchange(send, operation.layout->send_counts, receive, operation.layout->receive_counts, call.dtype, stream);
+    case OperationKind::kGather:
+      return exchange(send, one, receive, me == root ? all : none, call.dtype, stream);
+    case OperationKind::kScatter:
+      return exchange(send, me == root ? all : none, receive, one, call.dtype, stream);
+    case OperationKind::kAllGatherV: {
+      const auto& counts = operation.layout->receive_counts;
+      LOCKSTEP_NCCL(ncclGroupStart);
+      for (std::size_t rank = 0; rank < ranks(); ++rank) {
+        LOCKSTEP_NCCL(ncclBroadcast, rank == me ? static_cast<const void*>(send) : receive, receive, counts[rank], type_of(call.dtype),
+                      static_cast<int>(rank), communicator_, stream);
+        receive += counts[rank] * size_of(call.dtype);
+      }
+      return LOCKSTEP_NCCL(ncclGroupEnd);
+    }
+    default:
+      LOCKSTEP_CHECK(false, "nccl: cannot execute {}", name_of(call.kind));
+  }
+}
+
+// Where every part has the same place in `send`, as in gather, its count stands at one rank only and the offset is 0.
+void Communicator::exchange(const std::byte* send, const std::vector<std::size_t>& send_counts, std::byte* receive,
+                            const std::vector<std::size_t>& receive_counts, DType dtype, cudaStream_t stream) {
+  const ncclDataType_t type = type_of(dtype);
+  LOCKSTEP_NCCL(ncclGroupStart);
+  for (std::size_t rank = 0; rank < ranks(); ++rank) {
+    const int peer = static_cast<int>(rank);
+    if (send_counts[rank] != 0) LOCKSTEP_NCCL(ncclSend, send, send_counts[rank], type, peer, communicator_, stream);
+    if (receive_counts[rank] != 0) LOCKSTEP_NCCL(ncclRecv, receive, receive_counts[rank], type, peer, communicator_, stream);
+    send += send_counts[rank] * size_of(dtype);
+    receive += receive_counts[rank] * size_of(dtype);
+  }
+  LOCKSTEP_NCCL(ncclGroupEnd);
+}
+
+void Communicator::coalesced(const Operation& operation, ncclRedOp_t reduction, cudaStream_t stream) {
+  LOCKSTEP_NCCL(ncclGroupStart);
+  for (const Region& region : operation.layout->regions) {
+    Operation part = operation;
+    part.layout = nullptr;
+    part.signature.count = region.count;
+    part.send = part.receive = region.data;
+    plain(part, reduction, stream);
+  }
+  LOCKSTEP_NCCL(ncclGroupEnd);
+}
+
+void* Communicator::allocate(std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  throw_if_aborted();
+  void *memory = nullptr, *registration = nullptr;
+  LOCKSTEP_NCCL(ncclMemAlloc, &memory, bytes);
+  try {
+    LOCKSTEP_NCCL(ncclCommRegister, communicator_, memory, bytes, &registration);
+  } catch (...) {
+    api_.ncclMemFree(memory);
+    throw;
+  }
+  registrations_.emplace_back(memory, registration);
+  return memory;
+}
+
+void Communicator::free(void* memory) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found =
+      std::find_if(registrations_.begin(), registrations_.end(), [memory](const auto& each) { return each.first == memory; });
+  if (!aborted_ && found != registrations_.end()) api_.ncclCommDeregister(communicator_, found->second);
+  if (found != registrations_.end()) registrations_.erase(found);
+  api_.ncclMemFree(memory);
+}
+
+void Communicator::check() {
+  const std::lock_guard lock(mutex_);
+  if (aborted_) return;
+  ncclResult_t state = ncclSuccess;
+  must(api_.ncclCommGetAsyncError(communicator_, &state), "ncclCommGetAsyncError");
+  must(state, "an operation on the GPU");
+}
+
+void Communicator::abort() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (aborted_ || communicator_ == nullptr) return;
+  aborted_ = true;
+  api_.ncclCommAbort(communicator_);
+}
+
+}  // namespace lockstep::nccl

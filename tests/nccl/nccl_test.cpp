@@ -1,0 +1,232 @@
+// The nccl backend above a GPU made of threads and an NCCL that fails on demand: no GPU is needed.
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <numeric>
+#include <thread>
+
+#include "lockstep/core/error.h"
+#include "src/comm/nccl/nccl_backend.h"
+#include "src/comm/ring/ring_backend.h"
+#include "src/comm/ring/shm_transport.h"
+#include "src/comm/ring/thread_fabric.h"
+#include "tests/conformance/table_store.h"
+#include "tests/nccl/stub_nccl.h"
+#include "tests/support/message_of.h"
+#include "tests/support/recording_device.h"
+
+namespace lockstep::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const nccl::Api& stub_api() {
+  static const nccl::Api kApi = nccl::load_api(STUB_NCCL);
+  return kApi;
+}
+StubNccl& stub() {
+  static void* const kLibrary = dlopen(STUB_NCCL, RTLD_NOW | RTLD_LOCAL);
+  return *reinterpret_cast<StubNcclControl>(dlsym(kLibrary, "stub_nccl_control"))();
+}
+
+struct GpuRank {
+  Place place;
+  RecordingDevice& device;
+  NcclBackend& backend;
+  std::uint64_t sequence = 0;
+
+  Operation call(OperationKind kind, const void* send, void* receive, std::size_t count, milliseconds timeout = std::chrono::seconds(20)) {
+    Operation operation;
+    operation.signature.sequence = ++sequence;
+    operation.signature.kind = kind;
+    operation.signature.count = count;
+    operation.send = send;
+    operation.receive = receive;
+    operation.timeout = timeout;
+    return operation;
+  }
+  Operation all_reduce(float* data, std::size_t count, milliseconds timeout = std::chrono::seconds(20)) {
+    return call(OperationKind::kAllReduce, data, data, count, timeout);
+  }
+};
+
+// Every rank in a thread, with a GPU of its own; what each threw, as text.
+std::vector<std::string> run_ranks(int ranks, const std::function<void(GpuRank&)>& body) {
+  const auto store = std::make_shared<TableStore>();
+  const auto meeting = std::make_shared<ring::ThreadMeeting>();
+  std::vector<std::string> said(static_cast<std::size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ranks; ++r)
+    threads.emplace_back([&, r] {
+      said[static_cast<std::size_t>(r)] = message_of([&] {
+        const Place place{r, ranks, r, ranks};
+        RecordingDevice device(r);
+        auto fabric = std::make_unique<ring::ThreadFabric>(meeting);
+        auto control = fabric->share(ring::ControlLayout::bytes(ranks), std::chrono::seconds(20));
+        auto watch = make_ring_backend(place, std::make_unique<ring::ShmTransport>(place, std::move(fabric), std::move(control)),
+                                       std::chrono::seconds(20));
+        BackendContext context;
+        context.place = place;
+        context.store = store;
+        context.timeout = context.store_timeout = std::chrono::seconds(20);
+        NcclBackend backend(context, device, std::move(watch), stub_api());
+        GpuRank rank{place, device, backend};
+        body(rank);
+      });
+    });
+  for (std::thread& thread : threads) thread.join();
+  return said;
+}
+
+const std::string kNothing = "nothing was thrown";
+
+class Nccl : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    EXPECT_EQ(stub().communicators.load(), 0);
+    EXPECT_EQ(stub().allocations.load(), 0);
+    EXPECT_EQ(stub().reductions_made.load(), 0);
+    stub().fail_call.store(nullptr);
+    stub().async_error.store(0);
+    stub().stall.store(false);
+  }
+};
+
+TEST_F(Nccl, TheHostQueuesAndDoesNotWait) {
+  const auto said = run_ranks(2, [](GpuRank& rank) {
+    const Buffer memory = rank.backend.allocate(4096);
+    auto* const data = reinterpret_cast<float*>(memory.data());
+    rank.device.hold_default_stream();  // the GPU is behind: backward still runs
+    rank.device.kernels().fill(data, static_cast<float>(rank.place.rank + 1), 1024, rank.device.default_stream());
+    const Work work = rank.backend.start(rank.all_reduce(data, 1024));
+    EXPECT_FALSE(work.done());
+    work.order_before(rank.device.default_stream());
+    rank.device.kernels().scale(data, 2, data, 1024, false, rank.device.default_stream());
+    EXPECT_FALSE(work.done()) << "the host came here while nothing has run";
+    rank.device.release_default_stream();
+    rank.device.default_stream().synchronize();
+    for (int i = 0; i < 1024; ++i) ASSERT_EQ(data[i], 6.0F) << i;
+  });
+  EXPECT_THAT(said, Each(kNothing));
+}
+
+TEST_F(Nccl, TheOrderOfLaunchesAndEventsIsTheOneOfTheDesign) {
+  run_ranks(1, [](GpuRank& rank) {
+    float data[4] = {};
+    rank.device.clear_log();
+    rank.device.kernels().fill(data, 1, 4, rank.device.default_stream());
+    const Work work = rank.backend.start(rank.all_reduce(data, 4));
+    work.order_before(rank.device.default_stream());
+    rank.device.kernels().scale(data, 2, data, 4, false, rank.device.default_stream());
+    rank.device.default_stream().synchronize();
+    EXPECT_THAT(rank.device.log(), ElementsAre("stream 0: fill", "stream 0: record", "stream 1: wait", "stream 1: ncclAllReduce",
+                                               "stream 1: record", "stream 0: wait", "stream 0: scale"));
+  });
+}
+
+TEST_F(Nccl, RegisteredMemoryIsNcclsAndZeroed) {
+  const auto said = run_ranks(2, [](GpuRank& rank) {
+    const Buffer memory = rank.backend.allocate(1027);
+    rank.device.default_stream().synchronize();
+    for (std::size_t i = 0; i < memory.bytes(); ++i) ASSERT_EQ(memory.data()[i], std::byte{0}) << i;
+    EXPECT_GE(stub().registrations.load(), 1);
+  });
+  EXPECT_THAT(said, Each(kNothing));
+}
+
+TEST_F(Nccl, OtherCallsOnOtherRanksAreNamedWithBothSides) {
+  const auto said = run_ranks(2, [](GpuRank& rank) {
+    float data[8] = {};
+    auto call = rank.all_reduce(data, rank.place.rank == 0 ? 8 : 4);
+    call.purpose = {"bucket", rank.place.rank};
+    rank.backend.start(call).wait();
+  });
+  EXPECT_THAT(said, Each(AllOf(HasSubstr("the ranks make different calls"), HasSubstr("rank 0: all_reduce #1 (bucket 0, float32 x 8"),
+                               HasSubstr("rank 1: all_reduce #1 (bucket 1, float32 x 4"))));
+}
+
+TEST_F(Nccl, AMissingRankIsNamedAtTheDeadlineAndTheKernelsThatWaitForItEnd) {
+  const auto said = run_ranks(2, [](GpuRank& rank) {
+    float data[8] = {};
+    if (rank.place.rank == 1) {
+      std::this_thread::sleep_for(milliseconds(1500));
+      return;
+    }
+    rank.backend.start(rank.all_reduce(data, 8, milliseconds(300))).wait();
+  });
+  EXPECT_THAT(said[0], HasSubstr("rank 1"));
+  EXPECT_THAT(said[0], HasSubstr("did not arrive"));
+  EXPECT_GE(stub().aborts.load(), 1);
+}
+
+TEST_F(Nccl, ARankThatLeftIsNamed) {
+  const auto said = run_ranks(2, [](GpuRank& rank) {
+    float data[8] = {};
+    if (rank.place.rank == 1) return;
+    rank.backend.start(rank.all_reduce(data, 8)).wait();
+  });
+  EXPECT_THAT(said[0], AllOf(HasSubstr("rank 1"), HasSubstr("left")));
+}
+
+TEST_F(Nccl, AGpuThatDoesNotFinishEndsAtTheDeadline) {
+  stub().stall.store(true);
+  const auto said = run_ranks(2, [](GpuRank& rank) {
+    float data[8] = {};
+    rank.backend.start(rank.all_reduce(data, 8, milliseconds(300))).wait();
+  });
+  for (const std::string& each : said) EXPECT_NE(each, kNothing);
+  EXPECT_THAT(said[0] + said[1], HasSubstr("all ranks have come, but the GPU has not finished it"));
+}
+
+TEST_F(Nccl, AbortWakesAllRanks) {
+  stub().stall.store(true);
+  const auto said = run_ranks(3, [](GpuRank& rank) {
+    float data[8] = {};
+    const Work work = rank.backend.start(rank.all_reduce(data, 8));
+    if (rank.place.rank == 1) rank.backend.abort("the user pressed stop");
+    work.wait();
+  });
+  EXPECT_THAT(said, Each(HasSubstr("the user pressed stop")));
+}
+
+TEST_F(Nccl, AnErrorOfNcclBetweenCallsEndsTheWait) {
+  const auto said = run_ranks(2, [](GpuRank& rank) {
+    float data[8] = {};
+    rank.backend.start(rank.all_reduce(data, 8)).wait();
+    stub().stall.store(true);
+    const Work work = rank.backend.start(rank.all_reduce(data, 8));
+    stub().async_error.store(ncclRemoteError);
+    work.wait();
+  });
+  EXPECT_THAT(said[0] + said[1], HasSubstr("remote process exited or there was a network error: said by the stub"));
+  for (const std::string& each : said) EXPECT_NE(each, kNothing);
+}
+
+class FailingCalls : public Nccl, public ::testing::WithParamInterface<const char*> {};
+TEST_P(FailingCalls, AreNamedWithNcclsReason) {
+  stub().fail_result.store(ncclSystemError);
+  stub().fail_call.store(GetParam());
+  const auto said = run_ranks(1, [](GpuRank& rank) {
+    const Buffer memory = rank.backend.allocate(64);
+    rank.backend.start(rank.all_reduce(reinterpret_cast<float*>(memory.data()), 16)).wait();
+  });
+  EXPECT_THAT(said[0], HasSubstr(std::string("NCCL: ") + GetParam() + " failed: unhandled system error"));
+}
+INSTANTIATE_TEST_SUITE_P(All, FailingCalls,
+                         ::testing::Values("ncclGetUniqueId", "ncclCommInitRankConfig", "ncclCommGetAsyncError", "ncclMemAlloc",
+                                           "ncclCommRegister", "ncclAllReduce"));
+
+TEST(NcclApi, ALibraryThatIsNotThereIsSaidWithTheRemedy) {
+  EXPECT_THAT(message_of([] { nccl::load_api("/nonexistent/libnccl.so.2"); }),
+              AllOf(HasSubstr("NCCL cannot be loaded: /nonexistent/libnccl.so.2"), HasSubstr("LOCKSTEP_DEVICE=cpu")));
+  EXPECT_THAT(message_of([] { nccl::load_api("libc.so.6"); }), HasSubstr("is no NCCL, or one older than 2.19: it lacks ncclGetVersion"));
+}
+
+}  // namespace
+}  // namespace lockstep::testing

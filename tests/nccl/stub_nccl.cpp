@@ -1,0 +1,424 @@
+#include "tests/nccl/stub_nccl.h"
+
+#include <nccl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "src/comm/composite.h"
+#include "src/comm/ring/half.h"
+#include "src/comm/ring/reduce_kernels.h"
+#include "tests/support/recording_device.h"
+
+namespace lockstep::testing {
+namespace {
+
+StubNccl control;
+
+ncclResult_t fails(const char* call) {
+  const char* const wanted = control.fail_call.load();
+  if (wanted == nullptr || std::strcmp(wanted, call) != 0) return ncclSuccess;
+  control.fail_call.store(nullptr);
+  return static_cast<ncclResult_t>(control.fail_result.load());
+}
+
+DType dtype_of(ncclDataType_t type) {
+  switch (type) {
+    case ncclInt8:
+      return DType::kInt8;
+    case ncclUint8:
+      return DType::kUInt8;
+    case ncclInt32:
+      return DType::kInt32;
+    case ncclInt64:
+      return DType::kInt64;
+    case ncclFloat16:
+      return DType::kFloat16;
+    case ncclBfloat16:
+      return DType::kBFloat16;
+    case ncclFloat64:
+      return DType::kFloat64;
+    default:
+      return DType::kFloat32;
+  }
+}
+
+ReduceOp op_of(ncclRedOp_t op) {
+  switch (op) {
+    case ncclProd:
+      return ReduceOp::kProduct;
+    case ncclMax:
+      return ReduceOp::kMax;
+    case ncclMin:
+      return ReduceOp::kMin;
+    case ncclAvg:
+      return ReduceOp::kAvg;
+    default:
+      return ReduceOp::kSum;  // and what was made with a factor, which every rank applies itself
+  }
+}
+
+// Where the ranks of one communicator meet: a table of what each offered for the operation under way.
+struct World {
+  explicit World(int ranks) : offers(static_cast<std::size_t>(ranks)) {}
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<const std::byte*> offers;
+  std::uint64_t arrived = 0, generation = 0;
+  std::map<std::pair<int, int>, std::deque<const void*>> mail;  // transfers by sender and receiver
+  bool aborted = false;
+
+  // All ranks' offers, once all have come; false: aborted.
+  bool meet(int rank, const std::byte* offer, std::vector<const std::byte*>& all) {
+    std::unique_lock lock(mutex);
+    offers[static_cast<std::size_t>(rank)] = offer;
+    if (!await_all(lock)) return false;
+    all = offers;
+    return await_all(lock);
+  }
+  bool barrier() {
+    std::unique_lock lock(mutex);
+    return await_all(lock);
+  }
+
+ private:
+  bool await_all(std::unique_lock<std::mutex>& lock) {
+    const std::uint64_t mine = generation;
+    if (++arrived == offers.size()) {
+      arrived = 0;
+      ++generation;
+      changed.notify_all();
+    } else {
+      changed.wait(lock, [&] { return aborted || generation != mine; });
+    }
+    return !aborted;
+  }
+};
+
+std::mutex worlds_mutex;
+std::map<std::string, std::weak_ptr<World>> worlds;
+
+std::shared_ptr<World> world_of(const ncclUniqueId& id, int ranks) {
+  const std::lock_guard lock(worlds_mutex);
+  auto& known = worlds[std::string(id.internal, sizeof id.internal)];
+  auto world = known.lock();
+  if (!world) known = world = std::make_shared<World>(ranks);
+  return world;
+}
+
+}  // namespace
+}  // namespace lockstep::testing
+
+using namespace lockstep;
+using namespace lockstep::testing;
+
+struct ncclComm {
+  std::shared_ptr<World> world;
+  int rank = 0, ranks = 0;
+  std::atomic<int> polls{0};
+  std::map<int, double> factors;  // by number of the reduction
+  int next_op = 100;
+};
+
+namespace {
+
+// One rank's part of an operation, run when its stream gets there.
+using Part = std::function<void(ncclComm&)>;
+
+struct Queued {
+  ncclComm* communicator;
+  HostStream* stream;
+  std::string what;
+  Part part;
+};
+thread_local int group_depth = 0;
+thread_local std::vector<Queued> group;
+
+// Sends and receives of a group happen together.
+struct Transfer {
+  bool send;
+  std::byte* data;
+  std::size_t bytes;
+  int peer;
+};
+thread_local std::vector<Transfer> transfers;
+thread_local ncclComm* transfers_of = nullptr;
+thread_local HostStream* transfers_on = nullptr;
+
+void push(const Queued& queued) {
+  const std::shared_ptr<World> world = queued.communicator->world;
+  auto copy = std::make_shared<ncclComm>();  // the communicator may be gone before the stream comes to it
+  copy->world = world;
+  copy->rank = queued.communicator->rank;
+  copy->ranks = queued.communicator->ranks;
+  copy->factors = queued.communicator->factors;
+  queued.stream->push(queued.what, [copy, part = queued.part] {
+    if (control.stall.load()) {
+      std::unique_lock lock(copy->world->mutex);
+      copy->world->changed.wait(lock, [&] { return copy->world->aborted; });
+      return;
+    }
+    part(*copy);
+  });
+}
+
+ncclResult_t enqueue(const char* call, ncclComm_t communicator, cudaStream_t stream, Part part) {
+  if (const ncclResult_t result = fails(call); result != ncclSuccess) return result;
+  Queued queued{communicator, reinterpret_cast<HostStream*>(stream), call, std::move(part)};
+  if (group_depth > 0)
+    group.push_back(std::move(queued));
+  else
+    push(queued);
+  return ncclSuccess;
+}
+
+std::size_t bytes_of(std::size_t count, ncclDataType_t type) { return count * size_of(dtype_of(type)); }
+
+// out[i] of this rank = the reduction of all ranks' offers, from element `begin`.
+void reduce_all(ncclComm& comm, const std::vector<const std::byte*>& all, std::byte* out, std::size_t begin, std::size_t count,
+                ncclDataType_t type, ncclRedOp_t op) {
+  std::vector<const std::byte*> in;
+  for (const std::byte* each : all) in.push_back(each + bytes_of(begin, type));
+  std::byte* const outputs[] = {out};
+  ring::reduce({dtype_of(type), op_of(op), comm.ranks, 1, in.data(), outputs, count});
+}
+
+// What this rank offers to a reduction: a copy, since results may be written where the input lies, times its factor if it has one.
+std::shared_ptr<std::vector<std::byte>> offer_of(ncclComm& comm, const void* send, std::size_t count, ncclDataType_t type, ncclRedOp_t op) {
+  const auto* const data = static_cast<const std::byte*>(send);
+  auto offer = std::make_shared<std::vector<std::byte>>(data, data + bytes_of(count, type));
+  if (const auto factor = comm.factors.find(op); factor != comm.factors.end())
+    lockstep::scale(dtype_of(type), offer->data(), offer->data(), count, factor->second);
+  return offer;
+}
+
+// As NCCL's: only the ranks that have something to send or receive take part, and what one sends to another arrives in that order.
+void run_transfers(ncclComm& comm, const std::vector<Transfer>& mine) {
+  World& world = *comm.world;
+  std::unique_lock lock(world.mutex);
+  const auto await = [&](auto&& condition) {
+    world.changed.wait(lock, [&] { return world.aborted || condition(); });
+    return !world.aborted;
+  };
+  for (const Transfer& send : mine)
+    if (send.send) world.mail[{comm.rank, send.peer}].push_back(&send);
+  world.changed.notify_all();
+  for (const Transfer& receive : mine) {
+    if (receive.send) continue;
+    auto& box = world.mail[{receive.peer, comm.rank}];
+    if (!await([&] { return !box.empty(); })) return;
+    const Transfer& sent = *static_cast<const Transfer*>(box.front());
+    if (sent.data != receive.data) std::memcpy(receive.data, sent.data, std::min(sent.bytes, receive.bytes));
+    box.pop_front();
+    world.changed.notify_all();
+  }
+  // What was sent is this function's until it was taken.
+  await([&] {
+    return std::all_of(mine.begin(), mine.end(), [&](const Transfer& send) {
+      return !send.send || world.mail[{comm.rank, send.peer}].empty();
+    });
+  });
+}
+
+}  // namespace
+
+#define STUB extern "C" __attribute__((visibility("default")))
+
+STUB StubNccl* stub_nccl_control() { return &control; }
+STUB ncclResult_t ncclGetVersion(int* version) {
+  *version = NCCL_VERSION_CODE;
+  return fails("ncclGetVersion");
+}
+STUB const char* ncclGetErrorString(ncclResult_t result) {
+  switch (result) {
+    case ncclSystemError:
+      return "unhandled system error";
+    case ncclInternalError:
+      return "internal error";
+    case ncclRemoteError:
+      return "remote process exited or there was a network error";
+    case ncclInvalidUsage:
+      return "invalid usage";
+    default:
+      return "stub result";
+  }
+}
+STUB const char* ncclGetLastError(ncclComm_t) { return "said by the stub"; }
+
+STUB ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  static std::atomic<int> ids{0};
+  std::memset(id, 0, sizeof *id);
+  const int number = ++ids;
+  std::memcpy(id->internal, &number, sizeof number);
+  return fails("ncclGetUniqueId");
+}
+STUB ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  if (const ncclResult_t result = fails("ncclCommInitRankConfig"); result != ncclSuccess) return result;
+  if (config == nullptr || config->blocking != 0) return ncclInvalidUsage;
+  *communicator = new ncclComm;
+  (*communicator)->world = world_of(id, ranks);
+  (*communicator)->rank = rank;
+  (*communicator)->ranks = ranks;
+  ++control.communicators;
+  return ncclInProgress;
+}
+STUB ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state) {
+  if (const ncclResult_t result = fails("ncclCommGetAsyncError"); result != ncclSuccess) return result;
+  *state = static_cast<ncclResult_t>(control.async_error.load());
+  if (*state == ncclSuccess && communicator->polls.fetch_add(1) < control.polls_until_ready.load()) *state = ncclInProgress;
+  return ncclSuccess;
+}
+STUB ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
+STUB ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
+  --control.communicators;
+  delete communicator;
+  return ncclSuccess;
+}
+// Ends what this rank's streams wait for. Other ranks are left to their own.
+STUB ncclResult_t ncclCommAbort(ncclComm_t communicator) {
+  ++control.aborts;
+  {
+    const std::lock_guard lock(communicator->world->mutex);
+    communicator->world->aborted = true;
+    communicator->world->changed.notify_all();
+  }
+  return ncclCommDestroy(communicator);
+}
+
+STUB ncclResult_t ncclMemAlloc(void** memory, std::size_t bytes) {
+  if (const ncclResult_t result = fails("ncclMemAlloc"); result != ncclSuccess) return result;
+  *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  ++control.allocations;
+  return ncclSuccess;
+}
+STUB ncclResult_t ncclMemFree(void* memory) {
+  --control.allocations;
+  std::free(memory);
+  return ncclSuccess;
+}
+STUB ncclResult_t ncclCommRegister(const ncclComm_t, void*, std::size_t, void** handle) {
+  if (const ncclResult_t result = fails("ncclCommRegister"); result != ncclSuccess) return result;
+  *handle = &control;
+  ++control.registrations;
+  return ncclSuccess;
+}
+STUB ncclResult_t ncclCommDeregister(const ncclComm_t, void*) {
+  --control.registrations;
+  return ncclSuccess;
+}
+
+STUB ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t type, ncclScalarResidence_t,
+                                           ncclComm_t communicator) {
+  if (const ncclResult_t result = fails("ncclRedOpCreatePreMulSum"); result != ncclSuccess) return result;
+  const auto read = [scalar](auto value) {
+    std::memcpy(&value, scalar, sizeof value);
+    return value;
+  };
+  const double factor = type == ncclFloat64    ? read(0.0)
+                        : type == ncclFloat32  ? read(0.0F)
+                        : type == ncclBfloat16 ? ring::widen(read(ring::BFloat16{}))
+                                               : ring::widen(read(ring::Float16{}));
+  *op = static_cast<ncclRedOp_t>(communicator->next_op++);
+  communicator->factors[*op] = factor;
+  ++control.reductions_made;
+  return ncclSuccess;
+}
+STUB ncclResult_t ncclRedOpDestroy(ncclRedOp_t, ncclComm_t) {
+  --control.reductions_made;
+  return ncclSuccess;
+}
+
+STUB ncclResult_t ncclAllReduce(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
+                                ncclComm_t communicator, cudaStream_t stream) {
+  return enqueue("ncclAllReduce", communicator, stream, [=](ncclComm& comm) {
+    const auto offer = offer_of(comm, send, count, type, op);
+    std::vector<const std::byte*> all;
+    if (!comm.world->meet(comm.rank, offer->data(), all)) return;
+    reduce_all(comm, all, static_cast<std::byte*>(receive), 0, count, type, op);
+    comm.world->barrier();
+  });
+}
+STUB ncclResult_t ncclReduce(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
+                             ncclComm_t communicator, cudaStream_t stream) {
+  return enqueue("ncclReduce", communicator, stream, [=](ncclComm& comm) {
+    const auto offer = offer_of(comm, send, count, type, op);
+    std::vector<const std::byte*> all;
+    if (!comm.world->meet(comm.rank, offer->data(), all)) return;
+    if (comm.rank == root) reduce_all(comm, all, static_cast<std::byte*>(receive), 0, count, type, op);
+    comm.world->barrier();
+  });
+}
+STUB ncclResult_t ncclReduceScatter(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
+                                    ncclComm_t communicator, cudaStream_t stream) {
+  return enqueue("ncclReduceScatter", communicator, stream, [=](ncclComm& comm) {
+    const auto offer = offer_of(comm, send, count * static_cast<std::size_t>(comm.ranks), type, op);
+    std::vector<const std::byte*> all;
+    if (!comm.world->meet(comm.rank, offer->data(), all)) return;
+    reduce_all(comm, all, static_cast<std::byte*>(receive), static_cast<std::size_t>(comm.rank) * count, count, type, op);
+    comm.world->barrier();
+  });
+}
+STUB ncclResult_t ncclBroadcast(const void* send, void* receive, std::size_t count, ncclDataType_t type, int root, ncclComm_t communicator,
+                                cudaStream_t stream) {
+  return enqueue("ncclBroadcast", communicator, stream, [=](ncclComm& comm) {
+    std::vector<const std::byte*> all;
+    if (!comm.world->meet(comm.rank, static_cast<const std::byte*>(send), all)) return;
+    const std::byte* const from = all[static_cast<std::size_t>(root)];
+    if (from != receive && count != 0) std::memcpy(receive, from, bytes_of(count, type));
+    comm.world->barrier();
+  });
+}
+STUB ncclResult_t ncclAllGather(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclComm_t communicator,
+                                cudaStream_t stream) {
+  return enqueue("ncclAllGather", communicator, stream, [=](ncclComm& comm) {
+    const std::size_t bytes = bytes_of(count, type);
+    std::vector<const std::byte*> all;
+    if (!comm.world->meet(comm.rank, static_cast<const std::byte*>(send), all)) return;
+    for (std::size_t rank = 0; rank < all.size(); ++rank)
+      if (std::byte* const to = static_cast<std::byte*>(receive) + rank * bytes; to != all[rank] && bytes != 0)
+        std::memcpy(to, all[rank], bytes);
+    comm.world->barrier();
+  });
+}
+
+STUB ncclResult_t ncclSend(const void* send, std::size_t count, ncclDataType_t type, int peer, ncclComm_t communicator,
+                           cudaStream_t stream) {
+  if (const ncclResult_t result = fails("ncclSend"); result != ncclSuccess) return result;
+  transfers.push_back({true, static_cast<std::byte*>(const_cast<void*>(send)), bytes_of(count, type), peer});
+  transfers_of = communicator;
+  transfers_on = reinterpret_cast<HostStream*>(stream);
+  return ncclSuccess;
+}
+STUB ncclResult_t ncclRecv(void* receive, std::size_t count, ncclDataType_t type, int peer, ncclComm_t communicator, cudaStream_t stream) {
+  if (const ncclResult_t result = fails("ncclRecv"); result != ncclSuccess) return result;
+  transfers.push_back({false, static_cast<std::byte*>(receive), bytes_of(count, type), peer});
+  transfers_of = communicator;
+  transfers_on = reinterpret_cast<HostStream*>(stream);
+  return ncclSuccess;
+}
+STUB ncclResult_t ncclGroupStart() {
+  ++group_depth;
+  return fails("ncclGroupStart");
+}
+STUB ncclResult_t ncclGroupEnd() {
+  if (const ncclResult_t result = fails("ncclGroupEnd"); result != ncclSuccess) return result;
+  if (--group_depth > 0) return ncclSuccess;
+  for (const Queued& queued : group) push(queued);
+  group.clear();
+  if (transfers_of != nullptr)
+    push({transfers_of, transfers_on, "ncclSend and ncclRecv", [mine = transfers](ncclComm& comm) { run_transfers(comm, mine); }});
+  transfers.clear();
+  transfers_of = nullptr;
+  return ncclSuccess;
+}

@@ -1,0 +1,31 @@
+// NCCL as the tests have it: a library with its functions whose ranks are threads of one process and whose streams are those of
+// RecordingDevice. It moves and sums real data, in rank order, and fails on demand.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace lockstep::testing {
+
+// What the library exports beside NCCL's functions: stub_nccl_control().
+struct StubNccl {
+  // The next call of that function (its name) in this process fails with the result; null: none.
+  std::atomic<const char*> fail_call{nullptr};
+  std::atomic<int> fail_result{0};
+  // What ncclCommGetAsyncError reports of every communicator from now on; 0: the truth.
+  std::atomic<int> async_error{0};
+  // So many calls of ncclCommGetAsyncError report ncclInProgress first, for each communicator.
+  std::atomic<int> polls_until_ready{3};
+  // Operations that are queued stay unfinished until aborted, as when a peer's GPU never comes.
+  std::atomic<bool> stall{false};
+
+  std::atomic<int> communicators{0};    // made and not yet destroyed or aborted
+  std::atomic<int> registrations{0};    // of memory, not taken back
+  std::atomic<int> allocations{0};      // not freed
+  std::atomic<int> reductions_made{0};  // ncclRedOpCreatePreMulSum, not destroyed
+  std::atomic<int> aborts{0};
+};
+
+using StubNcclControl = StubNccl* (*)();
+
+}  // namespace lockstep::testing

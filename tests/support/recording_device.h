@@ -1,0 +1,57 @@
+// A GPU made of threads, for machines without one: every stream is a thread that works off a queue, events and memory follow the order of
+// streams as CUDA's do, kernels are the plain CPU kernels. It keeps a list of all that was queued, in the order of queueing, by stream.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/core/device.h"
+
+namespace lockstep::testing {
+
+// What a library that queues work on streams of this kind gets for a cudaStream_t (see tests/nccl/stub_nccl.cpp).
+class HostStream {
+ public:
+  virtual ~HostStream() = default;
+  virtual void push(std::string what, std::function<void()> work) = 0;
+};
+
+class RecordingDevice : public Device {
+ public:
+  explicit RecordingDevice(int index = 0, std::size_t memory_bytes = std::size_t{1} << 30);
+  ~RecordingDevice() override;
+
+  DeviceKind kind() const override { return DeviceKind::kCuda; }
+  int index() const override { return index_; }
+  std::string name() const override { return "cuda:" + std::to_string(index_); }
+  std::string identity() const override { return "GPU-recorded-" + std::to_string(index_); }
+  Buffer allocate(std::size_t bytes) override;
+  AllocatorStats allocator_stats() const override;
+  void copy(void* destination, const void* source, std::size_t bytes, Stream& stream) override;
+  Stream& default_stream() override;
+  std::unique_ptr<Stream> new_stream() override;
+  std::unique_ptr<Stream> new_priority_stream() override;
+  std::unique_ptr<Event> new_event() override;
+  const KernelTable& kernels() const override;
+
+  // "stream 0: conv2d", "stream 1: wait", "stream 0: record": by the order in which the host queued it. Streams count from 0, the default
+  // one.
+  std::vector<std::string> log() const;
+  void clear_log();
+  // While it is held, nothing that was queued on the default stream later runs: how tests see who waits for whom.
+  void hold_default_stream();
+  void release_default_stream();
+
+ private:
+  class Impl;
+  int index_;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lockstep::testing
