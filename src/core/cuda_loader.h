@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "src/cuda/cuda_library.h"
+#include "src/core/cuda_library.h"
 
 namespace lockstep {
 

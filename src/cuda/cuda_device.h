@@ -8,8 +8,8 @@
 
 #include "kernels/cuda/stream.h"
 #include "lockstep/core/device.h"
+#include "src/core/cuda_library.h"
 #include "src/core/stream_allocator.h"
-#include "src/cuda/cuda_library.h"
 
 namespace lockstep::cuda {
 

@@ -1,4 +1,4 @@
-#include "src/cuda/cuda_library.h"
+#include "src/core/cuda_library.h"
 
 #include <cuda_runtime.h>
 

@@ -19,6 +19,7 @@ namespace fs = std::filesystem;
 const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"core", {}},
     {"kernels", {"core"}},
+    {"cuda", {"core"}},  // the CUDA part: one library, whose kernels lie in kernels/cuda
     {"tensor", {"core"}},
     {"autograd", {"core", "tensor"}},
     {"nn", {"core", "tensor", "autograd"}},
@@ -34,6 +35,7 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
 
 // The layer that a path belongs to: include/lockstep/<layer>/, src/<layer>/, kernels/; empty for programs and tests.
 std::string layer_of(const std::string& path) {
+  if (path.rfind("kernels/cuda/", 0) == 0) return "cuda";
   static const std::regex kLayer("^(?:include/lockstep|lockstep|src)/([a-z]+)/|^(kernels)/");
   std::smatch match;
   if (!std::regex_search(path, match, kLayer)) return "";
