@@ -1,0 +1,177 @@
+// The classic comparison of devices: the product of a 10000x100 and a 100x100000 matrix, and the sum of its 10^9 elements, on the
+// CPU and on the GPU. Run it from the build's folder:
+//
+//   examples/device_matmul
+//
+// whose sum is 224865351102 (the CPU takes some seconds), or smaller:
+//
+//   examples/device_matmul --rows 400 --columns 2000
+//
+//   400x100 by 100x2000, product and its sum; the sum must be 180875753
+//   cpu: sum 180875753 in 0.05 s
+//   cuda:0: sum 180875753 in ... s
+//
+// Without a GPU the last line says why there is none, and the program ends well all the same unless --device cuda asked for one. The
+// elements are whole numbers so small that float32 holds every sum of them that occurs: all devices must find the same sum, bit for bit,
+// and the one that follows from the matrices' own sums. A wrong one gives exit code 1.
+#include <lockstep/lockstep.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cxxopts.hpp>
+#include <string>
+#include <vector>
+
+namespace ls = lockstep;
+
+namespace {
+
+constexpr std::int64_t kBlockElements = std::int64_t{64} << 20;  // of the product at once: 256 MiB
+constexpr std::int64_t kRowsTogether = 64;                       // so that every block begins on a boundary of 256 bytes
+constexpr double kLargest = 3;                                   // of both matrices' elements
+constexpr double kExactInFloat = 1 << 24, kExactInDouble = 9007199254740992.0;
+
+struct Sizes {
+  std::int64_t rows = 0, inner = 0, columns = 0;
+  double largest_element() const { return kLargest * kLargest * static_cast<double>(inner); }
+};
+
+struct Flags {
+  Sizes sizes;
+  std::string device;
+};
+
+bool read_flags(int argc, char** argv, Flags& flags) {
+  cxxopts::Options options("device_matmul", "A matrix product and the sum of its elements, on CPU and GPU.");
+  auto add = options.add_options();
+  add("rows", "of the first matrix", cxxopts::value(flags.sizes.rows)->default_value("10000"));
+  add("inner", "columns of the first matrix, rows of the second", cxxopts::value(flags.sizes.inner)->default_value("100"));
+  add("columns", "of the second matrix", cxxopts::value(flags.sizes.columns)->default_value("100000"));
+  add("device", "all, cpu, or cuda (an error without a GPU)", cxxopts::value(flags.device)->default_value("all"));
+  add("help", "this text");
+  try {
+    const auto parsed = options.parse(argc, argv);
+    if (parsed.count("help") != 0) {
+      std::printf("%s", options.help().c_str());
+      return false;
+    }
+    if (!parsed.unmatched().empty()) throw ls::InvalidArgument("unknown argument '{}', see --help", parsed.unmatched().front());
+  } catch (const cxxopts::exceptions::exception& error) {
+    throw ls::InvalidArgument("{}, see --help", error.what());
+  }
+  if (flags.device != "all" && flags.device != "cpu" && flags.device != "cuda")
+    throw ls::InvalidArgument("--device {}: all, cpu or cuda", flags.device);
+  const Sizes& sizes = flags.sizes;
+  if (sizes.rows < 1 || sizes.inner < 1 || sizes.columns < 1) throw ls::InvalidArgument("--rows, --inner and --columns must be positive");
+  if (sizes.columns > kBlockElements / kRowsTogether)
+    throw ls::InvalidArgument("--columns {}: at most {}", sizes.columns, kBlockElements / kRowsTogether);
+  if (sizes.largest_element() > kExactInFloat ||
+      sizes.largest_element() * static_cast<double>(sizes.rows) * static_cast<double>(sizes.columns) > kExactInDouble)
+    throw ls::InvalidArgument("{}x{} by {}x{}: the sums would not be exact any more; choose smaller sizes", sizes.rows, sizes.inner,
+                              sizes.inner, sizes.columns);
+  return true;
+}
+
+// Rows of `inner` whole numbers from 0 to 3.
+ls::Tensor whole_numbers(std::int64_t rows, std::int64_t inner, std::uint64_t stream) {
+  const ls::Tensor matrix = ls::Tensor::empty({rows, inner});
+  ls::Philox random(/*seed=*/1, stream);
+  for (float& value : matrix.span<float>()) value = static_cast<float>(random.below(static_cast<int>(kLargest) + 1));
+  return matrix;
+}
+
+std::vector<double> column_sums(const ls::Tensor& matrix) {
+  const auto inner = static_cast<std::size_t>(matrix.shape()[1]);
+  std::vector<double> sums(inner);
+  const auto values = matrix.span<float>();
+  for (std::size_t i = 0; i < values.size(); ++i) sums[i % inner] += values[i];
+  return sums;
+}
+
+// Elements of the product that are summed in float32 before float64 takes over: few enough to be exact, and they divide a row.
+std::int64_t piece_of(const Sizes& sizes) {
+  auto piece = static_cast<std::int64_t>(std::min(128.0, kExactInFloat / sizes.largest_element()));
+  while (sizes.columns % piece != 0) --piece;
+  return piece;
+}
+
+struct Result {
+  double sum = 0, seconds = 0;
+};
+
+// `second` lies transposed, (columns, inner), as a linear layer's weight does. Block by block, so that memory stays bounded; the host only
+// queues work until it asks for the pieces' sums.
+Result multiply_and_sum(const Sizes& sizes, const ls::Tensor& first, const ls::Tensor& second) {
+  const ls::NoGrad no_grad;
+  ls::Device& device = first.device();
+  const std::int64_t piece = piece_of(sizes), block_rows = kBlockElements / sizes.columns / kRowsTogether * kRowsTogether;
+  const ls::Tensor ones = ls::Tensor::full({1, piece}, 1, device);
+  const auto run = [&](std::int64_t rows_in_all) {
+    std::vector<ls::Tensor> sums_of_pieces;
+    for (std::int64_t row = 0; row < rows_in_all; row += block_rows) {
+      const std::int64_t rows = std::min(block_rows, rows_in_all - row);
+      const std::size_t row_bytes = static_cast<std::size_t>(sizes.inner) * sizeof(float);
+      const ls::Buffer part = first.buffer().window(static_cast<std::size_t>(row) * row_bytes, static_cast<std::size_t>(rows) * row_bytes);
+      const ls::Tensor product = ls::linear(ls::Tensor::wrap(part, {rows, sizes.inner}), second, {});
+      sums_of_pieces.push_back(ls::linear(ls::reshape(product, {product.count() / piece, piece}), ones, {}));
+    }
+    for (ls::Tensor& sums : sums_of_pieces) sums = sums.to(ls::cpu_device());
+    device.default_stream().synchronize();
+    double sum = 0;
+    for (const ls::Tensor& sums : sums_of_pieces)
+      for (const float value : sums.span<float>()) sum += value;
+    return sum;
+  };
+  run(std::min(sizes.rows, block_rows));  // libraries load and choose their kernels in the first call
+  const auto start = std::chrono::steady_clock::now();
+  const double sum = run(sizes.rows);
+  return {sum, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
+}
+
+// Throws Error that says why there is none.
+ls::Device& gpu() {
+  const char* const set = std::getenv("LOCKSTEP_DEVICE");
+  const std::string choice = set != nullptr ? set : "auto";
+  if (choice == "cpu") throw ls::InvalidArgument("LOCKSTEP_DEVICE=cpu forbids it");
+  if (choice.rfind("cuda", 0) != 0) setenv("LOCKSTEP_DEVICE", "cuda", 1);  // the CPU instead would be no comparison
+  return ls::local_device(0);
+}
+
+int run(int argc, char** argv) {
+  Flags flags;
+  if (!read_flags(argc, argv, flags)) return 0;
+  const Sizes& sizes = flags.sizes;
+  const ls::Tensor first = whole_numbers(sizes.rows, sizes.inner, 1), second = whole_numbers(sizes.columns, sizes.inner, 2);
+  double expected = 0;
+  const std::vector<double> first_sums = column_sums(first), second_sums = column_sums(second);
+  for (std::size_t k = 0; k < first_sums.size(); ++k) expected += first_sums[k] * second_sums[k];
+  std::printf("%lldx%lld by %lldx%lld, product and its sum; the sum must be %.0f\n", static_cast<long long>(sizes.rows),
+              static_cast<long long>(sizes.inner), static_cast<long long>(sizes.inner), static_cast<long long>(sizes.columns), expected);
+  bool all_right = true;
+  const auto measure = [&](ls::Device& device) {
+    const Result result = multiply_and_sum(sizes, first.to(device), second.to(device));
+    std::printf("%s: sum %.0f in %.3f s\n", device.name().c_str(), result.sum, result.seconds);
+    std::fflush(stdout);
+    all_right = all_right && result.sum == expected;
+  };
+  if (flags.device != "cuda") measure(ls::cpu_device());
+  if (flags.device == "cuda") {
+    measure(gpu());
+  } else if (flags.device == "all") {
+    ls::Device* found = nullptr;
+    try {
+      found = &gpu();
+    } catch (const ls::Error& error) {
+      std::printf("no GPU: %s\n", error.what());
+    }
+    if (found != nullptr) measure(*found);
+  }
+  return all_right ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return ls::run_main("device_matmul", run, argc, argv); }

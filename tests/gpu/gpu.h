@@ -1,0 +1,65 @@
+// The GPU that a test runs on, or the reason why there is none; and the programs that lie beside it, in a build folder or in a bundle.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/device.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep::testing {
+
+struct FoundGpu {
+  Device* device = nullptr;
+  std::string why_not;
+};
+
+// The one that LOCKSTEP_DEVICE names (cuda:N), else the first. Asked once.
+inline const FoundGpu& found_gpu() {
+  static const FoundGpu kFound = [] {
+    if (!env::text(env::kDevice).value_or("").starts_with("cuda")) ::setenv(env::kDevice, "cuda", 1);
+    FoundGpu found;
+    try {
+      found.device = &local_device(0);
+    } catch (const Error& error) {
+      found.why_not = error.what();
+    }
+    return found;
+  }();
+  return kFound;
+}
+
+class GpuTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (found_gpu().device == nullptr) GTEST_SKIP() << "no GPU: " << found_gpu().why_not;
+  }
+  static Device& gpu() { return *found_gpu().device; }
+};
+
+// Its values on the host, once the device has computed them.
+template <typename T>
+std::vector<T> host_values(const Tensor& tensor) {
+  const Tensor here = tensor.to(cpu_device());
+  tensor.device().default_stream().synchronize();
+  const auto values = here.span<T>();
+  return {values.begin(), values.end()};
+}
+
+// Where a program of this build or bundle lies: beside this one, or in its own folder of the build.
+inline std::string program(const std::string& name) {
+  namespace fs = std::filesystem;
+  const fs::path here = fs::read_symlink("/proc/self/exe").parent_path();
+  for (const char* folder : {".", "../../launcher", "../../examples"})
+    if (const fs::path file = (here / folder / name).lexically_normal(); fs::exists(file)) return file.string();
+  throw Error("{} lies neither beside {} nor in the build's folders", name, here.string());
+}
+
+}  // namespace lockstep::testing
