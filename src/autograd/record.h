@@ -19,7 +19,10 @@ inline void check_input(const char* operation, const char* what, const Tensor& x
   if (dims >= 0 && x.shape().dims() != static_cast<std::size_t>(dims))
     throw InvalidArgument("{}: {} must have {} dimensions, got {}", operation, what, dims, x.shape().text());
   if (device != nullptr && device != &x.device())
-    throw InvalidArgument("{}: {} is on {}, expected {}", operation, what, x.device().name(), device->name());
+    throw InvalidArgument(
+        "{}: {} is on {}, the first input on {}: move a module or a tensor with .to(device), batches with "
+        "DataLoaderOptions::device",
+        operation, what, x.device().name(), device->name());
 }
 
 // Attaches NodeType(inputs, args...) to `result` when one of the inputs wants a gradient.

@@ -89,11 +89,21 @@ AllocatorStats CachingAllocator::stats() const {
   return stats_;
 }
 
+Buffer Device::allocate_pinned(std::size_t bytes) {
+  const Buffer memory = take_pinned(bytes);
+  return Buffer(memory.data(), bytes, &cpu_device(), [memory] {});
+}
+
 CpuDevice::CpuDevice(const KernelTable& kernels) : kernels_(kernels), default_stream_(std::make_unique<CpuStream>()) {}
 
 void CpuDevice::copy(void* destination, const void* source, std::size_t bytes, Stream&) {
   if (bytes != 0) std::memcpy(destination, source, bytes);
 }
+
+void CpuDevice::begin_capture(Stream&) {
+  throw InvalidArgument("cpu: what is queued here is done when the call returns: there is nothing to record as a graph");
+}
+std::unique_ptr<Graph> CpuDevice::end_capture(Stream&) { throw InvalidArgument("cpu: no graph is being recorded"); }
 
 std::unique_ptr<Stream> CpuDevice::new_stream() { return std::make_unique<CpuStream>(); }
 std::unique_ptr<Event> CpuDevice::new_event() { return std::make_unique<CpuEvent>(); }

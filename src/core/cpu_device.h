@@ -44,12 +44,19 @@ class CpuDevice : public Device {
   Buffer allocate(std::size_t bytes) override { return allocator_.allocate(bytes); }
   AllocatorStats allocator_stats() const override { return allocator_.stats(); }
   void copy(void* destination, const void* source, std::size_t bytes, Stream& stream) override;
+  void upload(void* destination, const void* source, std::size_t bytes, Stream& stream) override {
+    copy(destination, source, bytes, stream);
+  }
+  void begin_capture(Stream& stream) override;
+  std::unique_ptr<Graph> end_capture(Stream& stream) override;
   Stream& default_stream() override { return *default_stream_; }
   std::unique_ptr<Stream> new_stream() override;
   std::unique_ptr<Event> new_event() override;
   const KernelTable& kernels() const override { return kernels_; }
 
  private:
+  Buffer take_pinned(std::size_t bytes) override { return allocate(bytes); }
+
   KernelTable kernels_;
   CachingAllocator allocator_{*this};
   std::unique_ptr<Stream> default_stream_;

@@ -12,7 +12,7 @@
 namespace lockstep::cuda {
 
 // Changes with whatever passes between program and library: classes, the kernel table.
-inline constexpr int kLibraryVersion = 1;
+inline constexpr int kLibraryVersion = 2;
 
 struct Gpu {
   int ordinal = 0;

@@ -1,6 +1,9 @@
 #include "src/core/stream_allocator.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
 
 #include "lockstep/core/error.h"
 
@@ -30,30 +33,87 @@ StreamAllocator::StreamAllocator(Device& device, MemoryPool& pool, const MemoryP
   stats_.bytes_held = pool_.held();
 }
 
+// Of one capture. A block goes to and fro between the arena and the buffers of the capture's thread; all go back at the end.
+class StreamAllocator::Arena {
+ public:
+  explicit Arena(StreamAllocator& allocator) : allocator_(allocator) {}
+  ~Arena() {
+    const std::lock_guard lock(allocator_.mutex_);
+    for (const auto& [block, bytes] : blocks_) allocator_.release_now_or_later(block, bytes);
+  }
+
+  void put(std::byte* block, std::size_t bytes) {
+    const std::lock_guard lock(allocator_.mutex_);
+    free_.emplace(bytes, block);
+  }
+  // The members below are called with the allocator's mutex held.
+  std::byte* take(std::size_t rounded, std::size_t asked) {
+    if (const auto found = free_.find(rounded); found != free_.end()) {
+      std::byte* const block = found->second;
+      free_.erase(found);
+      ++allocator_.stats_.cache_hits;
+      return block;
+    }
+    blocks_.emplace_back(allocator_.take(rounded, asked), rounded);
+    return blocks_.back().first;
+  }
+  void keep(std::byte* block, std::size_t bytes) { blocks_.emplace_back(block, bytes); }
+
+ private:
+  StreamAllocator& allocator_;
+  std::vector<std::pair<std::byte*, std::size_t>> blocks_;
+  std::multimap<std::size_t, std::byte*> free_;
+};
+
 Buffer StreamAllocator::allocate(std::size_t bytes) {
   const std::size_t rounded = std::max<std::size_t>(1, (bytes + kUnit - 1) / kUnit) * kUnit;
-  std::byte* block = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    const bool within =
-        policy_.kind == MemoryPolicy::Kind::kGrow || (rounded <= policy_.bytes && stats_.bytes_in_use <= policy_.bytes - rounded);
-    if (within && rounded >= bytes) block = pool_.take(rounded);
-    if (block == nullptr) report_exhausted(bytes);
-    const std::size_t held = pool_.held();
-    if (held > stats_.bytes_held)
-      ++stats_.system_allocations;
-    else
-      ++stats_.cache_hits;
-    stats_.bytes_held = held;
-    stats_.bytes_in_use += rounded;
+  const std::lock_guard lock(mutex_);
+  if (rounded < bytes) report_exhausted(bytes);
+  if (arena_ && capturing_ == std::this_thread::get_id()) {
+    std::byte* const block = arena_->take(rounded, bytes);
+    return Buffer(block, bytes, &device_, [arena = arena_, block, rounded] { arena->put(block, rounded); });
   }
+  std::byte* const block = take(rounded, bytes);
   return Buffer(block, bytes, &device_, [this, block, rounded] { release(block, rounded); });
+}
+
+std::byte* StreamAllocator::take(std::size_t rounded, std::size_t asked) {
+  const bool within =
+      policy_.kind == MemoryPolicy::Kind::kGrow || (rounded <= policy_.bytes && stats_.bytes_in_use <= policy_.bytes - rounded);
+  std::byte* block = nullptr;
+  if (within) block = arena_ ? pool_.take_apart(rounded) : pool_.take(rounded);
+  if (block == nullptr) report_exhausted(asked);
+  const std::size_t held = pool_.held();
+  if (held > stats_.bytes_held)
+    ++stats_.system_allocations;
+  else
+    ++stats_.cache_hits;
+  stats_.bytes_held = held;
+  stats_.bytes_in_use += rounded;
+  return block;
 }
 
 void StreamAllocator::release(std::byte* block, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
+  release_now_or_later(block, bytes);
+}
+
+void StreamAllocator::release_now_or_later(std::byte* block, std::size_t bytes) {
+  if (arena_) return arena_->keep(block, bytes);
   pool_.give_back(block, bytes);
   stats_.bytes_in_use -= bytes;
+}
+
+void StreamAllocator::begin_capture() {
+  const std::lock_guard lock(mutex_);
+  if (arena_) throw InvalidArgument("{}: a graph is being recorded already: one at a time", device_.name());
+  arena_ = std::make_shared<Arena>(*this);
+  capturing_ = std::this_thread::get_id();
+}
+
+std::shared_ptr<void> StreamAllocator::end_capture() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(arena_, nullptr);
 }
 
 AllocatorStats StreamAllocator::stats() const {

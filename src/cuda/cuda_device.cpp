@@ -18,7 +18,17 @@ CudaStream::CudaStream(int device, int priority) : device_(device) {
   LOCKSTEP_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority));
 }
 CudaStream::~CudaStream() { cudaStreamDestroy(stream_); }
-void CudaStream::synchronize() { LOCKSTEP_CUDA(cudaStreamSynchronize(stream_)); }
+bool CudaStream::is_capturing() const {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  LOCKSTEP_CUDA(cudaStreamIsCapturing(stream_, &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+void CudaStream::synchronize() {
+  // The call would end the capture with an error that says less.
+  if (is_capturing())
+    throw InvalidArgument("cuda:{}: the host cannot wait for work that is recorded as a graph: nothing of it has run", device_);
+  LOCKSTEP_CUDA(cudaStreamSynchronize(stream_));
+}
 
 // Whoever asks is about to queue something, which needs the stream's device to be the thread's.
 cudaStream_t native(Stream& stream) {
@@ -44,7 +54,7 @@ bool CudaEvent::done() const {
 }
 void CudaEvent::synchronize() { LOCKSTEP_CUDA(cudaEventSynchronize(event_)); }
 
-CudaPool::CudaPool(int device, Stream& stream) : device_(device), stream_(stream) {
+CudaPool::CudaPool(int device, Stream& stream) : device_(device), stream_(stream), apart_(device, 0) {
   cudaMemPoolProps properties{};
   properties.allocType = cudaMemAllocationTypePinned;
   properties.location = {cudaMemLocationTypeDevice, device};
@@ -55,16 +65,23 @@ CudaPool::CudaPool(int device, Stream& stream) : device_(device), stream_(stream
 }
 CudaPool::~CudaPool() { cudaMemPoolDestroy(pool_); }
 
-std::byte* CudaPool::take(std::size_t bytes) {
+std::byte* CudaPool::take_on(Stream& stream, std::size_t bytes) {
   const UseDevice use(device_);
   void* block = nullptr;
-  const cudaError_t result = cudaMallocFromPoolAsync(&block, bytes, pool_, native(stream_));
+  const cudaError_t result = cudaMallocFromPoolAsync(&block, bytes, pool_, native(stream));
   if (result == cudaErrorMemoryAllocation) {
     cudaGetLastError();  // it is reported: later calls must not find it
     return nullptr;
   }
   LOCKSTEP_CUDA(result);
   return static_cast<std::byte*>(block);
+}
+
+// Waiting makes the block everybody's: the driver may have ordered it behind what used its memory before.
+std::byte* CudaPool::take_apart(std::size_t bytes) {
+  std::byte* const block = take_on(apart_, bytes);
+  if (block != nullptr) apart_.synchronize();
+  return block;
 }
 
 void CudaPool::give_back(std::byte* block, std::size_t) noexcept { cudaFreeAsync(block, native(stream_)); }
@@ -89,8 +106,37 @@ std::size_t CudaPool::size_of_device() const {
   return total;
 }
 
+std::byte* CudaPinnedSource::take(std::size_t bytes) {
+  const UseDevice use(device_);
+  void* block = nullptr;
+  const cudaError_t result = cudaHostAlloc(&block, bytes, cudaHostAllocPortable);
+  if (result == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  LOCKSTEP_CUDA(result);
+  return static_cast<std::byte*>(block);
+}
+void CudaPinnedSource::give_back(std::byte* block) noexcept { cudaFreeHost(block); }
+
+// Nodes keep the priority of the stream that they were captured from: communication goes first in a graph as well.
+CudaGraph::CudaGraph(int device, cudaGraph_t captured, std::shared_ptr<void> memory) : memory_(std::move(memory)) {
+  const UseDevice use(device);
+  const cudaError_t result = cudaGraphInstantiate(&executable_, captured, cudaGraphInstantiateFlagUseNodePriority);
+  cudaGraphDestroy(captured);
+  LOCKSTEP_CUDA(result);
+}
+CudaGraph::~CudaGraph() { cudaGraphExecDestroy(executable_); }
+void CudaGraph::launch(Stream& stream) { LOCKSTEP_CUDA(cudaGraphLaunch(executable_, native(stream))); }
+
 CudaDevice::CudaDevice(const Gpu& gpu, const MemoryPolicy& policy)
-    : gpu_(gpu), kernels_(cuda_kernels()), default_stream_(gpu.ordinal, 0), pool_(gpu.ordinal, default_stream_) {
+    : gpu_(gpu),
+      kernels_(cuda_kernels()),
+      default_stream_(gpu.ordinal, 0),
+      pool_(gpu.ordinal, default_stream_),
+      pinned_source_(gpu.ordinal),
+      pinned_(*this, pinned_source_),
+      uploader_(*this, pinned_) {
   allocator_ = std::make_unique<StreamAllocator>(*this, pool_, policy);
 }
 
@@ -100,6 +146,23 @@ void CudaDevice::copy(void* destination, const void* source, std::size_t bytes, 
   if (bytes == 0) return;
   const UseDevice use(gpu_.ordinal);
   LOCKSTEP_CUDA(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, native(stream)));
+}
+
+// Relaxed: libraries may allocate and ask what they like while they are recorded, and so may other threads.
+void CudaDevice::begin_capture(Stream& stream) {
+  allocator_->begin_capture();
+  const cudaError_t result = cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeRelaxed);
+  if (result != cudaSuccess) allocator_->end_capture();
+  LOCKSTEP_CUDA(result);
+}
+
+std::unique_ptr<Graph> CudaDevice::end_capture(Stream& stream) {
+  cudaGraph_t captured = nullptr;
+  const cudaError_t result = cudaStreamEndCapture(native(stream), &captured);
+  std::shared_ptr<void> memory = allocator_->end_capture();
+  if (result != cudaSuccess && captured != nullptr) cudaGraphDestroy(captured);
+  LOCKSTEP_CUDA(result);
+  return std::make_unique<CudaGraph>(gpu_.ordinal, captured, std::move(memory));
 }
 
 std::unique_ptr<Stream> CudaDevice::new_stream() { return std::make_unique<CudaStream>(gpu_.ordinal, 0); }

@@ -9,6 +9,7 @@
 #include "kernels/cuda/stream.h"
 #include "lockstep/core/device.h"
 #include "src/core/cuda_library.h"
+#include "src/core/pinned_allocator.h"
 #include "src/core/stream_allocator.h"
 
 namespace lockstep::cuda {
@@ -31,6 +32,7 @@ class CudaStream : public Stream {
   ~CudaStream() override;
   void synchronize() override;
   void* native() const override { return stream_; }
+  bool is_capturing() const override;
   cudaStream_t get() const { return stream_; }
   int device() const { return device_; }
 
@@ -58,16 +60,44 @@ class CudaPool : public MemoryPool {
  public:
   CudaPool(int device, Stream& stream);
   ~CudaPool() override;
-  std::byte* take(std::size_t bytes) override;
+  std::byte* take(std::size_t bytes) override { return take_on(stream_, bytes); }
+  std::byte* take_apart(std::size_t bytes) override;
   void give_back(std::byte* block, std::size_t bytes) noexcept override;
   std::size_t held() const override;
   std::size_t free_on_device() const override;
   std::size_t size_of_device() const override;
 
  private:
+  std::byte* take_on(Stream& stream, std::size_t bytes);
+
   int device_;
   Stream& stream_;
+  CudaStream apart_;  // never captured
   cudaMemPool_t pool_ = nullptr;
+};
+
+// Page-locked host memory, for every device of the process.
+class CudaPinnedSource : public PinnedSource {
+ public:
+  explicit CudaPinnedSource(int device) : device_(device) {}
+  std::byte* take(std::size_t bytes) override;
+  void give_back(std::byte* block) noexcept override;
+
+ private:
+  int device_;
+};
+
+// What was captured, ready to launch, and the memory that it works on.
+class CudaGraph : public Graph {
+ public:
+  // Takes what was captured over, which the launches need no more.
+  CudaGraph(int device, cudaGraph_t captured, std::shared_ptr<void> memory);
+  ~CudaGraph() override;
+  void launch(Stream& stream) override;
+
+ private:
+  std::shared_ptr<void> memory_;
+  cudaGraphExec_t executable_ = nullptr;
 };
 
 class CudaDevice : public Device {
@@ -80,6 +110,11 @@ class CudaDevice : public Device {
   Buffer allocate(std::size_t bytes) override;
   AllocatorStats allocator_stats() const override { return allocator_->stats(); }
   void copy(void* destination, const void* source, std::size_t bytes, Stream& stream) override;
+  void upload(void* destination, const void* source, std::size_t bytes, Stream& stream) override {
+    uploader_.upload(destination, source, bytes, stream);
+  }
+  void begin_capture(Stream& stream) override;
+  std::unique_ptr<Graph> end_capture(Stream& stream) override;
   Stream& default_stream() override { return default_stream_; }
   std::unique_ptr<Stream> new_stream() override;
   std::unique_ptr<Stream> new_priority_stream() override;
@@ -87,11 +122,16 @@ class CudaDevice : public Device {
   const KernelTable& kernels() const override { return kernels_; }
 
  private:
+  Buffer take_pinned(std::size_t bytes) override { return pinned_.allocate(bytes); }
+
   Gpu gpu_;
   KernelTable kernels_;
   CudaStream default_stream_;
   CudaPool pool_;
   std::unique_ptr<StreamAllocator> allocator_;
+  CudaPinnedSource pinned_source_;
+  PinnedAllocator pinned_;
+  Uploader uploader_;
 };
 
 KernelTable cuda_kernels();

@@ -16,7 +16,6 @@ void fill_from_next_stream(const Tensor& tensor, Draw&& draw) {
   Tensor values = tensor.device().kind() == DeviceKind::kCpu ? tensor : Tensor::empty(tensor.shape());
   for (float& value : values.span<float>()) value = draw(random);
   tensor.copy_from(values);
-  tensor.device().default_stream().synchronize();
 }
 
 }  // namespace

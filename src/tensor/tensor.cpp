@@ -14,6 +14,27 @@ std::size_t bytes_of(const Shape& shape, DType dtype) {
   return bytes;
 }
 
+// Before the host waits for values of a device.
+void check_values_exist(const char* operation, const Tensor& tensor) {
+  if (tensor.device().default_stream().is_capturing())
+    throw InvalidArgument(
+        "{}: the step is being recorded as a graph, and the values of this tensor of shape {} on {} do not exist yet: return the tensor "
+        "from the step and read it afterwards",
+        operation, tensor.shape().text(), tensor.device().name());
+}
+
+// Between two GPUs: behind what computes the source, and before it changes again.
+void copy_across(const Tensor& source, const Tensor& destination) {
+  Stream &from = source.device().default_stream(), &to = destination.device().default_stream();
+  const auto computed = source.device().new_event();
+  computed->record(from);
+  computed->order_before(to);
+  destination.device().copy(destination.buffer().data(), source.buffer().data(), source.bytes(), to);
+  const auto copied = destination.device().new_event();
+  copied->record(to);
+  copied->order_before(from);
+}
+
 }  // namespace
 
 Tensor::Impl& Tensor::impl() const {
@@ -24,6 +45,12 @@ Tensor::Impl& Tensor::impl() const {
 void Tensor::check_dtype(DType wanted) const {
   if (dtype() != wanted)
     throw InvalidArgument("Tensor: {} asked of a {} tensor of shape {}", name_of(wanted), name_of(dtype()), shape().text());
+}
+
+void Tensor::check_on_host() const {
+  if (device().kind() != DeviceKind::kCpu)
+    throw InvalidArgument("Tensor::span: this tensor of shape {} is on {}, whose memory the host cannot read: take to(cpu_device()) first",
+                          shape().text(), device().name());
 }
 
 Tensor Tensor::wrap(Buffer buffer, const Shape& shape, DType dtype) {
@@ -51,8 +78,7 @@ Tensor Tensor::zeros(const Shape& shape, DType dtype, Device& device) {
     tensor.fill(0);
   } else {
     const std::vector<std::byte> zeros(tensor.bytes());
-    device.copy(tensor.buffer().data(), zeros.data(), zeros.size(), device.default_stream());
-    device.default_stream().synchronize();  // the zeros go out of scope
+    device.upload(tensor.buffer().data(), zeros.data(), zeros.size(), device.default_stream());
   }
   return tensor;
 }
@@ -65,6 +91,7 @@ Tensor Tensor::full(const Shape& shape, float value, Device& device) {
 
 float Tensor::item() const {
   if (count() != 1) throw InvalidArgument("Tensor::item: shape {} has {} elements, not one", shape().text(), count());
+  check_values_exist("Tensor::item", *this);
   float value = 0;
   device().copy(&value, data<float>(), sizeof value, device().default_stream());
   device().default_stream().synchronize();
@@ -94,9 +121,18 @@ void Tensor::copy_from(const Tensor& source) const {
     throw InvalidArgument("Tensor::copy_from: {} {} into {} {}", name_of(source.dtype()), source.shape().text(), name_of(dtype()),
                           shape().text());
   if (is_same(source) || count() == 0) return;
-  // The device that is no CPU knows how to copy both ways.
-  Device& copier = device().kind() == DeviceKind::kCpu ? source.device() : device();
-  copier.copy(buffer().data(), source.buffer().data(), bytes(), copier.default_stream());
+  Device &here = device(), &there = source.device();
+  if (here.kind() == DeviceKind::kCpu && there.kind() != DeviceKind::kCpu) {
+    check_values_exist("Tensor::copy_from", source);
+    there.copy(buffer().data(), source.buffer().data(), bytes(), there.default_stream());
+    there.default_stream().synchronize();
+  } else if (there.kind() == DeviceKind::kCpu && here.kind() != DeviceKind::kCpu) {
+    here.upload(buffer().data(), source.buffer().data(), bytes(), here.default_stream());
+  } else if (&here != &there) {
+    copy_across(source, *this);
+  } else {
+    here.copy(buffer().data(), source.buffer().data(), bytes(), here.default_stream());
+  }
 }
 
 void Tensor::fill(float value) const { device().kernels().fill(data<float>(), value, count(), device().default_stream()); }

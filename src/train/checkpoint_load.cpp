@@ -123,8 +123,7 @@ void copy_tensors(const std::vector<SavedTensor>& saved, const std::vector<Named
     for (const auto& [name, tensor] : wanted)
       if (name == source.name && !source.data.empty()) {
         Device& device = tensor.device();
-        device.copy(tensor.buffer().data(), source.data.data(), source.data.size(), device.default_stream());
-        device.default_stream().synchronize();
+        device.upload(tensor.buffer().data(), source.data.data(), source.data.size(), device.default_stream());
       }
 }
 

@@ -77,7 +77,6 @@ void write_safetensors(DurableFile& file, const std::vector<NamedTensor>& tensor
   file.write(text);
   for (const auto& [name, tensor] : tensors) {
     const Tensor host = tensor.to(cpu_device());
-    tensor.device().default_stream().synchronize();
     file.write({host.buffer().data(), host.bytes()});
   }
 }

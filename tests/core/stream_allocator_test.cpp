@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <list>
+#include <thread>
 #include <vector>
 
 #include "lockstep/core/error.h"
@@ -31,7 +32,14 @@ class MadeUpPool : public MemoryPool {
     held_ += bytes;
     return used_.emplace_back(bytes).data();
   }
+  std::byte* take_apart(std::size_t bytes) override {
+    ++takes_apart;
+    if (bytes > free_on_device()) return nullptr;
+    held_ += bytes;
+    return used_.emplace_back(bytes).data();
+  }
   void give_back(std::byte* data, std::size_t) noexcept override {
+    ++gives_back;
     for (auto block = used_.begin(); block != used_.end(); ++block)
       if (block->data() == data) return cached_.splice(cached_.end(), used_, block);
   }
@@ -40,7 +48,7 @@ class MadeUpPool : public MemoryPool {
   std::size_t size_of_device() const override { return size_; }
 
   std::size_t of_others = 0;
-  int takes = 0;
+  int takes = 0, takes_apart = 0, gives_back = 0;
 
  private:
   std::size_t size_, held_ = 0;
@@ -133,6 +141,56 @@ TEST(MemoryPolicy, ReadsItsForms) {
 TEST(MemoryPolicy, RefusesTheRestAndNamesItsSource) {
   for (const char* text : {"", "0", "-1", "8g", "8GB", "all:", "all:0", "x", "99999999999999999999", "18446744073709551615K"})
     EXPECT_THAT(message_of([&] { parse_memory_policy("LOCKSTEP_GPU_MEMORY", text); }), HasSubstr("LOCKSTEP_GPU_MEMORY: '")) << text;
+}
+
+// While a stream is captured, the pool's order would become part of the graph.
+TEST(StreamAllocator, DuringACaptureNothingIsTakenOrGivenBackInTheStreamsOrder) {
+  MadeUpPool pool(64 * kMiB);
+  StreamAllocator allocator(cpu_device(), pool, {});
+  Buffer older = allocator.allocate(kMiB), other_size = allocator.allocate(3 * kMiB);
+  allocator.begin_capture();
+  EXPECT_THAT(message_of([&] { allocator.begin_capture(); }), HasSubstr("one at a time"));
+  const std::byte* const freed = older.data();
+  older = {};
+  Buffer first = allocator.allocate(kMiB);
+  EXPECT_NE(first.data(), freed) << "the graph may use the older block";
+  const std::byte* const block = first.data();
+  first = {};
+  Buffer second = allocator.allocate(kMiB);
+  EXPECT_EQ(second.data(), block) << "in the order of the calls it is free again";
+  std::shared_ptr<void> memory = allocator.end_capture();
+  EXPECT_EQ(pool.takes, 2);
+  EXPECT_EQ(pool.takes_apart, 1);
+  EXPECT_EQ(pool.gives_back, 0);
+
+  memory = nullptr;
+  EXPECT_EQ(pool.gives_back, 0) << "a buffer of the capture lives";
+  second = {};
+  EXPECT_EQ(pool.gives_back, 2);
+  EXPECT_EQ(allocator.stats().bytes_in_use, 3 * kMiB);
+}
+
+TEST(StreamAllocator, AnotherThreadsMemoryIsNotTheGraphs) {
+  MadeUpPool pool(64 * kMiB);
+  StreamAllocator allocator(cpu_device(), pool, {});
+  allocator.begin_capture();
+  Buffer theirs;
+  std::thread([&] { theirs = allocator.allocate(kMiB); }).join();
+  EXPECT_EQ(pool.takes_apart, 1);
+  std::shared_ptr<void> memory = allocator.end_capture();
+  memory = nullptr;
+  EXPECT_EQ(pool.gives_back, 0);
+  theirs = {};
+  EXPECT_EQ(pool.gives_back, 1);
+}
+
+TEST(StreamAllocator, ALimitHoldsDuringACapture) {
+  MadeUpPool pool(64 * kMiB);
+  StreamAllocator allocator(cpu_device(), pool, {MemoryPolicy::Kind::kLimit, 2 * kMiB});
+  const Buffer one = allocator.allocate(kMiB);
+  allocator.begin_capture();
+  EXPECT_THAT(message_of([&] { allocator.allocate(2 * kMiB); }), HasSubstr("out of memory: 2.0 MiB asked"));
+  allocator.end_capture();
 }
 
 }  // namespace

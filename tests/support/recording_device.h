@@ -2,13 +2,9 @@
 // streams as CUDA's do, kernels are the plain CPU kernels. It keeps a list of all that was queued, in the order of queueing, by stream.
 #pragma once
 
-#include <condition_variable>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "lockstep/core/device.h"
@@ -34,21 +30,32 @@ class RecordingDevice : public Device {
   Buffer allocate(std::size_t bytes) override;
   AllocatorStats allocator_stats() const override;
   void copy(void* destination, const void* source, std::size_t bytes, Stream& stream) override;
+  void upload(void* destination, const void* source, std::size_t bytes, Stream& stream) override;
+  void begin_capture(Stream& stream) override;
+  std::unique_ptr<Graph> end_capture(Stream& stream) override;
   Stream& default_stream() override;
   std::unique_ptr<Stream> new_stream() override;
   std::unique_ptr<Stream> new_priority_stream() override;
   std::unique_ptr<Event> new_event() override;
   const KernelTable& kernels() const override;
 
-  // "stream 0: conv2d", "stream 1: wait", "stream 0: record": by the order in which the host queued it. Streams count from 0, the default
-  // one.
+  // "stream 0: conv2d", "stream 1: wait", "stream 0: record": by the order in which the host queued it; "captured, stream 0: conv2d" what
+  // went into a graph instead, "stream 0: graph" its launch. Streams count from 0, the default one.
   std::vector<std::string> log() const;
-  void clear_log();
+  struct Counts {
+    int host_waits = 0;  // for a stream or an event
+    int captures = 0;    // that became graphs
+    int launches = 0;    // of graphs
+  };
+  Counts counts() const;
+  void clear_log();  // and counts
   // While it is held, nothing that was queued on the default stream later runs: how tests see who waits for whom.
   void hold_default_stream();
   void release_default_stream();
 
  private:
+  Buffer take_pinned(std::size_t bytes) override;
+
   class Impl;
   int index_;
   std::unique_ptr<Impl> impl_;

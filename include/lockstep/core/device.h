@@ -21,8 +21,10 @@ enum class DeviceKind : std::uint8_t { kCpu, kCuda };
 class Stream {
  public:
   virtual ~Stream() = default;
-  virtual void synchronize() = 0;                    // blocks until everything queued so far is done
+  virtual void synchronize() = 0;                   // blocks until everything queued so far is done
   virtual void* native() const { return nullptr; }  // a GPU's: its cudaStream_t
+  // Is what is queued on it now recorded instead of run? See Device::begin_capture.
+  virtual bool is_capturing() const { return false; }
 };
 
 // A mark in a stream that another stream, or the host, can wait for.
@@ -33,6 +35,14 @@ class Event {
   virtual void order_before(Stream& later) = 0;  // what is queued on `later` from now on runs after the mark
   virtual bool done() const = 0;                 // never blocks
   virtual void synchronize() = 0;                // blocks the host until the mark is reached
+};
+
+// What was queued between begin_capture() and end_capture(), to be queued again as a whole. Owns the device memory that was allocated
+// meanwhile; memory that was there before is its users' to keep.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  virtual void launch(Stream& stream) = 0;  // never blocks; on the stream that was captured
 };
 
 // What the device's caching allocator did so far. After warm-up a training step must not raise system_allocations.
@@ -59,8 +69,16 @@ class Device {
   virtual Buffer allocate(std::size_t bytes) = 0;
   virtual AllocatorStats allocator_stats() const = 0;
 
-  // Copies `bytes`, ordered on `stream`; blocks only on the CPU. The ranges must not overlap.
+  // Host memory that the device reads and writes by itself (pinned), from a cache, and slow to make anew; plain memory on the CPU. Its
+  // Buffer is of the CPU. Whoever lets it go sees to it that no copy from or to it is under way.
+  Buffer allocate_pinned(std::size_t bytes);
+
+  // Copies `bytes`, ordered on `stream`; the ranges must not overlap. Blocks on the CPU; on a GPU only from or to host memory that is
+  // not pinned, and maybe there: pinned memory must stay as it is until the stream has come to the copy.
   virtual void copy(void* destination, const void* source, std::size_t bytes, Stream& stream) = 0;
+  // Copies from any host memory, ordered on `stream`; the source may change as soon as it returns. Waits for the copy only where
+  // megabytes are copied at once. Throws InvalidArgument while the stream is captured: a graph would repeat these very bytes.
+  virtual void upload(void* destination, const void* source, std::size_t bytes, Stream& stream) = 0;
 
   virtual Stream& default_stream() = 0;
   virtual std::unique_ptr<Stream> new_stream() = 0;
@@ -68,8 +86,18 @@ class Device {
   virtual std::unique_ptr<Stream> new_priority_stream() { return new_stream(); }
   virtual std::unique_ptr<Event> new_event() = 0;
 
+  // Graphs: what is queued on `stream` from now on, and on streams that events order behind it, is recorded and not run, until
+  // end_capture(); by then events must have ordered `stream` behind all of those again. Meanwhile the host cannot wait for any of it, and
+  // what the calling thread allocates stays the graph's. One capture at a time; both calls by one thread. Throws InvalidArgument on a
+  // device without graphs (the CPU); end_capture() throws Error, and the capture is over, when what was queued makes no graph.
+  virtual void begin_capture(Stream& stream) = 0;
+  virtual std::unique_ptr<Graph> end_capture(Stream& stream) = 0;
+
   // The operators of this device, see kernels.h.
   virtual const KernelTable& kernels() const = 0;
+
+ private:
+  virtual Buffer take_pinned(std::size_t bytes) = 0;
 };
 
 // The host's processor: always there.

@@ -49,15 +49,16 @@ class Tensor {
   std::size_t bytes() const { return static_cast<std::size_t>(count()) * size_of(dtype()); }
   const Buffer& buffer() const { return impl().buffer; }
 
-  // The elements, on the tensor's device. Throws InvalidArgument when T is not the dtype.
+  // The elements, on the tensor's device: only its kernels may follow the pointer. Throws InvalidArgument when T is not the dtype.
   template <typename T>
   T* data() const {
     check_dtype(kDTypeOf<T>);
     return reinterpret_cast<T*>(impl().buffer.data());
   }
-  // The elements of a CPU tensor.
+  // The elements of a CPU tensor; InvalidArgument for one of another device.
   template <typename T>
   std::span<T> span() const {
+    check_on_host();
     return {data<T>(), static_cast<std::size_t>(count())};
   }
 
@@ -66,10 +67,12 @@ class Tensor {
 
   // The same memory under another shape of equal count (no autograd: see ops.h's reshape).
   Tensor reshaped(const Shape& shape) const;
-  // A copy on `device` (this tensor itself when it is there already). Not differentiable.
+  // A copy on `device` (this tensor itself when it is there already). Not differentiable. Blocks as copy_from does.
   Tensor to(Device& device) const;
   Tensor clone() const;
-  void copy_from(const Tensor& source) const;  // same shape and dtype, any device
+  // From the same shape and dtype, any device. Into a GPU: returns while the GPU may still be behind, but the source may change at once
+  // (see Device::upload); from a GPU into the CPU: blocks until the values are there.
+  void copy_from(const Tensor& source) const;
   void fill(float value) const;
 
   // Makes this handle, and every copy of it, stand for other memory of the same shape, dtype: how a module moves to a
@@ -93,6 +96,7 @@ class Tensor {
   };
   Impl& impl() const;  // throws InvalidArgument when undefined
   void check_dtype(DType wanted) const;
+  void check_on_host() const;
 
   std::shared_ptr<Impl> impl_;
 };
