@@ -8,6 +8,8 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "src/core/device_choice.h"
+#include "src/launch/gpus.h"
 
 namespace lockstep::launcher {
 
@@ -21,6 +23,12 @@ constexpr long kDefaultPort = 29500;  // torchrun's
 constexpr const char* kNotes = R"(
 Each rank finds RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, NODE_RANK (GROUP_RANK), MASTER_ADDR, MASTER_PORT, LOCKSTEP_TOKEN and
 OMP_NUM_THREADS (cores / ranks) in its environment; OMP_NUM_THREADS, LOCKSTEP_TOKEN and LOCKSTEP_TOKEN_FILE stay as you set them.
+
+GPUs     rank by rank in the order of --gpus; numbers count what CUDA_VISIBLE_DEVICES leaves, as a program there would. 'auto' (the default)
+         takes GPUs when there are any, else the CPU, and says why; LOCKSTEP_DEVICE, if set, comes before it. A GPU that is there and
+         cannot be used is an error, and so are more ranks than GPUs. --share-gpu K makes K logical GPUs of each, each with its part of
+         the memory (LOCKSTEP_GPU_MEMORY, if set, stays); on the CPU it makes K parts of the cores. With --nnodes each node has flags of its
+         own. `lockrun topology` shows what there is.
 
 Nodes    with --nnodes K run lockrun once on each of K machines, each with a --node-rank of its own and -n as it likes. Node 0's waits
          at --master-addr (one of its own addresses; IPv6 too), the others for it, up to LOCKSTEP_STORE_TIMEOUT_S (60) seconds. All
@@ -42,17 +50,19 @@ Example: lockrun -n 2 build/examples/cifar10 --epochs 3
 cxxopts::Options make_options() {
   cxxopts::Options options("lockrun", "Starts a program as N ranks on this machine, or on each of several, and ends them together.");
   options.custom_help("-n N [flags] program [arguments...]").set_width(110);
-  options.add_options()                                                                   //
-      ("n,nproc-per-node", "how many ranks, here", cxxopts::value<std::string>(), "N")    //
-      ("nnodes", "how many nodes (1)", cxxopts::value<std::string>(), "K")                //
-      ("node-rank", "which of them this is, from 0", cxxopts::value<std::string>(), "I")  //
-      ("master-addr", "node 0's name or address", cxxopts::value<std::string>(), "A")     //
-      ("master-port", "a free port there (29500)", cxxopts::value<std::string>(), "P")    //
+  options.add_options()                                                                                      //
+      ("n,nproc-per-node", "how many ranks, here", cxxopts::value<std::string>(), "N")                       //
+      ("nnodes", "how many nodes (1)", cxxopts::value<std::string>(), "K")                                   //
+      ("node-rank", "which of them this is, from 0", cxxopts::value<std::string>(), "I")                     //
+      ("master-addr", "node 0's name or address", cxxopts::value<std::string>(), "A")                        //
+      ("master-port", "a free port there (29500)", cxxopts::value<std::string>(), "P")                       //
+      ("gpus", "auto, all, none, numbers (0,1) or UUIDs (GPU-8c9f)", cxxopts::value<std::string>(), "LIST")  //
+      ("share-gpu", "K ranks on one GPU, or on parts of the CPU (1)", cxxopts::value<std::string>(), "K")    //
       ("flight-dir", "where each rank writes its last operations when the job fails, and on SIGUSR1", cxxopts::value<std::string>(),
-       "DIR")                                                                                      //
-      ("no-prefix", "leave the ranks' output as it is")                                            //
-      ("no-bind", "leave the ranks on all cores (default: disjoint cores when there are enough)")  //
-      ("h,help", "this text")                                                                      //
+       "DIR")                                                                                                           //
+      ("no-prefix", "leave the ranks' output as it is")                                                                 //
+      ("no-bind", "leave the ranks on all cores (default: disjoint cores when there are enough, near the rank's GPU)")  //
+      ("h,help", "this text")                                                                                           //
       ("version", "the version");
   return options;
 }
@@ -67,7 +77,7 @@ std::string with_hyphens(std::string flag) {
 // The words that are lockrun's own.
 std::vector<std::string> take_flags(const std::vector<std::string>& words) {
   static const std::set<std::string> kWithValue = {
-      "-n", "--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port", "--flight-dir"};
+      "-n", "--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port", "--gpus", "--share-gpu", "--flight-dir"};
   std::vector<std::string> flags;
   while (flags.size() < words.size()) {
     const std::string& word = words[flags.size()];
@@ -132,6 +142,11 @@ std::variant<launch::LaunchSpec, Information> parse_command_line(const std::vect
   if (!ranks) throw InvalidArgument("how many ranks? -n N is missing");
   spec.ranks = *ranks;
   read_nodes(parsed, spec);
+  spec.share_gpu = number_of(parsed, "share-gpu", "--share-gpu", 1, kMaxShare).value_or(0);
+  if (const auto gpus = text_of(parsed, "gpus", "--gpus")) {
+    spec.gpus = *gpus;
+    launch::parse_gpus(spec.gpus, 1);  // here, where a fault brings the usage along
+  }
   if (const auto folder = text_of(parsed, "flight-dir", "--flight-dir")) {
     if (folder->empty()) throw InvalidArgument("--flight-dir: which folder?");
     spec.flight_dir = std::filesystem::absolute(*folder).string();

@@ -2,11 +2,10 @@
 // driver and without.
 #pragma once
 
-#include <cstddef>
-#include <string>
 #include <vector>
 
 #include "lockstep/core/device.h"
+#include "src/core/gpu.h"
 #include "src/core/memory_policy.h"
 
 namespace lockstep::cuda {
@@ -14,19 +13,10 @@ namespace lockstep::cuda {
 // Changes with whatever passes between program and library: classes, the kernel table.
 inline constexpr int kLibraryVersion = 2;
 
-struct Gpu {
-  int ordinal = 0;
-  std::string name;  // "NVIDIA H200"
-  std::string uuid;  // "GPU-..."
-  std::string pci;   // "0000:17:00.0"
-  std::size_t memory_bytes = 0;
-  int compute_major = 0, compute_minor = 0;
-};
-
 class Library {
  public:
   virtual ~Library() = default;
-  // Those that CUDA_VISIBLE_DEVICES leaves, in its order. Throws Error with the remedy: no driver, a driver older than the toolkit, no GPU.
+  // Makes no CUDA context. Throws NoGpu (no driver, no device) or Error (a driver older than the toolkit), both with the remedy.
   virtual const std::vector<Gpu>& gpus() = 0;
   // Made at the first call, kept for good; later policies are ignored. Throws InvalidArgument for a GPU that is not there, Error for one
   // that this build has no code for.

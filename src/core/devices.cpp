@@ -5,6 +5,7 @@
 #include "lockstep/core/log.h"
 #include "src/core/cpu_device.h"
 #include "src/core/cuda_loader.h"
+#include "src/core/device_choice.h"
 
 namespace lockstep {
 
@@ -29,39 +30,46 @@ Device& cpu_device() {
 
 namespace {
 
-Device& cuda_device(int ordinal) {
-  const std::string memory = env::text(env::kGpuMemory).value_or("grow");
-  return cuda_library().device(ordinal, parse_memory_policy(env::kGpuMemory, memory));
+// Asked once: devices come and go with the process.
+const GpuSearch& gpus_here() {
+  static const GpuSearch kFound = find_gpus();  // a failure is tried again by the next call
+  return kFound;
 }
 
-// No GPU is no fault when nobody asked for one.
-bool has_gpus() {
-  static const bool kHas = [] {
-    try {
-      return !cuda_library().gpus().empty();
-    } catch (const Error& error) {
-      log::debug("no GPU is used: {}", error.what());
-      return false;
-    }
+Device& gpu(int ordinal, int share) {
+  const auto& gpus = gpus_here().gpus;
+  if (ordinal >= static_cast<int>(gpus.size()))
+    throw InvalidArgument("{}=cuda:{}: this process sees {} GPU{}, counted from 0 (CUDA_VISIBLE_DEVICES is '{}')", env::kDevice, ordinal,
+                          gpus.size(), gpus.size() == 1 ? "" : "s", env::text("CUDA_VISIBLE_DEVICES").value_or(""));
+  const std::size_t bytes = gpus[static_cast<std::size_t>(ordinal)].memory_bytes;
+  return cuda_library().device(ordinal, memory_policy_of(env::text(env::kGpuMemory), bytes, share));
+}
+
+// Said by one rank a machine, once; lockrun says it itself and then asks for the CPU.
+void tell_that_the_cpu_computes(int local_rank, const std::string& why) {
+  static const bool kTold = [&] {
+    if (local_rank == 0) log::info("computing on the CPU: {}", why);
+    return true;
   }();
-  return kHas;
+  static_cast<void>(kTold);
 }
 
 }  // namespace
 
 Device& local_device(int local_rank) {
-  const std::string choice = env::text(env::kDevice).value_or("auto");
-  if (choice == "cpu" || (choice == "auto" && !has_gpus())) return cpu_device();
-  constexpr std::string_view kNumbered = "cuda:";
-  if (choice.starts_with(kNumbered))
-    return cuda_device(static_cast<int>(env::parse_integer(env::kDevice, choice.substr(kNumbered.size()), 0, 1023)));
-  if (choice != "auto" && choice != "cuda") throw InvalidArgument("{}='{}' is none of auto, cpu, cuda, cuda:N", env::kDevice, choice);
-  const auto& gpus = cuda_library().gpus();
-  if (local_rank >= static_cast<int>(gpus.size()))
-    throw InvalidArgument("local rank {} has no GPU of its own: this process sees {}. Start as many ranks a machine as it has GPUs, or run on the CPU "
-                          "with {}=cpu",
-                          local_rank, gpus.size(), env::kDevice);
-  return cuda_device(local_rank);
+  const DeviceChoice choice = parse_device_choice(env::text(env::kDevice).value_or("auto"));
+  if (choice.kind == DeviceChoice::Kind::kCpu) return cpu_device();
+  const GpuSearch& found = gpus_here();
+  if (found.gpus.empty() && choice.kind == DeviceChoice::Kind::kAuto) {
+    tell_that_the_cpu_computes(local_rank, found.why_none);
+    return cpu_device();
+  }
+  if (found.gpus.empty())
+    throw cuda::NoGpu("{} asks for a GPU: {}; {}=cpu computes without one", env::kDevice, found.why_none, env::kDevice);
+  const int share = static_cast<int>(env::integer(env::kShareGpu, 1, kMaxShare).value_or(1));
+  if (choice.ordinal) return gpu(*choice.ordinal, share);
+  const bool own = env::text("CUDA_VISIBLE_DEVICES").has_value();
+  return gpu(gpu_of_local_rank(local_rank, static_cast<int>(found.gpus.size()), share, own), share);
 }
 
 }  // namespace lockstep

@@ -31,11 +31,11 @@ int count_gpus() {
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
   cudaGetLastError();
-  if (driver == 0) throw Error("no NVIDIA driver is loaded: install one for CUDA {} or newer", version_text(runtime));
+  if (driver == 0) throw NoGpu("no NVIDIA driver is loaded: install one for CUDA {} or newer", version_text(runtime));
   if (result == cudaErrorInsufficientDriver)
     throw Error("the NVIDIA driver is for CUDA {}, this build needs {}: update the driver, or build with an older toolkit",
                 version_text(driver), version_text(runtime));
-  if (result == cudaErrorNoDevice || count == 0) throw Error("the NVIDIA driver sees no GPU: is CUDA_VISIBLE_DEVICES empty or wrong?");
+  if (result == cudaErrorNoDevice || count == 0) throw NoGpu("the NVIDIA driver sees no GPU: is CUDA_VISIBLE_DEVICES empty or wrong?");
   throw Error("the NVIDIA driver does not answer: {} ({})", cudaGetErrorString(result), cudaGetErrorName(result));
 }
 

@@ -5,6 +5,7 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "src/core/device_choice.h"
 
 namespace lockstep::launch {
 
@@ -16,13 +17,13 @@ bool is_number(const std::string& text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos && text.size() < 6;
 }
 
-std::string list_of(const std::vector<VisibleGpu>& gpus) {
+std::string list_of(const std::vector<Gpu>& gpus) {
   std::string text;
   for (std::size_t i = 0; i < gpus.size(); ++i) text += fmt::format("{}{} ({}, {})", i == 0 ? "" : ", ", i, gpus[i].name, gpus[i].uuid);
   return text;
 }
 
-int find(const std::string& name, const std::vector<VisibleGpu>& gpus) {
+int find(const std::string& name, const std::vector<Gpu>& gpus) {
   if (is_number(name)) {
     const auto ordinal = static_cast<std::size_t>(std::stoi(name));
     if (ordinal < gpus.size()) return static_cast<int>(ordinal);
@@ -41,7 +42,7 @@ int find(const std::string& name, const std::vector<VisibleGpu>& gpus) {
   return found;
 }
 
-std::vector<int> chosen(const GpuRequest& request, const std::vector<VisibleGpu>& gpus) {
+std::vector<int> chosen(const GpuRequest& request, const std::vector<Gpu>& gpus) {
   std::vector<int> ordinals(gpus.size());
   std::iota(ordinals.begin(), ordinals.end(), 0);
   if (request.kind != GpuRequest::Kind::kList) return ordinals;
@@ -57,15 +58,41 @@ std::vector<int> chosen(const GpuRequest& request, const std::vector<VisibleGpu>
 
 GpuAssignment all_on_cpu(int ranks, std::string remark) {
   const auto n = static_cast<std::size_t>(ranks);
-  return {std::vector<std::optional<int>>(n), std::vector<std::vector<std::pair<std::string, std::string>>>(n, {{env::kDevice, "cpu"}}),
-          std::move(remark)};
+  return {
+      {}, std::vector<std::optional<int>>(n), std::vector<std::vector<EnvironmentChange>>(n, {{env::kDevice, "cpu"}}), std::move(remark)};
+}
+
+void require_places(const LocalRanks& ranks, std::size_t gpus, int share) {
+  const auto wanted = static_cast<std::size_t>(ranks.count), by_gpu = static_cast<std::size_t>(share);
+  if (wanted <= gpus * by_gpu) return;
+  throw InvalidArgument(
+      "{} ranks need {} GPUs, and there {} {}: start fewer, let --share-gpu {} put several on one (for tests), or compute on the CPU with "
+      "--gpus none ({}=cpu)",
+      wanted, (wanted + by_gpu - 1) / by_gpu, gpus == 1 ? "is" : "are", gpus, (wanted + gpus - 1) / gpus, env::kDevice);
+}
+
+// "0, 1, 2", and "0, 1, ..., 63" when that would be long.
+std::string numbers(int first, int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i) {
+    if (count > 8 && i == 2) text += ", ...", i = count - 1;
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", first + i);
+  }
+  return text;
+}
+
+// The ranks on the `place`-th of what `share` ranks use.
+std::string ranks_on(int place, int share, const LocalRanks& ranks) {
+  const int count = std::clamp(ranks.count - place * share, 0, share);
+  if (count == 0) return "no rank";
+  return fmt::format("rank{} {}", count == 1 ? "" : "s", numbers(ranks.first + place * share, count));
 }
 
 }  // namespace
 
 GpuRequest parse_gpus(const std::string& text, int share) {
   using Kind = GpuRequest::Kind;
-  if (share < 1 || share > 64) throw InvalidArgument("--share-gpu {}: 1 to 64 ranks can share a GPU", share);
+  if (share < 1 || share > kMaxShare) throw InvalidArgument("--share-gpu {}: 1 to {} ranks can share a GPU", share, kMaxShare);
   if (text == "auto") return {Kind::kAuto, {}, share};
   if (text == "none") return {Kind::kNone, {}, share};
   if (text == "all") return {Kind::kAll, {}, share};
@@ -83,51 +110,67 @@ GpuRequest parse_gpus(const std::string& text, int share) {
   }
 }
 
-GpuAssignment assign_gpus(const GpuRequest& request, const std::vector<VisibleGpu>& gpus, const std::string& why_none, int ranks) {
+GpuRequest request_by_device(const std::string& device, int share) {
   using Kind = GpuRequest::Kind;
-  if (request.kind == Kind::kNone) return all_on_cpu(ranks, "");
+  const DeviceChoice choice = parse_device_choice(device);
+  if (choice.kind == DeviceChoice::Kind::kAuto) return {Kind::kAuto, {}, share};
+  if (choice.kind == DeviceChoice::Kind::kCpu) return {Kind::kNone, {}, share};
+  if (!choice.ordinal) return {Kind::kAll, {}, share};
+  return {Kind::kList, {std::to_string(*choice.ordinal)}, share};
+}
+
+GpuAssignment assign_gpus(const GpuRequest& request, const std::vector<Gpu>& gpus, const std::string& why_none, const LocalRanks& ranks) {
+  using Kind = GpuRequest::Kind;
+  if (request.kind == Kind::kNone) return all_on_cpu(ranks.count, "");
   if (gpus.empty()) {
-    if (request.kind != Kind::kAuto) throw InvalidArgument("--gpus: there is none to use: {}; without GPUs: --gpus none", why_none);
-    return all_on_cpu(ranks, "no GPU is used: " + why_none);
+    if (request.kind != Kind::kAuto)
+      throw InvalidArgument("GPUs are asked for (--gpus or {}), and there is none to use: {}; --gpus none computes on the CPU",
+                            env::kDevice, why_none);
+    return all_on_cpu(ranks.count, "computing on the CPU: " + why_none);
   }
-  const std::vector<int> ordinals = chosen(request, gpus);
-  const auto share = static_cast<std::size_t>(request.share);
-  if (static_cast<std::size_t>(ranks) > ordinals.size() * share)
-    throw InvalidArgument(
-        "{} ranks need {} GPUs, and there {} {}: start fewer, let --share-gpu {} put several on one (for tests), or compute on the CPU "
-        "with --gpus none",
-        ranks, (static_cast<std::size_t>(ranks) + share - 1) / share, ordinals.size() == 1 ? "is" : "are", ordinals.size(),
-        (static_cast<std::size_t>(ranks) + ordinals.size() - 1) / ordinals.size());
   GpuAssignment assignment;
-  for (std::size_t rank = 0; rank < static_cast<std::size_t>(ranks); ++rank) {
-    const int ordinal = ordinals[rank / share];
+  assignment.chosen = chosen(request, gpus);
+  require_places(ranks, assignment.chosen.size(), request.share);
+  for (int rank = 0; rank < ranks.count; ++rank) {
+    const int ordinal = assignment.chosen[static_cast<std::size_t>(rank / request.share)];
     assignment.gpu_of_rank.emplace_back(ordinal);
     auto& variables = assignment.environment.emplace_back();
     variables.emplace_back(env::kDevice, fmt::format("cuda:{}", ordinal));
-    if (share == 1) continue;
+    variables.emplace_back(env::kShareGpu, request.share == 1 ? std::nullopt : std::optional(std::to_string(request.share)));
+    if (request.share == 1) continue;
+    if (!ranks.memory)
+      variables.emplace_back(env::kGpuMemory,
+                             std::to_string(memory_share(gpus[static_cast<std::size_t>(ordinal)].memory_bytes, request.share)));
     // NCCL up to 2.29 takes ranks with unlike host ids for ranks on other machines, newer ones have a switch.
-    variables.emplace_back(env::kShareGpu, std::to_string(share));
-    variables.emplace_back(env::kGpuMemory, std::to_string(gpus[static_cast<std::size_t>(ordinal)].memory_bytes / share * 9 / 10));
-    variables.emplace_back("NCCL_HOSTID", fmt::format("lockstep-rank-{}", rank));
+    variables.emplace_back("NCCL_HOSTID", fmt::format("lockstep-node-{}-rank-{}", ranks.node, rank));
     variables.emplace_back("NCCL_MULTI_RANK_GPU_ENABLE", "1");
   }
   return assignment;
 }
 
-std::string describe_gpus(const std::vector<VisibleGpu>& gpus, int share) {
+std::string describe_gpus(const std::vector<Gpu>& gpus, const GpuAssignment& assignment, int share, const LocalRanks& ranks) {
   std::string text;
-  for (std::size_t i = 0; i < gpus.size(); ++i) {
-    const double bytes = static_cast<double>(gpus[i].memory_bytes) / kGigabyte;
-    text += fmt::format("gpu {}: {}, {:.1f} GB, {}", i, gpus[i].name, bytes, gpus[i].uuid);
-    if (share > 1) {
-      text += ": logical devices";
-      for (int k = 0; k < share; ++k)
-        text += fmt::format("{} {}", k == 0 ? "" : ",", i * static_cast<std::size_t>(share) + static_cast<std::size_t>(k));
-      text += fmt::format(" with {:.1f} GB each", bytes / share * 0.9);
+  for (int place = 0; place < static_cast<int>(assignment.chosen.size()); ++place) {
+    const Gpu& gpu = gpus[static_cast<std::size_t>(assignment.chosen[static_cast<std::size_t>(place)])];
+    text += fmt::format("gpu {}: {}, {:.1f} GB, {}: ", gpu.ordinal, gpu.name, static_cast<double>(gpu.memory_bytes) / kGigabyte, gpu.uuid);
+    if (share == 1) {
+      text += ranks_on(place, share, ranks) + '\n';
+      continue;
     }
-    text += '\n';
+    const std::string memory = ranks.memory
+                                   ? fmt::format("{}={}", env::kGpuMemory, *ranks.memory)
+                                   : fmt::format("{:.1f} GB", static_cast<double>(memory_share(gpu.memory_bytes, share)) / kGigabyte);
+    text += fmt::format("logical devices {} with {} each ({})\n", numbers(place * share, share), memory, ranks_on(place, share, ranks));
   }
   return text;
+}
+
+std::string describe_cpu(std::size_t cores, int share, const LocalRanks& ranks) {
+  const auto parts = static_cast<std::size_t>(std::max(share, ranks.count));
+  const std::string each =
+      cores < parts ? "that take turns" : fmt::format("with {} core{} each", cores / parts, cores / parts == 1 ? "" : "s");
+  return fmt::format("cpu: {} core{}: logical devices {} {} ({})\n", cores, cores == 1 ? "" : "s", numbers(0, static_cast<int>(parts)),
+                     each, ranks_on(0, static_cast<int>(parts), ranks));
 }
 
 }  // namespace lockstep::launch

@@ -1,20 +1,16 @@
 // Which GPU each rank of this machine computes on. Pure functions: what there is comes in, the ranks' environment comes out.
 #pragma once
 
-#include <cstddef>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
+
+#include "src/core/gpu.h"
+#include "src/launch/rank_environment.h"
 
 namespace lockstep::launch {
 
-// A GPU that this process may use, at its ordinal among them: what CUDA_VISIBLE_DEVICES leaves, in its order.
-struct VisibleGpu {
-  std::string name;  // "NVIDIA H200"
-  std::string uuid;  // "GPU-8c9f..."
-  std::size_t memory_bytes = 0;
-};
+using cuda::Gpu;
 
 struct GpuRequest {
   enum class Kind {
@@ -33,17 +29,33 @@ struct GpuRequest {
 // "auto", "none", "all", "0,1", "GPU-8c9f,GPU-1b2e". Throws InvalidArgument that shows the forms.
 GpuRequest parse_gpus(const std::string& text, int share);
 
+// What holds when --gpus is not given: LOCKSTEP_DEVICE's words, by which ranks without a launcher go.
+GpuRequest request_by_device(const std::string& device, int share);
+
 struct GpuAssignment {
-  std::vector<std::optional<int>> gpu_of_rank;                                // by local rank: an ordinal; none: the CPU
-  std::vector<std::vector<std::pair<std::string, std::string>>> environment;  // by local rank: variables to set
+  std::vector<int> chosen;                                  // ordinals that may be used; empty: the CPU
+  std::vector<std::optional<int>> gpu_of_rank;              // by local rank: an ordinal; none: the CPU
+  std::vector<std::vector<EnvironmentChange>> environment;  // by local rank
   std::string remark;  // one line for the user when the choice was the launcher's and not obvious; may be empty
+};
+
+// The ranks that want GPUs.
+struct LocalRanks {
+  int count = 1;
+  int first = 0;  // the first one's number in the job
+  int node = 0;
+  std::optional<std::string> memory = {};  // the user's LOCKSTEP_GPU_MEMORY, which stays as it is
 };
 
 // Ranks take the GPUs in order, `share` of them one. `why_none` says why `gpus` is empty, if it is. Throws InvalidArgument with the remedy:
 // a GPU that is not there, more ranks than places, GPUs asked for where there are none.
-GpuAssignment assign_gpus(const GpuRequest& request, const std::vector<VisibleGpu>& gpus, const std::string& why_none, int ranks);
+GpuAssignment assign_gpus(const GpuRequest& request, const std::vector<Gpu>& gpus, const std::string& why_none, const LocalRanks& ranks);
 
-// "gpu 0: NVIDIA H200, 141.0 GB, GPU-8c9f...: logical devices 0, 1 with 70.5 GB each", a line a GPU.
-std::string describe_gpus(const std::vector<VisibleGpu>& gpus, int share);
+// A line a GPU that may be used:
+// "gpu 0: NVIDIA H200, 141.0 GB, GPU-8c9f...: logical devices 0, 1 with 63.4 GB each (ranks 0, 1)".
+std::string describe_gpus(const std::vector<Gpu>& gpus, const GpuAssignment& assignment, int share, const LocalRanks& ranks);
+
+// The same of a CPU that is shared: "cpu: 8 cores: logical devices 0, 1 with 4 cores each (ranks 0, 1)\n".
+std::string describe_cpu(std::size_t cores, int share, const LocalRanks& ranks);
 
 }  // namespace lockstep::launch

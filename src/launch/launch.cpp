@@ -22,7 +22,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "src/comm/socket.h"
-#include "src/launch/cores.h"
+#include "src/launch/device_plan.h"
 #include "src/launch/guard.h"
 #include "src/launch/node_join.h"
 #include "src/launch/process.h"
@@ -114,19 +114,17 @@ NodeReport judge(const StartFailure& failure, const std::string& program, const 
 // running before the first rank, the store's thread only after the last fork. With several nodes, these have come together before.
 class Job {
  public:
-  Job(const LaunchSpec& spec, const RankProgram& program, std::string token, std::unique_ptr<NodeLink> nodes)
+  Job(const LaunchSpec& spec, const RankProgram& program, const DeviceFacts& devices, std::string token, std::unique_ptr<NodeLink> nodes)
       : spec_(spec),
         program_(program),
+        devices_(devices),
         nodes_(std::move(nodes)),
         listener_(nodes_ ? Listener{nodes_->take_listener(), nodes_->store()} : listen_on_loopback()),
         failures_(make_pipe()),
         token_(std::move(token)) {
-    const std::vector<int> cores = inherited_cores();
-    shares_ = spec.bind_cores ? assign_cores(cores, spec.ranks) : std::vector<std::vector<int>>(static_cast<std::size_t>(spec.ranks));
     facts_.ranks = facts_.world_size = spec.ranks;
     facts_.master_host = listener_.endpoint.host;
     facts_.master_port = listener_.endpoint.port;
-    facts_.cores = static_cast<int>(cores.size());
     facts_.terminal_width = output_width();
     facts_.flight_dir = spec.flight_dir;
     if (nodes_) {
@@ -151,6 +149,9 @@ class Job {
 
  private:
   int run_ranks() {
+    plan_ = plan_devices(devices_, {spec_.ranks, facts_.first_rank, spec_.node_rank, env::text(env::kGpuMemory)});
+    facts_.threads = plan_.threads;
+    for (const std::string& line : plan_.remarks) fmt::print(stderr, "lockrun: {}\n", line);
     std::optional<Supervisor> supervisor(std::in_place, supervisor_options(), start_ranks(), guard_, signals_, nodes_.get());
     if (const auto failure = await_start(failures_.read_end)) {
       supervisor.reset();  // ends the ranks that have started
@@ -206,8 +207,10 @@ class Job {
     const bool terminal = ::isatty(STDIN_FILENO) != 0;
     for (int local = 0; local < spec_.ranks; ++local) {
       const int rank = facts_.first_rank + local;
-      const RankSetup setup{rank, rank_environment(facts_, local, env::text), shares_[static_cast<std::size_t>(local)],
-                            rank == 0 && !terminal};
+      const auto place = static_cast<std::size_t>(local);
+      RankSetup setup{rank, rank_environment(facts_, local, env::text), plan_.cores[place], rank == 0 && !terminal,
+                      plan_.memory_nodes[place]};
+      setup.environment.insert(setup.environment.end(), plan_.environment[place].begin(), plan_.environment[place].end());
       started.push_back(start_rank(setup, program_, guard_, signals_, failures_.write_end.get()));
     }
   }
@@ -224,12 +227,13 @@ class Job {
 
   const LaunchSpec& spec_;
   const RankProgram& program_;
+  const DeviceFacts& devices_;
   SignalGate signals_;
   Guard guard_;                      // keeps nothing of what there is when it is forked
   std::unique_ptr<NodeLink> nodes_;  // null: this is the only one
   Listener listener_;
   Pipe failures_;
-  std::vector<std::vector<int>> shares_;
+  DevicePlan plan_;
   std::string token_;
   JobFacts facts_;
 };
@@ -237,9 +241,10 @@ class Job {
 int run_job(const LaunchSpec& spec, const RankProgram& program) {
   if (spec.ranks < 1) throw InvalidArgument("launch: {} ranks; at least 1 is needed", spec.ranks);
   open_missing_standard_descriptors();
+  const DeviceFacts devices = look_for_devices(spec);
   std::string token = users_token();
   std::unique_ptr<NodeLink> nodes = spec.nodes > 1 ? join_nodes(spec, token) : nullptr;
-  return Job(spec, program, std::move(token), std::move(nodes)).run();
+  return Job(spec, program, devices, std::move(token), std::move(nodes)).run();
 }
 
 // The program that this process runs, as it was called. What a program does to argv does not show in it.

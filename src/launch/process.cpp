@@ -11,6 +11,7 @@
 
 #include "lockstep/core/error.h"
 #include "src/launch/cores.h"
+#include "src/launch/memory_node.h"
 
 namespace lockstep::launch {
 
@@ -60,6 +61,7 @@ void apply(const std::vector<EnvironmentChange>& changes) {
   }
   if (!redirect(output, STDOUT_FILENO) || !redirect(errors, STDERR_FILENO)) give_up(failures, rank, "dup2");
   if (!setup.cores.empty() && !bind_to_cores(setup.cores)) give_up(failures, rank, "sched_setaffinity");
+  if (setup.memory_node >= 0 && !prefer_memory_of(setup.memory_node)) give_up(failures, rank, "set_mempolicy");
   apply(setup.environment);
   signals.put_back();
   execute(program, failures, rank);

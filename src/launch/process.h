@@ -24,6 +24,7 @@ struct RankSetup {
   std::vector<EnvironmentChange> environment;
   std::vector<int> cores;       // empty: not bound
   bool inherits_input = false;  // else stdin is /dev/null
+  int memory_node = -1;         // the NUMA node from which memory comes first; -1: the system's choice
 };
 
 struct RankProcess {

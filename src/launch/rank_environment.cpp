@@ -1,7 +1,5 @@
 #include "src/launch/rank_environment.h"
 
-#include <algorithm>
-
 #include "lockstep/core/environment.h"
 
 namespace lockstep::launch {
@@ -24,7 +22,7 @@ std::vector<EnvironmentChange> rank_environment(const JobFacts& job, int local_r
   };
   if (!job.flight_dir.empty()) changes.emplace_back(env::kFlightDir, job.flight_dir);
   if (!job.fresh_token.empty()) changes.emplace_back(env::kToken, job.fresh_token);
-  if (!inherited("OMP_NUM_THREADS")) changes.emplace_back("OMP_NUM_THREADS", std::to_string(std::max(1, job.cores / job.ranks)));
+  if (!inherited("OMP_NUM_THREADS")) changes.emplace_back("OMP_NUM_THREADS", std::to_string(job.threads));
   return changes;
 }
 

@@ -19,7 +19,7 @@ struct JobFacts {
   std::uint16_t master_port = 0;
   std::string fresh_token;            // the job's own; empty when the user has set one, which then stays
   std::string flight_dir;             // empty: as the user has set it
-  int cores = 1;                      // for all ranks of this node
+  int threads = 1;                    // for each rank
   std::optional<int> terminal_width;  // of the launcher's stdout; absent: not a terminal
 };
 

@@ -77,6 +77,7 @@ Child::Child(const std::vector<std::string>& command, const ChildOptions& option
     for (const char* name :
          {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "KUBERNETES_SERVICE_HOST", "LOCKSTEP_TOKEN", "LOCKSTEP_TOKEN_FILE"})
       ::unsetenv(name);
+    ::setenv("LOCKSTEP_DEVICE", "cpu", 0);  // a test that wants GPUs, or lockrun's search for them, unsets it
     ::putenv(const_cast<char*>(mark_.c_str()));
     for (const auto& [name, value] : options.environment) ::setenv(name.c_str(), value.c_str(), 1);
     for (const std::string& name : options.unset) ::unsetenv(name.c_str());

@@ -76,6 +76,17 @@ TEST(CommandLine, TheProgramsFlagsAreItsOwn) {
   EXPECT_FALSE(spec_of({"-n", "2", "--no-bind", "x"}).bind_cores);
 }
 
+TEST(CommandLine, Gpus) {
+  EXPECT_EQ(spec_of({"-n", "2", "x"}).gpus, "") << "LOCKSTEP_DEVICE decides, or what there is";
+  EXPECT_EQ(spec_of({"-n", "2", "x"}).share_gpu, 0);
+  EXPECT_EQ(spec_of({"-n", "2", "--gpus", "1,0", "x"}).gpus, "1,0");
+  EXPECT_EQ(spec_of({"-n", "2", "--gpus=GPU-8c9f", "--share_gpu=2", "x", "--gpus"}).share_gpu, 2);
+  EXPECT_THAT(fault_of({"-n", "2", "--gpus", "two", "x"}), HasSubstr("--gpus two: 'two' is no GPU: auto, all, none, or a list"));
+  EXPECT_THAT(fault_of({"-n", "2", "--gpus", "", "x"}), HasSubstr("--gpus"));
+  EXPECT_THAT(fault_of({"-n", "2", "--gpus", "0", "--gpus", "1", "x"}), HasSubstr("--gpus is given more than once"));
+  EXPECT_THAT(fault_of({"-n", "2", "--share-gpu", "0", "x"}), HasSubstr("--share-gpu 0: a whole number from 1 to 64"));
+}
+
 TEST(CommandLine, WrongFlagsAreNamed) {
   EXPECT_THAT(fault_of({"-n", "0", "x"}), HasSubstr("-n 0"));
   EXPECT_THAT(fault_of({"-n", "two", "x"}), HasSubstr("-n two"));
@@ -91,7 +102,8 @@ TEST(CommandLine, WrongFlagsAreNamed) {
 
 TEST(CommandLine, HelpAndVersionRunNothing) {
   EXPECT_THAT(std::get<Information>(parse_command_line({"--help"})).text,
-              testing::AllOf(HasSubstr("--nproc-per-node"), HasSubstr("/dev/null")));
+              testing::AllOf(HasSubstr("--nproc-per-node"), HasSubstr("/dev/null"), HasSubstr("--gpus LIST"), HasSubstr("--share-gpu K"),
+                             HasSubstr("CUDA_VISIBLE_DEVICES"), HasSubstr("lockrun topology")));
   EXPECT_THAT(std::get<Information>(parse_command_line({"--version"})).text, testing::StartsWith("lockrun "));
 }
 

@@ -30,7 +30,7 @@ JobFacts facts() {
   job.master_host = "127.0.0.1";
   job.master_port = 12345;
   job.fresh_token = "secret";
-  job.cores = 10;
+  job.threads = 2;
   job.terminal_width = 132;
   return job;
 }
@@ -83,12 +83,6 @@ TEST(RankEnvironment, AnOuterTerminalsWidthIsRemovedFromALog) {
   const Changes all = changes(job, 0, {{"LOCKSTEP_TERMINAL_WIDTH", "80"}});
   ASSERT_THAT(all, Contains(Key("LOCKSTEP_TERMINAL_WIDTH")));
   EXPECT_EQ(all.at("LOCKSTEP_TERMINAL_WIDTH"), std::nullopt);
-}
-
-TEST(RankEnvironment, AtLeastOneThread) {
-  JobFacts job = facts();
-  job.cores = 2;
-  EXPECT_EQ(changes(job, 0).at("OMP_NUM_THREADS"), "1");
 }
 
 TEST(RankEnvironment, AFolderForFlightRecordsOnlyWhenOneIsNamed) {

@@ -16,9 +16,11 @@ struct LaunchSpec {
   int node_rank = 0;                 // among them
   std::string master_host;           // nodes > 1: node 0's, a name or an address
   std::uint16_t master_port = 0;     // nodes > 1: where node 0's launcher waits, and then serves the store
+  std::string gpus;                  // auto, all, none, or a list of numbers and UUIDs; empty: as LOCKSTEP_DEVICE says, else auto
+  int share_gpu = 0;                 // so many ranks on one GPU, or on shares of the CPU; 0: as LOCKSTEP_SHARE_GPU says, else 1
   std::string flight_dir;            // where ranks write flight records; empty: as LOCKSTEP_FLIGHT_DIR says
   bool prefix = true;                // "[rank] " in front of every line
-  bool bind_cores = true;            // disjoint cores for each rank, when the inherited affinity has enough
+  bool bind_cores = true;            // disjoint cores for each rank, when the inherited affinity has enough; near its GPU
   std::chrono::milliseconds grace = std::chrono::milliseconds(1500);            // a rank's failure to SIGKILL of the others
   std::chrono::milliseconds interrupt_grace = std::chrono::milliseconds(5000);  // a signal to the launcher to SIGKILL of all
 };

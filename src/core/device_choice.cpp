@@ -1,0 +1,66 @@
+#include "src/core/device_choice.h"
+
+#include <dlfcn.h>
+
+#include <string_view>
+
+#include "lockstep/core/environment.h"
+#include "src/core/cuda_loader.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr long kMaxOrdinal = 1023;
+
+// What the CUDA runtime itself would load. Opened, it does nothing yet.
+bool has_driver() {
+  static void* const kDriver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  return kDriver != nullptr;
+}
+
+}  // namespace
+
+DeviceChoice parse_device_choice(const std::string& text) {
+  using Kind = DeviceChoice::Kind;
+  constexpr std::string_view kNumbered = "cuda:";
+  if (text == "auto") return {Kind::kAuto};
+  if (text == "cpu") return {Kind::kCpu};
+  if (text == "cuda") return {Kind::kCuda};
+  if (!std::string_view(text).starts_with(kNumbered))
+    throw InvalidArgument("{}='{}' is none of auto, cpu, cuda, cuda:N", env::kDevice, text);
+  return {Kind::kCuda, static_cast<int>(env::parse_integer(env::kDevice, text.substr(kNumbered.size()), 0, kMaxOrdinal))};
+}
+
+GpuSearch find_gpus(const GpuSources& sources) {
+  if (!sources.named && !sources.has_driver()) return {{}, "no NVIDIA driver is installed (there is no libcuda.so.1)"};
+  try {
+    return {sources.ask_driver(), ""};
+  } catch (const cuda::NoGpu& none) {
+    return {{}, none.what()};
+  }
+}
+
+GpuSearch find_gpus() {
+  return find_gpus({env::text(env::kCudaLibrary).has_value(), has_driver, [] { return cuda_library().gpus(); }});
+}
+
+int gpu_of_local_rank(int local_rank, int gpus, int share, bool own) {
+  if (gpus == 1 && own && share == 1) return 0;  // if it is not the rank's own, the process group names those who share it
+  const int ordinal = local_rank / share;
+  if (ordinal < gpus) return ordinal;
+  throw InvalidArgument(
+      "local rank {} has no GPU: this process sees {}, for {} rank{} each. Start as many ranks a machine as it has GPUs, let several "
+      "use one ({}=K; lockrun --share-gpu K), or compute on the CPU with {}=cpu",
+      local_rank, gpus, share, share == 1 ? "" : "s", env::kShareGpu, env::kDevice);
+}
+
+std::size_t memory_share(std::size_t gpu_bytes, int share) { return gpu_bytes / static_cast<std::size_t>(share) / 10 * 9; }
+
+MemoryPolicy memory_policy_of(const std::optional<std::string>& asked, std::size_t gpu_bytes, int share) {
+  if (asked) return parse_memory_policy(env::kGpuMemory, *asked);
+  if (share == 1) return {};
+  return {MemoryPolicy::Kind::kLimit, memory_share(gpu_bytes, share)};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,89 @@
+#include "src/launch/device_plan.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+#include "src/launch/cores.h"
+#include "src/launch/gpu_probe.h"
+#include "src/launch/memory_node.h"
+#include "src/launch/near_cores.h"
+
+namespace lockstep::launch {
+
+namespace {
+
+GpuRequest request_of(const LaunchSpec& spec) {
+  const long share = spec.share_gpu > 0 ? spec.share_gpu : env::integer(env::kShareGpu, 1, kMaxShare).value_or(1);
+  if (!spec.gpus.empty()) return parse_gpus(spec.gpus, static_cast<int>(share));
+  return request_by_device(env::text(env::kDevice).value_or("auto"), static_cast<int>(share));
+}
+
+void add_lines(std::vector<std::string>& lines, const std::string& text) {
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+}
+
+// Cores and memory: near each rank's GPU where there are GPUs, else the n-th part for the n-th rank.
+void place_ranks(const DeviceFacts& facts, const GpuAssignment& gpus, int parts, DevicePlan& plan) {
+  const std::size_t count = gpus.gpu_of_rank.size();
+  plan.cores.resize(count);
+  plan.memory_nodes.assign(count, -1);
+  if (!facts.bind) return;
+  if (gpus.chosen.empty() || facts.near.empty()) {
+    plan.cores = assign_cores(facts.cores, parts);
+    plan.cores.resize(count);
+    return;
+  }
+  std::vector<NearDevice> near;
+  for (const std::optional<int>& gpu : gpus.gpu_of_rank) near.push_back(facts.near[static_cast<std::size_t>(*gpu)]);
+  plan.cores = assign_near_cores(facts.cores, near);
+  if (facts.memory_obstacle.empty()) plan.memory_nodes = memory_nodes(near);
+}
+
+// The same for all ranks of a machine: none may keep the others waiting.
+int threads_of(const DeviceFacts& facts, const DevicePlan& plan, int parts) {
+  std::size_t threads = facts.cores.size() / static_cast<std::size_t>(parts);
+  for (const auto& share : plan.cores)
+    if (!share.empty()) threads = std::min(threads, share.size());
+  return std::max(1, static_cast<int>(threads));
+}
+
+}  // namespace
+
+DeviceFacts look_for_devices(const LaunchSpec& spec) {
+  DeviceFacts facts{request_of(spec), {}, "", inherited_cores(), spec.bind_cores};
+  if (facts.request.kind == GpuRequest::Kind::kNone) return facts;
+  try {
+    facts.found = search_apart([] { return find_gpus(); });
+  } catch (const Error& error) {
+    facts.fault = error.what();
+  }
+  if (facts.bind && !facts.found.gpus.empty()) {
+    const std::unique_ptr<Machine> machine = read_machine();
+    for (const Gpu& gpu : facts.found.gpus) facts.near.push_back(machine->near(gpu.pci));
+    facts.memory_obstacle = memory_choice_obstacle();
+  }
+  return facts;
+}
+
+DevicePlan plan_devices(const DeviceFacts& facts, const LocalRanks& ranks) {
+  if (!facts.fault.empty()) throw Error("{}; --gpus none ({}=cpu) computes on the CPU", facts.fault, env::kDevice);
+  const int share = facts.request.share;
+  const GpuAssignment gpus = assign_gpus(facts.request, facts.found.gpus, facts.found.why_none, ranks);
+  const bool on_cpu = gpus.chosen.empty();
+  const int parts = on_cpu ? std::max(share, ranks.count) : ranks.count;  // a share of the CPU stays one where fewer ranks run
+  DevicePlan plan;
+  plan.environment = gpus.environment;
+  place_ranks(facts, gpus, parts, plan);
+  plan.threads = threads_of(facts, plan, parts);
+  if (!gpus.remark.empty()) plan.remarks.push_back(gpus.remark);
+  if (!on_cpu)
+    add_lines(plan.remarks, describe_gpus(facts.found.gpus, gpus, share, ranks));
+  else if (share > 1)
+    add_lines(plan.remarks, describe_cpu(facts.cores.size(), share, ranks));
+  return plan;
+}
+
+}  // namespace lockstep::launch

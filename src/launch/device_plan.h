@@ -1,0 +1,39 @@
+// What each rank of this machine computes on: GPU, cores and threads.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lockstep/launch/launch.h"
+#include "src/core/device_choice.h"
+#include "src/launch/gpus.h"
+#include "src/launch/machine.h"
+
+namespace lockstep::launch {
+
+// What was asked for, and what there is.
+struct DeviceFacts {
+  GpuRequest request;
+  GpuSearch found;
+  std::string fault;       // why the GPUs that there may be cannot be used: an error once the nodes have met and can hear of it
+  std::vector<int> cores;  // inherited
+  bool bind = true;
+  std::vector<NearDevice> near;  // by GPU; empty without GPUs, or when nothing is to be bound
+  std::string memory_obstacle;   // why ranks' memory is not placed, if it is not
+};
+
+// Looks for GPUs unless none is wanted, in a process of its own. Throws InvalidArgument for a request that makes no sense.
+DeviceFacts look_for_devices(const LaunchSpec& spec);
+
+struct DevicePlan {
+  std::vector<std::vector<EnvironmentChange>> environment;  // by local rank
+  std::vector<std::vector<int>> cores;                      // by local rank; empty: not bound
+  std::vector<int> memory_nodes;                            // by local rank; -1: the system's choice
+  int threads = 1;                                          // of each rank
+  std::vector<std::string> remarks;                         // lines for the user
+};
+
+// A pure function. Throws what assign_gpus throws, and Error for `fault`.
+DevicePlan plan_devices(const DeviceFacts& facts, const LocalRanks& ranks);
+
+}  // namespace lockstep::launch

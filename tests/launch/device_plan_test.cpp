@@ -1,0 +1,70 @@
+// GPUs, cores and threads of the ranks of a machine, together.
+#include "src/launch/device_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/message_of.h"
+
+namespace lockstep::launch {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+DeviceFacts machine(const std::string& gpus, int share, int cores, int gpu_count) {
+  DeviceFacts facts;
+  facts.request = parse_gpus(gpus, share);
+  for (int i = 0; i < gpu_count; ++i) facts.found.gpus.push_back({i, "H200", "GPU-" + std::to_string(i), "", 1000, 9, 0});
+  if (gpu_count == 0) facts.found.why_none = "no driver";
+  for (int i = 0; i < cores; ++i) facts.cores.push_back(i);
+  return facts;
+}
+
+TEST(DevicePlan, OnTheCpuRanksSplitTheCores) {
+  const DevicePlan plan = plan_devices(machine("none", 1, 4, 0), {2});
+  EXPECT_THAT(plan.cores, ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3)));
+  EXPECT_EQ(plan.threads, 2);
+  EXPECT_THAT(plan.remarks, IsEmpty());
+}
+
+TEST(DevicePlan, AShareOfTheCpuStaysAShareWhenFewerRanksRun) {
+  const DevicePlan plan = plan_devices(machine("none", 4, 8, 0), {2});
+  EXPECT_THAT(plan.cores, ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3)));
+  EXPECT_EQ(plan.threads, 2);
+  EXPECT_THAT(plan.remarks, ElementsAre("cpu: 8 cores: logical devices 0, 1, 2, 3 with 2 cores each (ranks 0, 1)"));
+  EXPECT_THAT(plan_devices(machine("none", 2, 6, 0), {3}).cores, ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3), ElementsAre(4, 5)));
+}
+
+TEST(DevicePlan, WithoutEnoughCoresOrWithoutBindingNobodyIsBound) {
+  EXPECT_THAT(plan_devices(machine("none", 1, 2, 0), {3}).cores, ElementsAre(IsEmpty(), IsEmpty(), IsEmpty()));
+  EXPECT_EQ(plan_devices(machine("none", 1, 2, 0), {3}).threads, 1);
+  DeviceFacts loose = machine("none", 1, 8, 0);
+  loose.bind = false;
+  EXPECT_THAT(plan_devices(loose, {2}).cores, ElementsAre(IsEmpty(), IsEmpty()));
+  EXPECT_EQ(plan_devices(loose, {2}).threads, 4);
+}
+
+TEST(DevicePlan, OnGpusOneLineEachAndTheCoresAreSplitByRanks) {
+  const DevicePlan plan = plan_devices(machine("all", 2, 8, 2), {4});
+  EXPECT_EQ(plan.cores.size(), 4u);
+  EXPECT_EQ(plan.threads, 2);
+  EXPECT_THAT(plan.remarks, ElementsAre(StartsWith("gpu 0: H200"), StartsWith("gpu 1: H200")));
+  EXPECT_EQ(plan.environment[3][0], EnvironmentChange("LOCKSTEP_DEVICE", "cuda:1"));
+}
+
+TEST(DevicePlan, WithoutGpusOneLineSaysWhy) {
+  EXPECT_THAT(plan_devices(machine("auto", 1, 8, 0), {2}).remarks, ElementsAre("computing on the CPU: no driver"));
+}
+
+TEST(DevicePlan, WhatIsBrokenIsNoReasonToUseTheCpu) {
+  DeviceFacts facts = machine("auto", 1, 8, 0);
+  facts.fault = "the NVIDIA driver is for CUDA 11.4";
+  EXPECT_THAT(message_of([&] { plan_devices(facts, {2}); }), AllOf(HasSubstr("CUDA 11.4"), HasSubstr("--gpus none (LOCKSTEP_DEVICE=cpu)")));
+}
+
+}  // namespace
+}  // namespace lockstep::launch
