@@ -3,6 +3,7 @@
 
 #include "launcher/command_line.h"
 #include "launcher/diagnose_command.h"
+#include "launcher/topology_command.h"
 #include "lockstep/core/error.h"
 
 namespace {
@@ -17,9 +18,16 @@ std::variant<launch::LaunchSpec, launcher::Information> parse(int argc, char** a
   }
 }
 
+struct Command {
+  const char* name;
+  std::string (*report)(const std::vector<std::string>& words);
+};
+constexpr Command kCommands[] = {{"diagnose", launcher::diagnose_command}, {"topology", launcher::topology_command}};
+
 int run(int argc, char** argv) {
-  if (argc > 1 && std::string(argv[1]) == "diagnose") {
-    std::fputs(launcher::diagnose_command(std::vector<std::string>(argv + 2, argv + argc)).c_str(), stdout);
+  for (const Command& command : kCommands) {
+    if (argc < 2 || std::string(argv[1]) != command.name) continue;
+    std::fputs(command.report(std::vector<std::string>(argv + 2, argv + argc)).c_str(), stdout);
     return 0;
   }
   const auto decision = parse(argc, argv);

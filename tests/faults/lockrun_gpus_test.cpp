@@ -2,6 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
 #include "tests/faults/lockrun.h"
 
 namespace lockstep::testing {
@@ -133,6 +137,41 @@ TEST(LockrunGpus, OnTheCpuTheSameFlagSplitsTheCores) {
   EXPECT_EQ(job.code, 0) << job.errors;
   EXPECT_THAT(job.errors,
               AllOf(HasSubstr("lockrun: computing on the CPU"), HasSubstr("lockrun: cpu: "), HasSubstr("logical devices 0, 1 ")));
+}
+
+std::vector<std::string> headings(const std::string& text) {
+  std::vector<std::string> found;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);)
+    if (!line.empty() && line[0] != ' ' && line[0] != '$') found.push_back(line);
+  return found;
+}
+
+TEST(LockrunTopology, HasTheSectionsThatReadmeShows) {
+  std::ifstream file(LOCKSTEP_README);
+  const std::string readme{std::istreambuf_iterator<char>(file), {}}, command = "$ lockrun topology\n";
+  const std::size_t begin = readme.find(command);
+  ASSERT_NE(begin, std::string::npos);
+  const std::string shown = readme.substr(begin, readme.find("```", begin) - begin);
+  const Ended here = run({LOCKRUN, "topology"}, on("two"));
+  EXPECT_EQ(here.code, 0) << here.errors;
+  EXPECT_EQ(headings(here.output), headings(shown));
+  EXPECT_THAT(headings(shown), ::testing::SizeIs(4));
+}
+
+TEST(LockrunTopology, GpusOrWhyThereAreNone) {
+  const Ended two = run({LOCKRUN, "topology"}, on("two"));
+  EXPECT_THAT(two.output,
+              AllOf(HasSubstr("  1: Fake H200, 100.0 GB, compute capability 9.0, PCI 0000:65:00.0, NUMA node "), HasSubstr("  0 - 1: "),
+                    HasSubstr("NVLink: not known"), HasSubstr("  lo: "), HasSubstr("  between machines: ")));
+  EXPECT_THAT(run({LOCKRUN, "topology"}, on("old driver")).output, HasSubstr("GPUs\n  none: the NVIDIA driver is for CUDA 11.4"));
+  EXPECT_THAT(run({LOCKRUN, "topology", "--json"}, on("no gpu")).output, HasSubstr("\"why_no_gpus\": \"the NVIDIA driver sees no GPU"));
+  EXPECT_THAT(run({LOCKRUN, "topology"}, on("two", {{"LOCKSTEP_INTERFACE", "lo"}})).output,
+              HasSubstr("between machines: lo (LOCKSTEP_INTERFACE=lo)"));
+  const Ended wrong = run({LOCKRUN, "topology", "--xml"}, on("two"));
+  EXPECT_EQ(wrong.code, kWrongUse);
+  EXPECT_THAT(wrong.errors, HasSubstr("--xml means nothing here"));
+  EXPECT_THAT(run({LOCKRUN, "topology", "--help"}, on("crash")).output, HasSubstr("usage: lockrun topology"));
 }
 
 // Without lockrun: by hand, mpirun, srun.

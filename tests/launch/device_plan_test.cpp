@@ -56,6 +56,18 @@ TEST(DevicePlan, OnGpusOneLineEachAndTheCoresAreSplitByRanks) {
   EXPECT_EQ(plan.environment[3][0], EnvironmentChange("LOCKSTEP_DEVICE", "cuda:1"));
 }
 
+TEST(DevicePlan, CoresAndMemoryAreNearTheGpu) {
+  DeviceFacts facts = machine("1,0", 1, 4, 2);
+  facts.near = {{{0, 1}, {0}}, {{2, 3}, {1}}};
+  const DevicePlan plan = plan_devices(facts, {2});
+  EXPECT_THAT(plan.cores, ElementsAre(ElementsAre(2, 3), ElementsAre(0, 1)));
+  EXPECT_THAT(plan.memory_nodes, ElementsAre(1, 0));
+  facts.memory_obstacle = "a policy of its own";
+  EXPECT_THAT(plan_devices(facts, {2}).memory_nodes, ElementsAre(-1, -1));
+  facts.bind = false;
+  EXPECT_THAT(plan_devices(facts, {2}).cores, ElementsAre(IsEmpty(), IsEmpty()));
+}
+
 TEST(DevicePlan, WithoutGpusOneLineSaysWhy) {
   EXPECT_THAT(plan_devices(machine("auto", 1, 8, 0), {2}).remarks, ElementsAre("computing on the CPU: no driver"));
 }
