@@ -12,6 +12,7 @@ void fill(float* out, float value, Index count, Stream&);
 void add(const float* a, const float* b, float* out, Index count, Stream&);
 void accumulate(float* sum, const float* addend, Index count, Stream&);
 void scale(const float* in, float factor, float* out, Index count, bool accumulate, Stream&);
+void scale_by(const float* in, const float* factor, float* out, Index count, bool accumulate, Stream&);
 void relu(const float* in, float* out, Index count, Stream&);  // also in place
 void relu_backward(const float* y, float* grad, Index count, Stream&);
 void bias(float* y, const float* bias, Index rows, Index channels, Stream&);
@@ -25,8 +26,8 @@ void lrn_backward(const LrnParams&, const float* x, const float* y, const float*
                   Stream&);
 
 void l2_loss(const float* x, Index count, float* loss, Stream&);
-void l2_loss_backward(const float* x, Index count, const float* loss_grad, float* x_grad, bool accumulate, Stream&);
 
 void sgd_step(std::span<const SgdTensor> tensors, const SgdParams&, Stream&);
+void find_bad_gradients(std::span<const SgdTensor> tensors, LossScaleState* state, Stream&);
 
 }  // namespace lockstep::fast

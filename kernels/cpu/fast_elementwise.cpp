@@ -91,6 +91,10 @@ void scale(const float* in, float factor, float* out, Index count, bool accumula
     scale_loop(in, factor, out, count);
 }
 
+void scale_by(const float* in, const float* factor, float* out, Index count, bool accumulate, Stream& stream) {
+  scale(in, *factor, out, count, accumulate, stream);
+}
+
 void relu(const float* in, float* out, Index count, Stream&) { relu_loop(in, out, count); }
 
 void relu_backward(const float* y, float* grad, Index count, Stream&) { relu_backward_loop(y, grad, count); }
@@ -111,9 +115,5 @@ void bias_backward(const float* y_grad, float* bias_grad, Index rows, Index chan
 }
 
 void l2_loss(const float* x, Index count, float* loss, Stream&) { *loss = static_cast<float>(sum_of_squares(x, count) / 2); }
-
-void l2_loss_backward(const float* x, Index count, const float* loss_grad, float* x_grad, bool accumulate, Stream& stream) {
-  scale(x, *loss_grad, x_grad, count, accumulate, stream);
-}
 
 }  // namespace lockstep::fast

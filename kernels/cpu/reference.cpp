@@ -1,6 +1,8 @@
 // The table of the plain kernels.
 #include "kernels/cpu/reference.h"
 
+#include "kernels/cpu/mixed.h"
+
 namespace lockstep {
 
 const KernelTable& reference_kernels() {
@@ -9,6 +11,7 @@ const KernelTable& reference_kernels() {
       .add = reference::add,
       .accumulate = reference::accumulate,
       .scale = reference::scale,
+      .scale_by = reference::scale_by,
       .relu = reference::relu,
       .relu_backward = reference::relu_backward,
       .bias = reference::bias,
@@ -26,8 +29,11 @@ const KernelTable& reference_kernels() {
       .softmax_cross_entropy = reference::softmax_cross_entropy,
       .softmax_cross_entropy_backward = reference::softmax_cross_entropy_backward,
       .l2_loss = reference::l2_loss,
-      .l2_loss_backward = reference::l2_loss_backward,
       .sgd_step = reference::sgd_step,
+      .find_bad_gradients = reference::find_bad_gradients,
+      .update_loss_scale = reference::update_loss_scale,
+      .distort = reference::distort,
+      .mixed = reference_mixed_kernels(),
   };
   return kTable;
 }

@@ -16,10 +16,15 @@ inline void store(float& slot, double value, bool accumulate) {
 // max(value, 0) that lets NaN through, so that a broken model shows in its loss.
 inline float clamp_at_zero(float value) { return value < 0 ? 0 : value; }
 
+// The optimizer's step under loss scaling, see LossScaleState.
+inline bool skips(const SgdParams& params) { return params.loss_scale != nullptr && params.loss_scale->found_bad != 0; }
+inline float unscale_of(const SgdParams& params) { return params.loss_scale == nullptr ? 1.0F : 1 / params.loss_scale->scale; }
+
 void fill(float* out, float value, Index count, Stream&);
 void add(const float* a, const float* b, float* out, Index count, Stream&);
 void accumulate(float* sum, const float* addend, Index count, Stream&);
 void scale(const float* in, float factor, float* out, Index count, bool accumulate, Stream&);
+void scale_by(const float* in, const float* factor, float* out, Index count, bool accumulate, Stream&);
 void relu(const float* in, float* out, Index count, Stream&);
 void relu_backward(const float* y, float* grad, Index count, Stream&);
 void bias(float* y, const float* bias, Index rows, Index channels, Stream&);
@@ -47,8 +52,11 @@ void softmax_cross_entropy(const float* logits, const Index* labels, Index batch
 void softmax_cross_entropy_backward(const float* probabilities, const Index* labels, Index batch, Index classes, const float* loss_grad,
                                     float* logits_grad, bool accumulate, Stream&);
 void l2_loss(const float* x, Index count, float* loss, Stream&);
-void l2_loss_backward(const float* x, Index count, const float* loss_grad, float* x_grad, bool accumulate, Stream&);
 
 void sgd_step(std::span<const SgdTensor> tensors, const SgdParams&, Stream&);
+void find_bad_gradients(std::span<const SgdTensor> tensors, LossScaleState* state, Stream&);
+void update_loss_scale(const LossScaleRule&, LossScaleState* state, Stream&);
+
+void distort(const PictureShape&, const std::uint8_t* planes, const Distortion* each, float* out, Stream&);
 
 }  // namespace lockstep::reference

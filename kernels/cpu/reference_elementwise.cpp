@@ -19,6 +19,10 @@ void scale(const float* in, float factor, float* out, Index count, bool accumula
   for (Index i = 0; i < count; ++i) out[i] = accumulate ? out[i] + in[i] * factor : in[i] * factor;
 }
 
+void scale_by(const float* in, const float* factor, float* out, Index count, bool accumulate, Stream& stream) {
+  scale(in, *factor, out, count, accumulate, stream);
+}
+
 void relu(const float* in, float* out, Index count, Stream&) {
   for (Index i = 0; i < count; ++i) out[i] = clamp_at_zero(in[i]);
 }

@@ -37,8 +37,4 @@ void l2_loss(const float* x, Index count, float* loss, Stream&) {
   *loss = static_cast<float>(sum / 2);
 }
 
-void l2_loss_backward(const float* x, Index count, const float* loss_grad, float* x_grad, bool accumulate, Stream&) {
-  for (Index i = 0; i < count; ++i) store(x_grad[i], x[i] * *loss_grad, accumulate);
-}
-
 }  // namespace lockstep::reference

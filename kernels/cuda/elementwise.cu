@@ -33,6 +33,16 @@ struct ScaleAndAdd : Reads<true, false, true> {
   explicit ScaleAndAdd(float factor) : factor(factor) {}
   __device__ float operator()(float in, float, float out) const { return out + in * factor; }
 };
+struct ScaleBy : Reads<true, false, false> {
+  const float* factor;
+  explicit ScaleBy(const float* factor) : factor(factor) {}
+  __device__ float operator()(float in, float, float) const { return in * *factor; }
+};
+struct ScaleByAndAdd : Reads<true, false, true> {
+  const float* factor;
+  explicit ScaleByAndAdd(const float* factor) : factor(factor) {}
+  __device__ float operator()(float in, float, float out) const { return out + in * *factor; }
+};
 struct Relu : Reads<true, false, false> {  // NaN goes through
   __device__ float operator()(float in, float, float) const { return in < 0 ? 0.0F : in; }
 };
@@ -91,6 +101,13 @@ void scale(const float* in, float factor, float* out, Index count, bool accumula
     run(in, nullptr, out, count, ScaleAndAdd(factor), stream);
   else
     run(in, nullptr, out, count, Scale(factor), stream);
+}
+
+void scale_by(const float* in, const float* factor, float* out, Index count, bool accumulate, Stream& stream) {
+  if (accumulate)
+    run(in, nullptr, out, count, ScaleByAndAdd(factor), stream);
+  else
+    run(in, nullptr, out, count, ScaleBy(factor), stream);
 }
 
 void relu(const float* in, float* out, Index count, Stream& stream) { run(in, nullptr, out, count, Relu{}, stream); }

@@ -9,6 +9,7 @@ void fill(float* out, float value, std::int64_t count, Stream&);
 void add(const float* a, const float* b, float* out, std::int64_t count, Stream&);
 void accumulate(float* sum, const float* addend, std::int64_t count, Stream&);
 void scale(const float* in, float factor, float* out, std::int64_t count, bool accumulate, Stream&);
+void scale_by(const float* in, const float* factor, float* out, std::int64_t count, bool accumulate, Stream&);
 void relu(const float* in, float* out, std::int64_t count, Stream&);
 void relu_backward(const float* y, float* grad, std::int64_t count, Stream&);
 
@@ -38,8 +39,11 @@ void softmax_cross_entropy(const float* logits, const std::int64_t* labels, std:
 void softmax_cross_entropy_backward(const float* probabilities, const std::int64_t* labels, std::int64_t batch, std::int64_t classes,
                                     const float* loss_grad, float* logits_grad, bool accumulate, Stream&);
 void l2_loss(const float* x, std::int64_t count, float* loss, Stream&);
-void l2_loss_backward(const float* x, std::int64_t count, const float* loss_grad, float* x_grad, bool accumulate, Stream&);
 
 void sgd_step(std::span<const SgdTensor> tensors, const SgdParams&, Stream&);
+void find_bad_gradients(std::span<const SgdTensor> tensors, LossScaleState* state, Stream&);
+void update_loss_scale(const LossScaleRule&, LossScaleState* state, Stream&);
+
+void distort(const PictureShape&, const std::uint8_t* planes, const Distortion* each, float* out, Stream&);
 
 }  // namespace lockstep::cuda

@@ -62,11 +62,6 @@ __global__ void squares_of_parts(const float* x, Index count, float* sums) {
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-__global__ void l2_backward(const float* x, Index count, const float* loss_grad, float* x_grad, bool accumulate) {
-  const float factor = *loss_grad;
-  for (Index i = first_item(); i < count; i += stride_of_grid()) store(x_grad[i], x[i] * factor, accumulate);
-}
-
 }  // namespace
 
 void softmax_cross_entropy(const float* logits, const Index* labels, Index batch, Index classes, float* loss, float* probabilities,
@@ -90,10 +85,6 @@ void l2_loss(const float* x, Index count, float* loss, Stream& stream) {
   const Scratch sums(stream, static_cast<std::size_t>(parts) * sizeof(float));
   LOCKSTEP_LAUNCH(squares_of_parts, static_cast<unsigned>(parts), kThreads, 0, stream, x, count, sums.as<float>());
   LOCKSTEP_LAUNCH(sum_all, 1, kThreads, 0, stream, sums.as<const float>(), parts, 0.5, loss);
-}
-
-void l2_loss_backward(const float* x, Index count, const float* loss_grad, float* x_grad, bool accumulate, Stream& stream) {
-  if (count > 0) LOCKSTEP_LAUNCH(l2_backward, blocks_for(count), kThreads, 0, stream, x, count, loss_grad, x_grad, accumulate);
 }
 
 }  // namespace lockstep::cuda

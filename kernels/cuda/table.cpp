@@ -15,6 +15,7 @@ KernelTable cuda_kernels() {
       .add = add,
       .accumulate = accumulate,
       .scale = scale,
+      .scale_by = scale_by,
       .relu = relu,
       .relu_backward = relu_backward,
       .bias = bias,
@@ -32,8 +33,10 @@ KernelTable cuda_kernels() {
       .softmax_cross_entropy = softmax_cross_entropy,
       .softmax_cross_entropy_backward = softmax_cross_entropy_backward,
       .l2_loss = l2_loss,
-      .l2_loss_backward = l2_loss_backward,
       .sgd_step = sgd_step,
+      .find_bad_gradients = find_bad_gradients,
+      .update_loss_scale = update_loss_scale,
+      .distort = distort,
   };
 }
 

@@ -25,8 +25,8 @@ class L2LossNode : public Node {
   const char* name() const override { return "l2_loss"; }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     kernels_of(result_grad)
-        .l2_loss_backward(input(0).data<float>(), input(0).count(), result_grad.data<float>(), targets[0].data(), targets[0].accumulate(),
-                          stream_of(result_grad));
+        .scale_by(input(0).data<float>(), result_grad.data<float>(), targets[0].data(), input(0).count(), targets[0].accumulate(),
+                  stream_of(result_grad));
   }
 };
 

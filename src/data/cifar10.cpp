@@ -67,21 +67,21 @@ class Cifar10::Impl {
 
   void read(std::int64_t index, std::int64_t epoch, std::span<float> input, std::int64_t& target) const {
     const std::uint8_t* record = records_.at(static_cast<std::size_t>(index));
-    const PlanarPicture picture{record + 1, kCifar10Side};
     target = record[0];
-    if (options_.distort) {
-      // 2^28 epochs of 2^32 samples: each has a stream of its own.
-      const std::uint64_t number = (static_cast<std::uint64_t>(epoch) << 32) + static_cast<std::uint64_t>(index);
-      Philox random(options_.seed, random_stream(RandomUse::kDistortion, number));
-      distort_picture(picture, kCrop, random, input);
-    } else {
-      constexpr std::int64_t kMargin = (kCifar10Side - kCrop) / 2;
-      crop_picture(picture, kMargin, kMargin, kCrop, false, input);
-    }
-    standardise(input);
+    const Distortion how = distortion_of(index, epoch);
+    Device& cpu = cpu_device();
+    cpu.kernels().distort({1, kCifar10Side, kCrop}, record + 1, &how, input.data(), cpu.default_stream());
   }
 
  private:
+  Distortion distortion_of(std::int64_t index, std::int64_t epoch) const {
+    if (!options_.distort) return centre_crop(kCifar10Side, kCrop);
+    // 2^28 epochs of 2^32 samples: each has a stream of its own.
+    const std::uint64_t number = (static_cast<std::uint64_t>(epoch) << 32) + static_cast<std::uint64_t>(index);
+    Philox random(options_.seed, random_stream(RandomUse::kDistortion, number));
+    return draw_distortion(kCifar10Side, kCrop, random);
+  }
+
   const Cifar10Options options_;
   std::vector<MappedFile> files_;
   std::vector<const std::uint8_t*> records_;

@@ -123,8 +123,8 @@ TEST(L2Loss, IsThePlainKernels) {
       plain().l2_loss(x.data(), count, &expected, stream());
       tested().l2_loss(x.data(), count, &actual, stream());
       EXPECT_EQ(actual, expected) << count;
-      plain().l2_loss_backward(x.data(), count, &loss_grad, expected_grad.data(), accumulate, stream());
-      tested().l2_loss_backward(x.data(), count, &loss_grad, actual_grad.data(), accumulate, stream());
+      plain().scale_by(x.data(), &loss_grad, expected_grad.data(), count, accumulate, stream());
+      tested().scale_by(x.data(), &loss_grad, actual_grad.data(), count, accumulate, stream());
       expect_same_bits(actual_grad, expected_grad, "l2 gradient");
     }
 }

@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
+#include <set>
+#include <vector>
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/variable.h"
@@ -50,6 +53,12 @@ std::vector<float> sample(const Cifar10& set, std::int64_t index, std::int64_t e
   set.read(index, epoch, input, target);
   if (label != nullptr) *label = target;
   return input;
+}
+
+std::vector<float> distorted_by(const Distortion& how, const std::uint8_t* planes) {
+  std::vector<float> out(24 * 24 * 3);
+  cpu_device().kernels().distort({1, 32, 24}, planes, &how, out.data(), cpu_device().default_stream());
+  return out;
 }
 
 TEST(Cifar10, ReadsTheRealFilesWhenTheyAreThere) {
@@ -111,11 +120,8 @@ TEST(Cifar10, DistortionHasStreamsOfItsOwn) {
   for (std::int64_t index = 0; index < 20; ++index) {
     file.read(reinterpret_cast<char*>(record.data()), static_cast<std::streamsize>(record.size()));
     const auto distorted = [&](RandomUse use, std::uint64_t number) {
-      std::vector<float> out(24 * 24 * 3);
       Philox random(4, random_stream(use, number));
-      distort_picture({record.data() + 1, 32}, 24, random, out);
-      standardise(out);
-      return out;
+      return distorted_by(draw_distortion(32, 24, random), record.data() + 1);
     };
     const auto number = static_cast<std::uint64_t>(index);
     EXPECT_EQ(sample(set, index, 0), distorted(RandomUse::kDistortion, number)) << index;
@@ -124,23 +130,49 @@ TEST(Cifar10, DistortionHasStreamsOfItsOwn) {
   }
 }
 
-TEST(Distort, StaysWithinItsBounds) {
-  std::vector<std::uint8_t> pixels(3 * 32 * 32);
-  for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>(100 + i % 32);  // 100..131 along each row
-  std::vector<float> out(24 * 24 * 3);
-  bool flipped = false, straight = false;
-  for (std::uint64_t stream = 0; stream < 200; ++stream) {
+TEST(Distort, DrawsWithinItsBounds) {
+  std::set<std::int32_t> tops, lefts, mirrored;
+  float darkest = 0, brightest = 0, flattest = 1, strongest = 1;
+  for (std::uint64_t stream = 0; stream < 500; ++stream) {
     Philox random(1, stream);
-    distort_picture({pixels.data(), 32}, 24, random, out);
-    const float step = out[3] - out[0];
-    (step < 0 ? flipped : straight) = true;
-    EXPECT_GE(std::abs(step), 0.2f - 1e-3f);
-    EXPECT_LE(std::abs(step), 1.8f + 1e-3f);
-    const float mean = std::accumulate(out.begin(), out.end(), 0.f) / static_cast<float>(out.size());
-    EXPECT_GE(mean, 111.5f - 64);
-    EXPECT_LE(mean, 119.5f + 64);
+    const Distortion how = draw_distortion(32, 24, random);
+    tops.insert(how.top), lefts.insert(how.left), mirrored.insert(how.mirrored);
+    darkest = std::min(darkest, how.brightness), brightest = std::max(brightest, how.brightness);
+    flattest = std::min(flattest, how.contrast), strongest = std::max(strongest, how.contrast);
   }
-  EXPECT_TRUE(flipped && straight);
+  const std::set<std::int32_t> places = {0, 1, 2, 3, 4, 5, 6, 7, 8};
+  EXPECT_EQ(tops, places);
+  EXPECT_EQ(lefts, places);
+  EXPECT_EQ(mirrored, (std::set<std::int32_t>{0, 1}));
+  EXPECT_TRUE(darkest >= -63 && darkest < -60 && brightest <= 63 && brightest > 60) << darkest << " " << brightest;
+  EXPECT_TRUE(flattest >= 0.2f && flattest < 0.25f && strongest <= 1.8f && strongest > 1.75f) << flattest << " " << strongest;
+}
+
+// The formula once more, picture by picture in double.
+TEST(Distort, ChangesBrightnessAndContrastOfEachChannelAndStandardises) {
+  std::vector<std::uint8_t> pixels(3 * 32 * 32);
+  for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>((i * 7 + i / 1024 * 60) % 199);
+  for (const Distortion& how : {Distortion{0, 8, 0, -40, 1.7f}, Distortion{5, 3, 1, 25.5f, 0.3f}, Distortion{8, 0, 1, 0, 1}}) {
+    std::vector<double> expected(24 * 24 * 3);
+    for (int channel = 0; channel < 3; ++channel) {
+      double mean = how.brightness;
+      for (int row = 0; row < 24; ++row)
+        for (int column = 0; column < 24; ++column) {
+          const int from = how.left + (how.mirrored != 0 ? 23 - column : column);
+          double& value = expected[static_cast<std::size_t>((row * 24 + column) * 3 + channel)];
+          value = pixels[static_cast<std::size_t>(channel * 1024 + (row + how.top) * 32 + from)];
+          mean += value / (24 * 24);
+        }
+      for (std::size_t i = static_cast<std::size_t>(channel); i < expected.size(); i += 3)
+        expected[i] = (expected[i] + how.brightness - mean) * how.contrast + mean;
+    }
+    const auto count = static_cast<double>(expected.size());
+    double mean = 0, squares = 0;
+    for (const double value : expected) mean += value / count;
+    for (const double value : expected) squares += (value - mean) * (value - mean);
+    const std::vector<float> actual = distorted_by(how, pixels.data());
+    for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(actual[i], (expected[i] - mean) / std::sqrt(squares / count), 2e-5) << i;
+  }
 }
 
 TEST(Cifar10, DamagedFilesAreNamed) {

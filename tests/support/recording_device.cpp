@@ -44,19 +44,22 @@ struct Kept<std::span<const T>> {
 
 template <auto entry>
 struct Queued;
-template <typename... Arguments, void (*KernelTable::*entry)(Arguments...)>
+inline const KernelTable& plain(const KernelTable*) { return reference_kernels(); }
+inline const MixedKernelTable& plain(const MixedKernelTable*) { return reference_kernels().mixed; }
+
+template <typename Table, typename... Arguments, void (*Table::*entry)(Arguments...)>
 struct Queued<entry> {
   static void call(Arguments... arguments) {
     Stream& stream = std::get<sizeof...(Arguments) - 1>(std::tie(arguments...));
     as_thread(stream).push(name, [kept = std::make_shared<std::tuple<Kept<Arguments>...>>(Kept<Arguments>(arguments)...)] {
-      std::apply([](auto&... each) { (reference_kernels().*entry)(each.get()...); }, *kept);
+      std::apply([](auto&... each) { (plain(static_cast<const Table*>(nullptr)).*entry)(each.get()...); }, *kept);
     });
   }
   static inline const char* name = "";
 };
 
-template <auto entry>
-void queue(KernelTable& table, const char* name) {
+template <auto entry, typename Table>
+void queue(Table& table, const char* name) {
   Queued<entry>::name = name;
   table.*entry = Queued<entry>::call;
 }
@@ -68,6 +71,7 @@ KernelTable queued_kernels() {
   LOCKSTEP_QUEUE(add)
   LOCKSTEP_QUEUE(accumulate)
   LOCKSTEP_QUEUE(scale)
+  LOCKSTEP_QUEUE(scale_by)
   LOCKSTEP_QUEUE(relu)
   LOCKSTEP_QUEUE(relu_backward)
   LOCKSTEP_QUEUE(bias)
@@ -85,8 +89,29 @@ KernelTable queued_kernels() {
   LOCKSTEP_QUEUE(softmax_cross_entropy)
   LOCKSTEP_QUEUE(softmax_cross_entropy_backward)
   LOCKSTEP_QUEUE(l2_loss)
-  LOCKSTEP_QUEUE(l2_loss_backward)
   LOCKSTEP_QUEUE(sgd_step)
+  LOCKSTEP_QUEUE(find_bad_gradients)
+  LOCKSTEP_QUEUE(update_loss_scale)
+  LOCKSTEP_QUEUE(distort)
+#undef LOCKSTEP_QUEUE
+#define LOCKSTEP_QUEUE(entry) queue<&MixedKernelTable::entry>(table.mixed, "mixed " #entry);
+  LOCKSTEP_QUEUE(convert)
+  LOCKSTEP_QUEUE(add)
+  LOCKSTEP_QUEUE(scale)
+  LOCKSTEP_QUEUE(relu)
+  LOCKSTEP_QUEUE(relu_backward)
+  LOCKSTEP_QUEUE(bias)
+  LOCKSTEP_QUEUE(bias_backward)
+  LOCKSTEP_QUEUE(conv2d)
+  LOCKSTEP_QUEUE(conv2d_backward_data)
+  LOCKSTEP_QUEUE(conv2d_backward_weights)
+  LOCKSTEP_QUEUE(max_pool2d)
+  LOCKSTEP_QUEUE(max_pool2d_backward)
+  LOCKSTEP_QUEUE(lrn)
+  LOCKSTEP_QUEUE(lrn_backward)
+  LOCKSTEP_QUEUE(linear)
+  LOCKSTEP_QUEUE(linear_backward_data)
+  LOCKSTEP_QUEUE(linear_backward_weights)
 #undef LOCKSTEP_QUEUE
   return table;
 }

@@ -5,68 +5,19 @@
 //   - work is ordered on the given stream; the CPU's kernels have finished when they return;
 //   - outputs named *_grad are written, or added to when `accumulate` is true: gradients go straight into their slot
 //     in a bucket, so that no copy is made;
+//   - pointers are aligned to 16 bytes, those to floats that elementwise operators and optimizers take, and gradients of parameters, to 4;
 //   - outputs never alias inputs unless the entry says "in place".
 #pragma once
 
 #include <cstdint>
 #include <span>
 
+#include "lockstep/core/mixed_kernels.h"
+#include "lockstep/core/operator_shapes.h"
+
 namespace lockstep {
 
 class Stream;
-
-struct Conv2dShape {
-  std::int64_t batch, in_height, in_width, in_channels;
-  std::int64_t out_height, out_width, out_channels;
-  std::int64_t kernel_height, kernel_width;
-  std::int64_t stride_height, stride_width;
-  std::int64_t pad_top, pad_left, pad_bottom, pad_right;  // zeros; SAME may be asymmetric
-
-  bool operator==(const Conv2dShape&) const = default;
-};
-
-struct Pool2dShape {
-  std::int64_t batch, in_height, in_width, channels;
-  std::int64_t out_height, out_width;
-  std::int64_t window_height, window_width;
-  std::int64_t stride_height, stride_width;
-  std::int64_t pad_top, pad_left, pad_bottom, pad_right;  // count as -infinity
-
-  bool operator==(const Pool2dShape&) const = default;
-};
-
-// y = x * (bias + alpha * sum over |j - c| <= radius of x_j^2)^-beta : TensorFlow's tf.nn.local_response_normalization
-// (Krizhevsky et al. 2012, section 3.3). PyTorch's alpha is ours times the window, 2 * radius + 1.
-struct LrnParams {
-  std::int64_t rows;      // N * H * W
-  std::int64_t channels;  // innermost
-  std::int64_t radius;
-  float bias, alpha, beta;
-
-  bool operator==(const LrnParams&) const = default;
-};
-
-// x (batch, in) times weight (out, in) transposed gives y (batch, out).
-struct LinearShape {
-  std::int64_t batch, in_features, out_features;
-
-  bool operator==(const LinearShape&) const = default;
-};
-
-// One parameter of a fused optimizer step.
-struct SgdTensor {
-  float* weight;
-  const float* grad;
-  float* momentum;  // null when momentum is 0
-  std::int64_t count;
-};
-
-// v = momentum * v + (g + weight_decay * w);  w -= lr * (nesterov ? g + weight_decay * w + momentum * v : v)
-// (Sutskever et al. 2013, in PyTorch's form: no dampening, the rate outside the velocity).
-struct SgdParams {
-  float lr, momentum, weight_decay;
-  bool nesterov;
-};
 
 struct KernelTable {
   // -- elementwise; `count` elements
@@ -74,6 +25,7 @@ struct KernelTable {
   void (*add)(const float* a, const float* b, float* out, std::int64_t count, Stream&);
   void (*accumulate)(float* sum, const float* addend, std::int64_t count, Stream&);  // sum += addend
   void (*scale)(const float* in, float factor, float* out, std::int64_t count, bool accumulate, Stream&);
+  void (*scale_by)(const float* in, const float* factor, float* out, std::int64_t count, bool accumulate, Stream&);  // the device's factor
   void (*relu)(const float* in, float* out, std::int64_t count, Stream&);
   // out_grad = y > 0 ? out_grad : 0, in place: `y` is relu's output
   void (*relu_backward)(const float* y, float* grad, std::int64_t count, Stream&);
@@ -112,12 +64,21 @@ struct KernelTable {
                                 float* probabilities, Stream&);
   void (*softmax_cross_entropy_backward)(const float* probabilities, const std::int64_t* labels, std::int64_t batch, std::int64_t classes,
                                          const float* loss_grad, float* logits_grad, bool accumulate, Stream&);
-  // loss = sum x^2 / 2 (TensorFlow's tf.nn.l2_loss); x_grad = x * loss_grad
+  // loss = sum x^2 / 2 (TensorFlow's tf.nn.l2_loss); its gradient is scale_by's
   void (*l2_loss)(const float* x, std::int64_t count, float* loss, Stream&);
-  void (*l2_loss_backward)(const float* x, std::int64_t count, const float* loss_grad, float* x_grad, bool accumulate, Stream&);
 
   // -- optimizers: one pass over all parameters
   void (*sgd_step)(std::span<const SgdTensor> tensors, const SgdParams&, Stream&);
+  // found_bad = 1 when one of the gradients is infinite or no number; left as it is otherwise
+  void (*find_bad_gradients)(std::span<const SgdTensor> tensors, LossScaleState* state, Stream&);
+  void (*update_loss_scale)(const LossScaleRule&, LossScaleState* state, Stream&);  // after the step; found_bad = 0
+
+  // -- pictures: planes (batch, 3, side, side) to out (batch, crop, crop, 3): crop, mirror, brightness, contrast, then
+  // x = (x - mean) / max(deviation, 1 / sqrt(count)) over the whole picture
+  void (*distort)(const PictureShape&, const std::uint8_t* planes, const Distortion* each, float* out, Stream&);
+
+  // -- the same operators on 16-bit floats
+  MixedKernelTable mixed;
 };
 
 // The plain kernels, on the CPU: the oracle of every other device and of the faster CPU kernels.
