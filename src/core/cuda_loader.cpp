@@ -6,6 +6,7 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "src/core/no_gpu.h"
 
 namespace lockstep {
 

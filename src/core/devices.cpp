@@ -6,6 +6,7 @@
 #include "src/core/cpu_device.h"
 #include "src/core/cuda_loader.h"
 #include "src/core/device_choice.h"
+#include "src/core/no_gpu.h"
 
 namespace lockstep {
 

@@ -12,6 +12,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/core/error.h"
+
 #include "src/launch/pipe.h"
 #include "src/launch/waiting.h"
 

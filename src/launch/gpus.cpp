@@ -128,6 +128,7 @@ GpuAssignment assign_gpus(const GpuRequest& request, const std::vector<Gpu>& gpu
                             env::kDevice, why_none);
     return all_on_cpu(ranks.count, "computing on the CPU: " + why_none);
   }
+  if (ranks.memory) parse_memory_policy(env::kGpuMemory, *ranks.memory);  // said once, here, rather than by every rank
   GpuAssignment assignment;
   assignment.chosen = chosen(request, gpus);
   require_places(ranks, assignment.chosen.size(), request.share);

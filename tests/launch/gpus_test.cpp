@@ -65,6 +65,8 @@ TEST(AssignGpus, TheRanksAreToldByTheirEnvironment) {
 TEST(AssignGpus, TheUsersMemoryStays) {
   const auto shared = assign_gpus(parse_gpus("0", 2), kTwo, "", {2, 0, 0, "4G"});
   for (const auto& [name, value] : shared.environment[0]) EXPECT_NE(name, "LOCKSTEP_GPU_MEMORY");
+  EXPECT_THAT(message_of([] { assign_gpus(parse_gpus("0", 1), kTwo, "", {1, 0, 0, "lots"}); }),
+              HasSubstr("LOCKSTEP_GPU_MEMORY: 'lots' is no amount of memory"));
 }
 
 TEST(AssignGpus, WithoutGpusRanksAreOnTheCpuAndOneLineSaysSo) {

@@ -213,6 +213,33 @@ TEST(Nodes, ALockrunThatCannotStartItsRanksSaysSoOnAllNodes) {
   }
 }
 
+Environment gpus(const std::string& machine) {
+  return {{"LOCKSTEP_DEVICE", "auto"}, {"LOCKSTEP_CUDA_LIBRARY", FAKE_CUDA_LIBRARY}, {"FAKE_CUDA", machine}};
+}
+
+TEST(Nodes, EachGivesItsOwnGpusToItsRanks) {
+  Job job(2, {{"LOCKSTEP_TOKEN", "secret"}});
+  const Words program = acts({"env:RANK+env:LOCKSTEP_DEVICE+env:NCCL_HOSTID"});
+  Child& zero = job.start(0, 2, program, gpus("two"));
+  Child& one = job.start(1, 2, program, gpus("two"), {"--gpus", "1", "--share-gpu", "2"});
+  EXPECT_EQ(zero.wait(kSlow), 0) << zero.errors();
+  EXPECT_EQ(one.wait(kSlow), 0) << one.errors();
+  EXPECT_THAT(zero.output(), AllOf(HasSubstr("[0] LOCKSTEP_DEVICE=cuda:0\n"), HasSubstr("[1] LOCKSTEP_DEVICE=cuda:1\n")));
+  EXPECT_THAT(one.output(), AllOf(HasSubstr("[2] LOCKSTEP_DEVICE=cuda:1\n"), HasSubstr("[3] LOCKSTEP_DEVICE=cuda:1\n"),
+                                  HasSubstr("[3] NCCL_HOSTID=lockstep-node-1-rank-1\n")));
+  EXPECT_THAT(one.errors(), HasSubstr("(ranks 2, 3)"));
+}
+
+TEST(Nodes, GpusThatCannotBeUsedOnOneEndAll) {
+  Job job(2, {{"LOCKSTEP_TOKEN", "secret"}});
+  Child& zero = job.start(0, 1, acts({"hang"}), gpus("no gpu"));
+  Child& one = job.start(1, 1, acts({"hang"}), gpus("old driver"));
+  EXPECT_EQ(one.wait(kSlow), 1) << one.errors();
+  EXPECT_EQ(zero.wait(kSlow), 1) << zero.errors();
+  for (const Child* node : {&zero, &one}) EXPECT_THAT(node->errors(), HasSubstr("the NVIDIA driver is for CUDA 11.4")) << node->errors();
+  EXPECT_TRUE(zero.nothing_left());
+}
+
 TEST(Nodes, WhatFailedHereIsToldThoughNodeZeroIsLostBeforeItJudges) {
   Job job(2);
   Child& zero = job.start(0, 1, acts({"out:up+flush+hang"}));
