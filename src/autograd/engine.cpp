@@ -76,6 +76,11 @@ class BackwardPass {
       return {&producer.result_grad_, input.shape(), input.device(), first, true};
     }
     if (!state->wants_grad) return {};
+    if (state->grad.defined() && &state->grad.device() != &input.device())
+      throw InvalidArgument(
+          "backward: the gradient of a parameter of shape {} is on {}, the parameter on {}: move modules with Module::to, before they are "
+          "wrapped in DistributedDataParallel",
+          input.shape().text(), state->grad.device().name(), input.device().name());
     const bool first = !std::exchange(state->grad_written, true);
     return {&state->grad, input.shape(), input.device(), first, false};
   }

@@ -48,7 +48,10 @@ Tensor softmax_cross_entropy(const Tensor& logits, const Tensor& labels) {
     throw InvalidArgument("softmax_cross_entropy: labels must be int64 ({}), got {}", batch,
                           labels.defined() ? fmt::format("{} {}", name_of(labels.dtype()), labels.shape().text()) : "an undefined tensor");
   if (&labels.device() != &logits.device())
-    throw InvalidArgument("softmax_cross_entropy: labels are on {}, logits on {}", labels.device().name(), logits.device().name());
+    throw InvalidArgument(
+        "softmax_cross_entropy: labels are on {}, logits on {}: move a module or a tensor with .to(device), batches with "
+        "DataLoaderOptions::device",
+        labels.device().name(), logits.device().name());
   if (batch == 0 || classes == 0)
     throw InvalidArgument("softmax_cross_entropy: logits {} are empty: their mean loss is undefined", logits.shape().text());
   check_labels(labels, classes);

@@ -55,6 +55,7 @@ class DistributedDataParallel::Impl {
   }
 
   Tensor forward(const Tensor& x) {
+    check_unmoved();
     if (broadcast_buffers_ && module_.is_training() && synchronize && !buffers_.empty()) broadcast_tensors(*group_, buffers_, "buffers");
     Tensor result = module_(x);
     // A pass that reaches none of the parameters must reduce as well: the other ranks wait for it.
@@ -72,6 +73,19 @@ class DistributedDataParallel::Impl {
   ~Impl() { *alive_ = false; }
 
  private:
+  // The buckets stay where the parameters were.
+  void check_unmoved() const {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const auto& [name, parameter] = parameters_[i];
+      const Device& device = *reducer_->slot(i).device();
+      if (&parameter.device() != &device)
+        throw InvalidArgument(
+            "DistributedDataParallel: parameter '{}' is on {}, and was on {} when the module was wrapped: move the module with .to(device) "
+            "first, then wrap it",
+            name, parameter.device().name(), device.name());
+    }
+  }
+
   void gradient_ready(std::size_t i) {
     if (!synchronize) return;
     if (std::exchange(begun_pass_, backward_pass()) != backward_pass()) {
@@ -125,6 +139,7 @@ nn::Module& DistributedDataParallel::module() const { return impl_->module(); }
 ProcessGroup& DistributedDataParallel::group() const { return impl_->group(); }
 std::vector<NamedTensor> DistributedDataParallel::parameters() const { return impl_->parameters(); }
 const Reducer& DistributedDataParallel::reducer() const { return impl_->reducer(); }
+bool DistributedDataParallel::synchronizes() const { return impl_->synchronize; }
 
 DistributedDataParallel::NoSync::NoSync(DistributedDataParallel& ddp) : ddp_(ddp), before_(std::exchange(ddp.impl_->synchronize, false)) {}
 DistributedDataParallel::NoSync::~NoSync() { ddp_.impl_->synchronize = before_; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "lockstep/core/crypto.h"
 #include "lockstep/core/error.h"
@@ -55,11 +56,17 @@ void check_same_model(ProcessGroup& group, const nn::Module& module, const char*
 }
 
 void broadcast_tensors(ProcessGroup& group, const std::vector<NamedTensor>& tensors, const char* what) {
+  std::vector<std::pair<Work, Device*>> under_way;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const Tensor& tensor = tensors[i].tensor;
-    group.broadcast(tensor.buffer().data(), static_cast<std::size_t>(tensor.count()), tensor.dtype(), 0,
-                    {.purpose = {what, static_cast<std::int32_t>(i)}, .device = tensor.device().kind()});
+    const auto count = static_cast<std::size_t>(tensor.count());
+    const CallOptions call{.purpose = {what, static_cast<std::int32_t>(i)}, .device = tensor.device().kind()};
+    if (call.device == DeviceKind::kCpu)
+      group.broadcast(tensor.buffer().data(), count, tensor.dtype(), 0, call);
+    else
+      under_way.emplace_back(group.broadcast_async(tensor.buffer().data(), count, tensor.dtype(), 0, call), &tensor.device());
   }
+  for (const auto& [work, device] : under_way) work.order_before(device->default_stream());
 }
 
 std::string hash_of(const std::vector<NamedTensor>& tensors) {

@@ -12,7 +12,8 @@ namespace lockstep {
 // module differs from rank 0's (count, name, shape, dtype, trained or not). `operation` begins the message.
 void check_same_model(ProcessGroup& group, const nn::Module& module, const char* operation);
 
-// Rank 0's bytes to all. `what` is a string literal: the purpose of the calls.
+// Rank 0's bytes to all. `what` is a string literal: the purpose of the calls. On the CPU they are there when it returns; a GPU's default
+// stream goes on when they are.
 void broadcast_tensors(ProcessGroup& group, const std::vector<NamedTensor>& tensors, const char* what);
 
 }  // namespace lockstep

@@ -46,9 +46,14 @@ std::vector<Tensor> Module::parameters() const {
 }
 
 void Module::to(Device& device) {
-  for (const std::vector<NamedTensor>& tensors : {named_parameters(), named_buffers()})
-    for (const NamedTensor& named : tensors)
-      if (&named.tensor.device() != &device) named.tensor.rebind(named.tensor.to(device).buffer());
+  const auto move = [&](const Tensor& tensor) {
+    if (tensor.defined() && &tensor.device() != &device) tensor.rebind(tensor.to(device).buffer());
+  };
+  for (const NamedTensor& parameter : named_parameters()) {
+    move(parameter.tensor);
+    if (requires_grad(parameter.tensor)) move(grad(parameter.tensor));
+  }
+  for (const NamedTensor& buffer : named_buffers()) move(buffer.tensor);
 }
 
 void Module::train(bool on) {

@@ -3,6 +3,7 @@
 #include <span>
 
 #include "lockstep/autograd/variable.h"
+#include "lockstep/core/baked_numbers.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::optim {
@@ -13,16 +14,15 @@ SGD::SGD(std::vector<NamedTensor> parameters, const SGDOptions& options) : Optim
                           options.weight_decay);
   if (options.nesterov && options.momentum == 0) throw InvalidArgument("SGD: nesterov needs a momentum above 0");
   Device& device = parameters_.front().tensor.device();
-  for (const NamedTensor& parameter : parameters_) {
-    if (&parameter.tensor.device() != &device)
-      throw InvalidArgument("SGD: parameter '{}' is on {}, the first one on {}", parameter.name, parameter.tensor.device().name(),
-                            device.name());
-    if (options.momentum != 0) momenta_.push_back(Tensor::zeros(parameter.tensor.shape(), DType::kFloat32, device));
-  }
+  if (options.momentum != 0)
+    for (const NamedTensor& parameter : parameters_) momenta_.push_back(Tensor::zeros(parameter.tensor.shape(), DType::kFloat32, device));
+  follow_parameters();
   tensors_.reserve(parameters_.size());
 }
 
 void SGD::step() {
+  follow_parameters();
+  BakedNumbers::note([this] { return options_.lr; });
   tensors_.clear();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor& parameter = parameters_[i].tensor;
@@ -32,6 +32,18 @@ void SGD::step() {
   }
   Device& device = parameters_.front().tensor.device();
   device.kernels().sgd_step(tensors_, {options_.lr, options_.momentum, options_.weight_decay, options_.nesterov}, device.default_stream());
+}
+
+// A module that moved to another device takes its momenta along.
+void SGD::follow_parameters() {
+  Device& device = parameters_.front().tensor.device();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const auto& [name, parameter] = parameters_[i];
+    if (&parameter.device() != &device)
+      throw InvalidArgument("SGD: parameter '{}' is on {}, the first one on {}: move the whole module with .to(device)", name,
+                            parameter.device().name(), device.name());
+    if (!momenta_.empty() && &momenta_[i].device() != &device) momenta_[i].rebind(momenta_[i].to(device).buffer());
+  }
 }
 
 std::vector<NamedTensor> SGD::state() {

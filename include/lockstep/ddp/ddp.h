@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
@@ -26,7 +27,10 @@ struct DistributedDataParallelOptions {
 //
 // A parameter that a pass does not reach counts as a zero gradient; the first such pass warns and names it.
 // With a world of one nothing is communicated, everything else is the same. The module must outlive the wrapper; its
-// parameters must not be replaced afterwards. Backward must run on the thread that runs the other collectives.
+// parameters must not be replaced or moved afterwards. Backward must run on the thread that runs the other collectives.
+//
+// On a GPU the host waits for nothing between zero_grad() and the end of step(): all-reduces run on a stream of their own, and backward
+// leaves the default stream ordered behind them. A failed one is thrown by the first call that comes to know of it.
 class DistributedDataParallel {
  public:
   DistributedDataParallel(nn::Module& module, std::shared_ptr<ProcessGroup> group, const DistributedDataParallelOptions& options = {});
@@ -55,6 +59,7 @@ class DistributedDataParallel {
   [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
 
   const Reducer& reducer() const;
+  bool synchronizes() const;  // not under no_sync()
 
  private:
   class Impl;

@@ -36,7 +36,8 @@ class Module {
   std::vector<NamedTensor> named_buffers() const;  // state that is no parameter (statistics): saved, broadcast, not trained
   std::vector<Tensor> parameters() const;
 
-  // Moves parameters and buffers; handles that users hold move along.
+  // Moves parameters, their gradients and buffers; handles that users hold move along, and so does an optimizer's state at its next
+  // step. Before the module is wrapped in DistributedDataParallel, not after. Blocks as Tensor::copy_from does.
   void to(Device& device);
   void train(bool on = true);  // children too
   bool is_training() const { return training_; }

@@ -24,6 +24,8 @@ class SGD : public Optimizer {
   std::string kind() const override { return "SGD"; }
 
  private:
+  void follow_parameters();
+
   SGDOptions options_;
   std::vector<Tensor> momenta_;     // zero at first; empty without momentum
   std::vector<SgdTensor> tensors_;  // what step() hands to the kernel, kept so that a step allocates nothing

@@ -1,0 +1,175 @@
+// Batches on their way into a GPU: by pinned memory and a stream of their own, ordered by events, without the host waiting for a copy.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "lockstep/data/loader.h"
+#include "tests/support/device_training.h"
+#include "tests/support/recording_device.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::Contains;
+
+// Sample i: two numbers i, target i.
+class Numbers : public data::Dataset {
+ public:
+  explicit Numbers(std::int64_t size) : size_(size) {}
+  std::int64_t size() const override { return size_; }
+  Shape sample_shape() const override { return {2}; }
+  void read(std::int64_t index, std::int64_t, std::span<float> input, std::int64_t& target) const override {
+    if (index == broken_at) throw FileError("sample {} is broken", index);
+    std::fill(input.begin(), input.end(), static_cast<float>(index));
+    target = index;
+  }
+  std::int64_t broken_at = -1;
+
+ private:
+  std::int64_t size_;
+};
+
+std::vector<std::int64_t> targets_of(const data::Batch& batch) {
+  const Tensor inputs = batch.inputs.to(cpu_device()), targets = batch.targets.to(cpu_device());
+  const auto labels = targets.span<std::int64_t>();
+  for (std::size_t i = 0; i < labels.size(); ++i) EXPECT_EQ(inputs.span<float>()[2 * i + 1], static_cast<float>(labels[i]));
+  return {labels.begin(), labels.end()};
+}
+
+TEST(DeviceLoader, GivesTheSamplersBatchesOnTheDevice) {
+  RecordingDevice device;
+  const Numbers set(23);
+  const data::DistributedSampler sampler(23, {}, {.seed = 2});
+  data::DataLoader loader(set, sampler, {.batch_size = 4, .device = &device});
+  for (int pass = 0; pass < 2; ++pass) {
+    std::vector<std::int64_t> all;
+    for (auto& batch : loader) {
+      EXPECT_EQ(&batch.inputs.device(), &device);
+      EXPECT_EQ(&batch.targets.device(), &device);
+      for (const std::int64_t target : targets_of(batch)) all.push_back(target);
+    }
+    EXPECT_EQ(all, sampler.indices());
+  }
+}
+
+// Stream 0 computes, stream 1 copies: where their lines stand, in the order in which the host queued them.
+std::vector<std::size_t> places_of(const std::vector<std::string>& log, const std::string& line) {
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < log.size(); ++i)
+    if (log[i] == line) places.push_back(i);
+  return places;
+}
+
+TEST(DeviceLoader, CopiesOnItsOwnStreamBetweenTwoEvents) {
+  RecordingDevice device;
+  const Numbers set(8);
+  const data::DistributedSampler sampler(8, {}, {.shuffle = false});
+  for (auto& batch : data::DataLoader(set, sampler, {.batch_size = 4, .device = &device})) batch.inputs.fill(1);
+  const auto log = device.log();
+  EXPECT_EQ(places_of(log, "stream 0: copy").size(), 0u) << "the computing stream copies nothing";
+  const auto writable = places_of(log, "stream 0: record"), awaited = places_of(log, "stream 1: wait");
+  const auto copies = places_of(log, "stream 1: copy"), copied = places_of(log, "stream 1: record"),
+             taken = places_of(log, "stream 0: wait");
+  const auto kernels = places_of(log, "stream 0: fill");
+  ASSERT_EQ(writable.size(), 2u);
+  ASSERT_EQ(awaited.size(), 2u);
+  ASSERT_EQ(copies.size(), 4u) << "inputs and targets";
+  ASSERT_EQ(copied.size(), 4u) << "for the batch, and for the host memory";
+  ASSERT_EQ(taken.size(), 2u);
+  ASSERT_EQ(kernels.size(), 2u);
+  for (std::size_t b = 0; b < 2; ++b) {
+    EXPECT_LT(writable[b], awaited[b]);
+    EXPECT_LT(awaited[b], copies[2 * b]);
+    EXPECT_LT(copies[2 * b + 1], copied[2 * b]);
+    EXPECT_LT(copied[2 * b], taken[b]);
+    EXPECT_LT(taken[b], kernels[b]);
+  }
+}
+
+TEST(DeviceLoader, TheHostTakesBatchesWhoseCopyIsYetToBeMade) {
+  RecordingDevice device;
+  const Numbers set(64);
+  const data::DistributedSampler sampler(64, {}, {.shuffle = false});
+  data::DataLoader loader(set, sampler, {.batch_size = 4, .device = &device, .prefetch = 2});
+  device.hold_default_stream();
+  auto at = loader.begin();  // its memory is writable once the device has come to it: no copy runs
+  const data::Batch first = *at;
+  ++at;
+  const data::Batch second = *at;
+  device.release_default_stream();
+  EXPECT_EQ(targets_of(first), (std::vector<std::int64_t>{0, 1, 2, 3}));
+  EXPECT_EQ(targets_of(second), (std::vector<std::int64_t>{4, 5, 6, 7}));
+}
+
+// Batches that a slow device still reads, and host memory that a copy still reads, must not be written by the batches behind them.
+TEST(DeviceLoader, NoMemoryIsWrittenBeforeItWasRead) {
+  RecordingDevice device;
+  const Numbers set(400);
+  const data::DistributedSampler sampler(400, {}, {.shuffle = false});
+  std::vector<Tensor> kept;
+  int number = 0;
+  for (auto& batch : data::DataLoader(set, sampler, {.batch_size = 4, .device = &device, .prefetch = 3})) {
+    if (++number % 5 == 0) device.hold_default_stream();
+    kept.push_back(scale(batch.inputs, 2));  // queued; the batch goes when the next one comes
+    if (number % 5 == 1 && number > 1) device.release_default_stream();
+  }
+  device.release_default_stream();
+  for (std::size_t b = 0; b < kept.size(); ++b)
+    for (std::size_t i = 0; i < 8; ++i) ASSERT_EQ(values_of(kept[b])[i], 2 * static_cast<float>(4 * b + i / 2)) << "batch " << b;
+}
+
+TEST(DeviceLoader, APassTakesNoNewMemory) {
+  RecordingDevice device;
+  const Numbers set(200);
+  const data::DistributedSampler sampler(200, {}, {.shuffle = false});
+  data::DataLoader loader(set, sampler, {.batch_size = 4, .device = &device});
+  for (auto& batch : loader) batch.inputs.fill(1);
+  const std::uint64_t before = device.allocator_stats().system_allocations;
+  for (auto& batch : loader) batch.inputs.fill(1);
+  EXPECT_EQ(device.allocator_stats().system_allocations, before);
+}
+
+TEST(DeviceLoader, EndsEarlyAndRethrows) {
+  RecordingDevice device;
+  Numbers set(100);
+  const data::DistributedSampler sampler(100, {}, {.shuffle = false});
+  for (int i = 0; i < 5; ++i)
+    for (auto& batch : data::DataLoader(set, sampler, {.batch_size = 4, .device = &device})) {
+      batch.inputs.fill(1);
+      break;
+    }
+  set.broken_at = 9;
+  int batches = 0;
+  EXPECT_THROW(
+      {
+        for ([[maybe_unused]] auto& batch : data::DataLoader(set, sampler, {.batch_size = 4, .device = &device})) ++batches;
+      },
+      FileError);
+  EXPECT_EQ(batches, 2);
+}
+
+// While the thread that computes records a graph, the loader's must not touch the stream that is recorded.
+TEST(DeviceLoader, WorksAheadWhileAGraphIsRecorded) {
+  RecordingDevice device;
+  const Numbers set(40);
+  const data::DistributedSampler sampler(40, {}, {.shuffle = false});
+  data::DataLoader loader(set, sampler, {.batch_size = 4, .device = &device, .prefetch = 4});
+  auto at = loader.begin();
+  const Tensor input = Tensor::empty({4, 2}, DType::kFloat32, device);
+  Tensor doubled;
+  device.begin_capture(device.default_stream());
+  doubled = scale(input, 2);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // for the loader's thread to run on; right without, too
+  const auto graph = device.end_capture(device.default_stream());
+  EXPECT_THAT(device.log(), Contains("captured, stream 0: scale"));
+  for (int number = 0; at != std::default_sentinel; ++at, ++number) {
+    input.copy_from((*at).inputs);
+    graph->launch(device.default_stream());
+    ASSERT_EQ(values_of(doubled)[0], 2 * static_cast<float>(4 * number));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::testing
