@@ -39,7 +39,11 @@ void place_ranks(const DeviceFacts& facts, const GpuAssignment& gpus, int parts,
   std::vector<NearDevice> near;
   for (const std::optional<int>& gpu : gpus.gpu_of_rank) near.push_back(facts.near[static_cast<std::size_t>(*gpu)]);
   plan.cores = assign_near_cores(facts.cores, near);
-  if (facts.memory_obstacle.empty()) plan.memory_nodes = memory_nodes(near);
+  const std::vector<int> nodes = memory_nodes(near);
+  if (facts.memory_obstacle.empty())
+    plan.memory_nodes = nodes;
+  else if (std::any_of(nodes.begin(), nodes.end(), [](int node) { return node >= 0; }))
+    plan.remarks.push_back("memory is not placed near the GPUs: " + facts.memory_obstacle);
 }
 
 // The same for all ranks of a machine: none may keep the others waiting.
@@ -63,6 +67,8 @@ DeviceFacts look_for_devices(const LaunchSpec& spec) {
   if (facts.bind && !facts.found.gpus.empty()) {
     const std::unique_ptr<Machine> machine = read_machine();
     for (const Gpu& gpu : facts.found.gpus) facts.near.push_back(machine->near(gpu.pci));
+    if (machine->nodes().size() < 2)
+      for (NearDevice& near : facts.near) near.nodes.clear();  // memory has no other place
     facts.memory_obstacle = memory_choice_obstacle();
   }
   return facts;

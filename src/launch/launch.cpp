@@ -35,6 +35,7 @@ namespace lockstep::launch {
 namespace {
 
 constexpr int kNotExecutable = 126, kNotFound = 127;  // what a shell says
+constexpr int kFailed = 1, kWrongUse = 2;             // what run_main leaves with
 
 // Our own descriptors must not become somebody's standard output.
 void open_missing_standard_descriptors() {
@@ -141,8 +142,11 @@ class Job {
   int run() {
     try {
       return run_ranks();
+    } catch (const InvalidArgument& error) {
+      if (nodes_) tell_nodes(error.what(), kWrongUse);
+      throw;
     } catch (const std::exception& error) {
-      if (nodes_) tell_nodes(error.what());
+      if (nodes_) tell_nodes(error.what(), kFailed);
       throw;
     }
   }
@@ -169,11 +173,11 @@ class Job {
   }
 
   // This lockrun cannot go on, and its ranks are gone: so that the others need not guess.
-  void tell_nodes(const char* why) {
+  void tell_nodes(const char* why, int exit_code) {
     NodeReport report;
     report.kind = NodeReport::Kind::kLost;
     report.signal = SIGTERM;
-    report.exit_code = 1;
+    report.exit_code = exit_code;
     report.cause = fmt::format("lockrun: {}: {}\n", where(nodes_->own()), why);
     nodes_->report(std::move(report));
     nodes_->part();

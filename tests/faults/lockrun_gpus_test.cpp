@@ -3,10 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
+#include "src/launch/machine.h"
+#include "src/launch/memory_node.h"
 #include "tests/faults/lockrun.h"
+#include "tests/support/temporary.h"
+#include "tests/support/two_nodes.h"
 
 namespace lockstep::testing {
 namespace {
@@ -137,6 +142,25 @@ TEST(LockrunGpus, OnTheCpuTheSameFlagSplitsTheCores) {
   EXPECT_EQ(job.code, 0) << job.errors;
   EXPECT_THAT(job.errors,
               AllOf(HasSubstr("lockrun: computing on the CPU"), HasSubstr("lockrun: cpu: "), HasSubstr("logical devices 0, 1 ")));
+}
+
+// GPU 0 of the fake stands where the machine has its first one: at 0000:17:00.0, on node 0.
+TEST(LockrunGpus, ARankRunsAndRemembersNearItsGpu) {
+  if (const auto here = launch::read_machine(); !here->unknown_because().empty()) GTEST_SKIP() << here->unknown_because();
+  if (!launch::memory_choice_obstacle().empty()) GTEST_SKIP() << launch::memory_choice_obstacle();
+  const std::string file = temporary("machine.xml");
+  std::ofstream(file) << two_nodes_xml();
+  const auto policy = [&](const std::vector<std::string>& flags) {
+    std::vector<std::string> command = {LOCKRUN, "-n", "1", "--no-prefix", "--gpus", "0"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    for (const char* word : {"grep", "-c", "prefer:0", "/proc/self/numa_maps"}) command.push_back(word);
+    return run(command, on("two", {{"HWLOC_XMLFILE", file}}));
+  };
+  const Ended placed = policy({});
+  EXPECT_EQ(placed.code, 0) << placed.output << placed.errors;
+  EXPECT_GT(std::stoi(placed.output), 0);
+  EXPECT_EQ(policy({"--no-bind"}).output, "0\n");
+  std::filesystem::remove(file);
 }
 
 std::vector<std::string> headings(const std::string& text) {

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "lockstep/launch/launch.h"
+#include "src/launch/memory_node.h"
 
 namespace lockstep::launch {
 namespace {
@@ -53,6 +54,21 @@ TEST(Cores, ABoundThreadSeesItsShareAlone) {
   EXPECT_TRUE(bound);
   EXPECT_THAT(inside, ElementsAre(before.back()));
   EXPECT_EQ(inherited_cores(), before);
+}
+
+TEST(MemoryNode, AThreadsMemoryComesFromItsNode) {
+  if (const std::string obstacle = memory_choice_obstacle(); !obstacle.empty()) GTEST_SKIP() << obstacle;
+  bool preferred = false, impossible = true;
+  std::string after;
+  std::thread([&] {
+    preferred = prefer_memory_of(0);
+    after = memory_choice_obstacle();
+    impossible = prefer_memory_of(1000) || prefer_memory_of(100000);
+  }).join();
+  EXPECT_TRUE(preferred);
+  EXPECT_EQ(after, "the launcher was started with a policy of its own (numactl)");
+  EXPECT_FALSE(impossible);
+  EXPECT_EQ(memory_choice_obstacle(), "") << "other threads keep theirs";
 }
 
 }  // namespace

@@ -64,6 +64,7 @@ TEST(DevicePlan, CoresAndMemoryAreNearTheGpu) {
   EXPECT_THAT(plan.memory_nodes, ElementsAre(1, 0));
   facts.memory_obstacle = "a policy of its own";
   EXPECT_THAT(plan_devices(facts, {2}).memory_nodes, ElementsAre(-1, -1));
+  EXPECT_EQ(plan_devices(facts, {2}).remarks[0], "memory is not placed near the GPUs: a policy of its own");
   facts.bind = false;
   EXPECT_THAT(plan_devices(facts, {2}).cores, ElementsAre(IsEmpty(), IsEmpty()));
 }

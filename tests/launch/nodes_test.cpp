@@ -240,6 +240,16 @@ TEST(Nodes, GpusThatCannotBeUsedOnOneEndAll) {
   EXPECT_TRUE(zero.nothing_left());
 }
 
+TEST(Nodes, GpusThatAreNotThereOnOneEndAllWithTheSameCode) {
+  Job job(2, {{"LOCKSTEP_TOKEN", "secret"}});
+  Child& zero = job.start(0, 1, acts({"hang"}), gpus("no gpu"));
+  Child& one = job.start(1, 1, acts({"hang"}), gpus("two"), {"--gpus", "7"});
+  for (Child* node : {&zero, &one}) {
+    EXPECT_EQ(node->wait(kSlow), 2) << node->errors();
+    EXPECT_THAT(node->errors(), HasSubstr("--gpus 7: this machine shows 2 GPUs"));
+  }
+}
+
 TEST(Nodes, WhatFailedHereIsToldThoughNodeZeroIsLostBeforeItJudges) {
   Job job(2);
   Child& zero = job.start(0, 1, acts({"out:up+flush+hang"}));
