@@ -1,5 +1,6 @@
-// Convolutions by cuDNN's graphs: bias and relu are part of forward's. A graph is built once a shape, on the first call, from those of
-// cuDNN's engines that give the same bits every time, stay within the workspace limit and, unless TF32 was asked for, keep float32.
+// Convolutions by cuDNN's graphs: bias and relu are part of forward's where cuDNN can. A graph is built once a shape, on the first call,
+// from those of cuDNN's engines that give the same bits every time, stay within the workspace limit and, unless TF32 was asked for, keep
+// float32. Images whose two sides are padded unlike are padded by a kernel of ours.
 #include <cudnn_frontend.h>
 
 #include <cstring>
@@ -12,6 +13,8 @@
 
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/libraries.h"
+#include "kernels/cuda/mixed.h"
+#include "kernels/cuda/pad.h"
 #include "kernels/cuda/stream.h"
 #include "lockstep/core/error.h"
 
@@ -28,11 +31,12 @@ enum class Direction { kForward, kData, kWeights };
 struct Key {
   Direction direction;
   Conv2dShape shape;
+  DType type;
   bool bias, relu;
   int device;
   bool operator<(const Key& other) const {
     if (const int order = std::memcmp(&shape, &other.shape, sizeof shape); order != 0) return order < 0;
-    return std::tuple(direction, bias, relu, device) < std::tuple(other.direction, other.bias, other.relu, other.device);
+    return std::tuple(direction, type, bias, relu, device) < std::tuple(other.direction, other.type, other.bias, other.relu, other.device);
   }
 };
 static_assert(std::has_unique_object_representations_v<Conv2dShape>);
@@ -40,9 +44,9 @@ static_assert(std::has_unique_object_representations_v<Conv2dShape>);
 void must(fe::error_t result, const char* step, const Key& key) {
   if (result.is_good()) return;
   const Conv2dShape& s = key.shape;
-  throw Error("cuDNN cannot {} the convolution of ({}, {}, {}, {}) with ({}, {}, {}, {}), stride ({}, {}), {}: {}", step, s.batch,
-              s.in_height, s.in_width, s.in_channels, s.out_channels, s.kernel_height, s.kernel_width, s.in_channels, s.stride_height,
-              s.stride_width,
+  throw Error("cuDNN cannot {} the {} convolution of ({}, {}, {}, {}) with ({}, {}, {}, {}), stride ({}, {}), {}: {}", step,
+              name_of(key.type), s.batch, s.in_height, s.in_width, s.in_channels, s.out_channels, s.kernel_height, s.kernel_width,
+              s.in_channels, s.stride_height, s.stride_width,
               key.direction == Direction::kForward ? "forward"
               : key.direction == Direction::kData  ? "gradient of the input"
                                                    : "gradient of the weights",
@@ -54,12 +58,16 @@ enum Uid : std::int64_t { kX = 1, kWeight, kBias, kY };
 // cuDNN names dimensions N, C, H, W; the strides say that C is innermost.
 Sizes nhwc_strides(const Sizes& nchw) { return {nchw[1] * nchw[2] * nchw[3], 1, nchw[1] * nchw[3], nchw[1]}; }
 
-Tensor tensor(fe::graph::Graph& graph, Uid uid, const Sizes& nchw) {
-  return graph.tensor(
-      fe::graph::Tensor_attributes().set_uid(uid).set_dim(nchw).set_stride(nhwc_strides(nchw)).set_data_type(fe::DataType_t::FLOAT));
+fe::DataType_t data_type(DType type) {
+  return type == DType::kFloat32 ? fe::DataType_t::FLOAT : type == DType::kFloat16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16;
 }
-void is_output(const Tensor& tensor, Uid uid, const Sizes& nchw) {
-  tensor->set_output(true).set_uid(uid).set_dim(nchw).set_stride(nhwc_strides(nchw)).set_data_type(fe::DataType_t::FLOAT);
+
+Tensor tensor(fe::graph::Graph& graph, Uid uid, const Sizes& nchw, DType type) {
+  return graph.tensor(
+      fe::graph::Tensor_attributes().set_uid(uid).set_dim(nchw).set_stride(nhwc_strides(nchw)).set_data_type(data_type(type)));
+}
+void is_output(const Tensor& tensor, Uid uid, const Sizes& nchw, DType type) {
+  tensor->set_output(true).set_uid(uid).set_dim(nchw).set_stride(nhwc_strides(nchw)).set_data_type(data_type(type));
 }
 
 template <typename Attributes>
@@ -73,20 +81,28 @@ Attributes with_geometry(const Conv2dShape& s) {
 
 class Convolution {
  public:
-  Convolution(const Key& key, cudnnHandle_t handle) : key_(key) {
-    graph_.set_io_data_type(fe::DataType_t::FLOAT)
+  explicit Convolution(const Key& key) : key_(key) {
+    graph_.set_io_data_type(data_type(key.type))
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
     describe();
-    must(graph_.validate(), "describe", key);
-    must(graph_.build_operation_graph(handle), "take", key);
-    must(graph_.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}), "find a way for", key);
+  }
+
+  // Good when cuDNN has a way to do it; the step that it failed at is in `step`.
+  fe::error_t build(cudnnHandle_t handle, const char*& step) {
+    fe::error_t result = graph_.validate();
+    step = "describe";
+    if (result.is_good()) result = graph_.build_operation_graph(handle), step = "take";
+    if (result.is_good()) result = graph_.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}), step = "find a way for";
+    if (result.is_bad()) return result;
     graph_.deselect_workspace_greater_than(static_cast<std::int64_t>(math_settings().workspace_bytes));
     graph_.deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
-    if (!math_settings().tf32) graph_.deselect_numeric_notes({fe::NumericalNote_t::TENSOR_CORE, fe::NumericalNote_t::DOWN_CONVERT_INPUTS});
-    must(graph_.check_support(), "support", key);
-    must(graph_.build_plans(math_settings().autotune ? fe::BuildPlanPolicy_t::ALL : fe::BuildPlanPolicy_t::HEURISTICS_CHOICE), "build",
-         key);
+    if (key_.type == DType::kFloat32 && !math_settings().tf32)
+      graph_.deselect_numeric_notes({fe::NumericalNote_t::TENSOR_CORE, fe::NumericalNote_t::DOWN_CONVERT_INPUTS});
+    result = graph_.check_support(), step = "support";
+    if (result.is_bad()) return result;
+    step = "build";
+    return graph_.build_plans(math_settings().autotune ? fe::BuildPlanPolicy_t::ALL : fe::BuildPlanPolicy_t::HEURISTICS_CHOICE);
   }
 
   void run(std::unordered_map<std::int64_t, void*> pointers, cudnnHandle_t handle, Stream& stream) {
@@ -106,24 +122,22 @@ class Convolution {
     const Conv2dShape& s = key_.shape;
     const Sizes x{s.batch, s.in_channels, s.in_height, s.in_width}, y{s.batch, s.out_channels, s.out_height, s.out_width};
     const Sizes weight{s.out_channels, s.in_channels, s.kernel_height, s.kernel_width};
+    const auto operand = [&](Uid uid, const Sizes& sizes) { return tensor(graph_, uid, sizes, key_.type); };
     switch (key_.direction) {
       case Direction::kForward: {
-        auto result =
-            graph_.conv_fprop(tensor(graph_, kX, x), tensor(graph_, kWeight, weight), with_geometry<fe::graph::Conv_fprop_attributes>(s));
+        auto result = graph_.conv_fprop(operand(kX, x), operand(kWeight, weight), with_geometry<fe::graph::Conv_fprop_attributes>(s));
         if (key_.bias)
-          result = graph_.pointwise(result, tensor(graph_, kBias, {1, s.out_channels, 1, 1}),
+          result = graph_.pointwise(result, operand(kBias, {1, s.out_channels, 1, 1}),
                                     fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::ADD));
         if (key_.relu) result = graph_.pointwise(result, fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::RELU_FWD));
-        return is_output(result, kY, y);
+        return is_output(result, kY, y, key_.type);
       }
       case Direction::kData:
-        return is_output(
-            graph_.conv_dgrad(tensor(graph_, kY, y), tensor(graph_, kWeight, weight), with_geometry<fe::graph::Conv_dgrad_attributes>(s)),
-            kX, x);
+        return is_output(graph_.conv_dgrad(operand(kY, y), operand(kWeight, weight), with_geometry<fe::graph::Conv_dgrad_attributes>(s)),
+                         kX, x, key_.type);
       case Direction::kWeights:
-        return is_output(
-            graph_.conv_wgrad(tensor(graph_, kY, y), tensor(graph_, kX, x), with_geometry<fe::graph::Conv_wgrad_attributes>(s)), kWeight,
-            weight);
+        return is_output(graph_.conv_wgrad(operand(kY, y), operand(kX, x), with_geometry<fe::graph::Conv_wgrad_attributes>(s)), kWeight,
+                         weight, key_.type);
     }
   }
 
@@ -132,57 +146,174 @@ class Convolution {
   bool tuned_ = false;
 };
 
-void run(Direction direction, const Conv2dShape& shape, bool relu, std::unordered_map<std::int64_t, void*> pointers, Stream& stream) {
+// Null when cuDNN has no such fused graph: then it goes piece by piece. By thread: handles are.
+Convolution* convolution_for(const Key& key, cudnnHandle_t handle, Stream& stream) {
   thread_local std::map<Key, std::unique_ptr<Convolution>> convolutions;
-  Key key{direction, shape, pointers.count(kBias) != 0, relu, 0};
-  LOCKSTEP_CUDA(cudaGetDevice(&key.device));
-  const cudnnHandle_t handle = cudnn_handle(stream);
-  auto& convolution = convolutions[key];
-  if (!convolution) convolution = std::make_unique<Convolution>(key, handle);
-  convolution->run(std::move(pointers), handle, stream);
+  const auto found = convolutions.find(key);
+  if (found != convolutions.end()) return found->second.get();
+  cudaStreamCaptureStatus capture{};
+  LOCKSTEP_CUDA(cudaStreamIsCapturing(native(stream), &capture));
+  if (capture != cudaStreamCaptureStatusNone)
+    throw Error(
+        "a convolution of {} images of {} x {} x {} runs for the first time while a graph is captured: cuDNN builds and measures it then, "
+        "which no graph holds. Run the same step before the capture",
+        key.shape.batch, key.shape.in_height, key.shape.in_width, key.shape.in_channels);
+  auto made = std::make_unique<Convolution>(key);
+  const char* step = "";
+  const fe::error_t result = made->build(handle, step);
+  if (result.is_bad() && (key.bias || key.relu)) made.reset();
+  if (made) must(result, step, key);
+  return convolutions.emplace(key, std::move(made)).first->second.get();
 }
 
-void* plain(const float* pointer) { return const_cast<float*>(pointer); }
 Index size_of_x(const Conv2dShape& s) { return s.batch * s.in_height * s.in_width * s.in_channels; }
 Index size_of_weight(const Conv2dShape& s) { return s.out_channels * s.kernel_height * s.kernel_width * s.in_channels; }
 Index rows_of_y(const Conv2dShape& s) { return s.batch * s.out_height * s.out_width; }
+void* plain(const void* pointer) { return const_cast<void*>(pointer); }
 
-// cuDNN writes; what is to be added to goes through scratch memory.
-template <typename Write>
-void write_or_add(float* out, Index count, bool accumulate, Stream& stream, Write&& write) {
-  if (!accumulate) return write(out);
-  const Scratch fresh(stream, static_cast<std::size_t>(count) * sizeof(float));
-  write(fresh.as<float>());
-  cuda::accumulate(out, fresh.as<const float>(), count, stream);
+void finish(DType type, void* y, const void* bias, bool relu_after, const Conv2dShape& s, Stream& stream) {
+  const Index rows = rows_of_y(s), count = rows * s.out_channels;
+  auto* const floats = static_cast<float*>(y);
+  if (type == DType::kFloat32) {
+    if (bias != nullptr) cuda::bias(floats, static_cast<const float*>(bias), rows, s.out_channels, stream);
+    if (relu_after) relu(floats, floats, count, stream);
+  } else {
+    if (bias != nullptr) mixed::bias(type, y, bias, rows, s.out_channels, stream);
+    if (relu_after) mixed::relu(type, y, y, count, stream);
+  }
+}
+
+// x, weight, y: the one that the direction computes is written, the others are read.
+void run(DType type, Direction direction, const Conv2dShape& shape, const void* x, const void* weight, const void* bias, bool relu_after,
+         const void* y, Stream& stream) {
+  Key key{direction, shape, type, bias != nullptr, relu_after, 0};
+  LOCKSTEP_CUDA(cudaGetDevice(&key.device));
+  const cudnnHandle_t handle = cudnn_handle(stream);
+  std::unordered_map<std::int64_t, void*> pointers{{kX, plain(x)}, {kWeight, plain(weight)}, {kY, plain(y)}};
+  if (Convolution* const fused = convolution_for(key, handle, stream)) {
+    if (bias != nullptr) pointers.emplace(kBias, plain(bias));
+    return fused->run(std::move(pointers), handle, stream);
+  }
+  key.bias = key.relu = false;
+  convolution_for(key, handle, stream)->run(std::move(pointers), handle, stream);
+  finish(type, plain(y), bias, relu_after, shape, stream);
+}
+
+bool is_padded_unlike(const Conv2dShape& s) { return s.pad_top != s.pad_bottom || s.pad_left != s.pad_right; }
+Conv2dShape padded(const Conv2dShape& s) {
+  Conv2dShape p = s;
+  p.in_height += s.pad_top + s.pad_bottom, p.in_width += s.pad_left + s.pad_right;
+  p.pad_top = p.pad_left = p.pad_bottom = p.pad_right = 0;
+  return p;
+}
+
+// x as cuDNN is to see it, for the length of an operator.
+class PaddedImages {
+ public:
+  PaddedImages(DType type, const Conv2dShape& s, Stream& stream)
+      : type_(type),
+        shape_(s),
+        padded_(padded(s)),
+        stream_(stream),
+        memory_(stream, static_cast<std::size_t>(size_of_x(padded_)) * size_of(type)) {}
+
+  const Conv2dShape& shape() const { return padded_; }
+  void* data() const { return memory_.as<void>(); }
+  void put_in(const void* x) {
+    shift_images(type_,
+                 {shape_.batch, shape_.in_channels, shape_.in_height, shape_.in_width, padded_.in_height, padded_.in_width, shape_.pad_top,
+                  shape_.pad_left},
+                 x, data(), false, stream_);
+  }
+  void take_out(void* x, bool accumulate) {
+    shift_images(type_,
+                 {shape_.batch, shape_.in_channels, padded_.in_height, padded_.in_width, shape_.in_height, shape_.in_width, -shape_.pad_top,
+                  -shape_.pad_left},
+                 data(), x, accumulate, stream_);
+  }
+
+ private:
+  DType type_;
+  Conv2dShape shape_, padded_;
+  Stream& stream_;
+  Scratch memory_;
+};
+
+void forward(DType type, const Conv2dShape& shape, const void* x, const void* weight, const void* bias, bool relu, void* y,
+             Stream& stream) {
+  if (rows_of_y(shape) == 0) return;
+  if (!is_padded_unlike(shape)) return run(type, Direction::kForward, shape, x, weight, bias, relu, y, stream);
+  PaddedImages images(type, shape, stream);
+  images.put_in(x);
+  run(type, Direction::kForward, images.shape(), images.data(), weight, bias, relu, y, stream);
+}
+
+// cuDNN writes what is aligned to 16 bytes; all else goes through scratch memory.
+void backward_data(DType type, const Conv2dShape& shape, const void* y_grad, const void* weight, void* x_grad, bool accumulate,
+                   Stream& stream) {
+  const Index count = size_of_x(shape);
+  if (count == 0) return;
+  if (is_padded_unlike(shape)) {
+    PaddedImages images(type, shape, stream);
+    run(type, Direction::kData, images.shape(), images.data(), weight, nullptr, false, y_grad, stream);
+    return images.take_out(x_grad, accumulate);
+  }
+  if (!accumulate) return run(type, Direction::kData, shape, x_grad, weight, nullptr, false, y_grad, stream);
+  const Scratch fresh(stream, static_cast<std::size_t>(count) * size_of(type));
+  run(type, Direction::kData, shape, fresh.as<void>(), weight, nullptr, false, y_grad, stream);
+  mixed::convert(type, fresh.as<void>(), type, x_grad, count, true, stream);
+}
+
+void backward_weights(DType type, const Conv2dShape& shape, const void* x, const void* y_grad, float* weight_grad, bool accumulate,
+                      Stream& stream) {
+  const Index count = size_of_weight(shape);
+  if (rows_of_y(shape) == 0) {
+    if (!accumulate) fill(weight_grad, 0, count, stream);
+    return;
+  }
+  if (is_padded_unlike(shape)) {
+    PaddedImages images(type, shape, stream);
+    images.put_in(x);
+    return backward_weights(type, images.shape(), images.data(), y_grad, weight_grad, accumulate, stream);
+  }
+  const bool in_place = type == DType::kFloat32 && !accumulate && reinterpret_cast<std::uintptr_t>(weight_grad) % 16 == 0;
+  if (in_place) return run(type, Direction::kWeights, shape, x, weight_grad, nullptr, false, y_grad, stream);
+  const Scratch fresh(stream, static_cast<std::size_t>(count) * size_of(type));
+  run(type, Direction::kWeights, shape, x, fresh.as<void>(), nullptr, false, y_grad, stream);
+  mixed::convert(type, fresh.as<void>(), DType::kFloat32, weight_grad, count, accumulate, stream);
 }
 
 }  // namespace
 
 void conv2d(const Conv2dShape& shape, const float* x, const float* weight, const float* bias, bool relu, float* y, Stream& stream) {
-  std::unordered_map<std::int64_t, void*> pointers{{kX, plain(x)}, {kWeight, plain(weight)}, {kY, y}};
-  if (bias != nullptr) pointers.emplace(kBias, plain(bias));
-  if (rows_of_y(shape) > 0) run(Direction::kForward, shape, relu, std::move(pointers), stream);
+  forward(DType::kFloat32, shape, x, weight, bias, relu, y, stream);
 }
 
 void conv2d_backward_data(const Conv2dShape& shape, const float* y_grad, const float* weight, float* x_grad, bool accumulate,
                           Stream& stream) {
-  if (size_of_x(shape) == 0) return;
-  write_or_add(x_grad, size_of_x(shape), accumulate, stream, [&](float* out) {
-    run(Direction::kData, shape, false, {{kX, out}, {kWeight, plain(weight)}, {kY, plain(y_grad)}}, stream);
-  });
+  backward_data(DType::kFloat32, shape, y_grad, weight, x_grad, accumulate, stream);
 }
 
 void conv2d_backward_weights(const Conv2dShape& shape, const float* x, const float* y_grad, float* weight_grad, float* bias_grad,
                              bool accumulate_weight, bool accumulate_bias, Stream& stream) {
-  const Index count = size_of_weight(shape);
-  if (rows_of_y(shape) == 0) {
-    if (!accumulate_weight) fill(weight_grad, 0, count, stream);
-  } else {
-    write_or_add(weight_grad, count, accumulate_weight, stream, [&](float* out) {
-      run(Direction::kWeights, shape, false, {{kX, plain(x)}, {kWeight, out}, {kY, plain(y_grad)}}, stream);
-    });
-  }
+  backward_weights(DType::kFloat32, shape, x, y_grad, weight_grad, accumulate_weight, stream);
   if (bias_grad != nullptr) bias_backward(y_grad, bias_grad, rows_of_y(shape), shape.out_channels, accumulate_bias, stream);
+}
+
+void mixed::conv2d(DType type, const Conv2dShape& shape, const void* x, const void* weight, const void* bias, bool relu, void* y,
+                   Stream& stream) {
+  forward(type, shape, x, weight, bias, relu, y, stream);
+}
+
+void mixed::conv2d_backward_data(DType type, const Conv2dShape& shape, const void* y_grad, const void* weight, void* x_grad,
+                                 bool accumulate, Stream& stream) {
+  backward_data(type, shape, y_grad, weight, x_grad, accumulate, stream);
+}
+
+void mixed::conv2d_backward_weights(DType type, const Conv2dShape& shape, const void* x, const void* y_grad, float* weight_grad,
+                                    float* bias_grad, bool accumulate_weight, bool accumulate_bias, Stream& stream) {
+  backward_weights(type, shape, x, y_grad, weight_grad, accumulate_weight, stream);
+  if (bias_grad != nullptr) mixed::bias_backward(type, y_grad, bias_grad, rows_of_y(shape), shape.out_channels, accumulate_bias, stream);
 }
 
 }  // namespace lockstep::cuda

@@ -1,7 +1,7 @@
-// Elementwise operators: bound by memory, so four floats a load where the pointers allow it.
+// Elementwise operators: bound by memory, so 16 bytes a load where the pointers allow it.
+#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/launch.cuh"
-#include "src/cuda/cuda_device.h"
+#include "kernels/cuda/mixed.h"
 
 namespace lockstep::cuda {
 
@@ -50,68 +50,144 @@ struct ReluBackward : Reads<true, false, true> {
   __device__ float operator()(float y, float, float grad) const { return y > 0 ? grad : 0.0F; }
 };
 
-template <typename Operator>
-__global__ void elementwise_four(const float4* a, const float4* b, float4* out, Index fours, Operator apply) {
-  for (Index i = first_item(); i < fours; i += stride_of_grid()) {
-    float4 x{}, y{}, z{};
-    if constexpr (Operator::kA) x = a[i];
-    if constexpr (Operator::kB) y = b[i];
-    if constexpr (Operator::kOut) z = out[i];
-    out[i] = {apply(x.x, y.x, z.x), apply(x.y, y.y, z.y), apply(x.z, y.z, z.z), apply(x.w, y.w, z.w)};
+template <typename T>
+constexpr int kPack = 16 / sizeof(T);
+
+template <typename T, typename Operator>
+__global__ void elementwise_packs(const T* a, const T* b, T* out, Index packs, Operator apply) {
+  using Values = Pack<T, kPack<T>>;
+  for (Index i = first_item(); i < packs; i += stride_of_grid()) {
+    Values x, y, z;
+    if constexpr (Operator::kA) x = reinterpret_cast<const Values*>(a)[i];
+    if constexpr (Operator::kB) y = reinterpret_cast<const Values*>(b)[i];
+    if constexpr (Operator::kOut) z = reinterpret_cast<const Values*>(out)[i];
+    Values result;
+#pragma unroll
+    for (int j = 0; j < kPack<T>; ++j)
+      write(result.values[j], apply(Operator::kA ? widen(x.values[j]) : 0.0F, Operator::kB ? widen(y.values[j]) : 0.0F,
+                                    Operator::kOut ? widen(z.values[j]) : 0.0F));
+    reinterpret_cast<Values*>(out)[i] = result;
   }
 }
 
-template <typename Operator>
-__global__ void elementwise_one(const float* a, const float* b, float* out, Index begin, Index count, Operator apply) {
+template <typename T, typename Operator>
+__global__ void elementwise_one(const T* a, const T* b, T* out, Index begin, Index count, Operator apply) {
   for (Index i = begin + first_item(); i < count; i += stride_of_grid())
-    out[i] = apply(Operator::kA ? a[i] : 0.0F, Operator::kB ? b[i] : 0.0F, Operator::kOut ? out[i] : 0.0F);
+    write(out[i], apply(Operator::kA ? widen(a[i]) : 0.0F, Operator::kB ? widen(b[i]) : 0.0F, Operator::kOut ? widen(out[i]) : 0.0F));
 }
-
-bool is_aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % sizeof(float4) == 0; }
 
 // Both `a` and `out` may be the same; each element is read before it is written, by the same thread.
-template <typename Operator>
-void run(const float* a, const float* b, float* out, Index count, Operator apply, Stream& stream) {
+template <typename T, typename Operator>
+void run(const T* a, const T* b, T* out, Index count, Operator apply, Stream& stream) {
   if (count == 0) return;
-  const Index fours = is_aligned(a) && is_aligned(b) && is_aligned(out) ? count / 4 : 0;
-  if (fours > 0)
-    LOCKSTEP_LAUNCH((elementwise_four<Operator>), blocks_for(fours), kThreads, 0, stream, reinterpret_cast<const float4*>(a),
-                    reinterpret_cast<const float4*>(b), reinterpret_cast<float4*>(out), fours, apply);
-  if (fours * 4 < count)
-    LOCKSTEP_LAUNCH((elementwise_one<Operator>), blocks_for(count - fours * 4), kThreads, 0, stream, a, b, out, fours * 4, count, apply);
+  constexpr int kOf = kPack<T>;
+  const bool aligned = is_aligned_to_pack<T, kOf>(a) && is_aligned_to_pack<T, kOf>(b) && is_aligned_to_pack<T, kOf>(out);
+  const Index packs = aligned ? count / kOf : 0, done = packs * kOf;
+  if (packs > 0) LOCKSTEP_LAUNCH((elementwise_packs<T, Operator>), blocks_for(packs), kThreads, 0, stream, a, b, out, packs, apply);
+  if (done < count)
+    LOCKSTEP_LAUNCH((elementwise_one<T, Operator>), blocks_for(count - done), kThreads, 0, stream, a, b, out, done, count, apply);
 }
+
+template <typename From, typename To>
+__global__ void convert_packs(const From* in, To* out, Index packs, bool accumulate) {
+  for (Index i = first_item(); i < packs; i += stride_of_grid()) {
+    const Pack<From, 4> from = reinterpret_cast<const Pack<From, 4>*>(in)[i];
+    Pack<To, 4> to;
+    if (accumulate) to = reinterpret_cast<const Pack<To, 4>*>(out)[i];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) store(to.values[j], widen(from.values[j]), accumulate);
+    reinterpret_cast<Pack<To, 4>*>(out)[i] = to;
+  }
+}
+
+template <typename From, typename To>
+__global__ void convert_one(const From* in, To* out, Index begin, Index count, bool accumulate) {
+  for (Index i = begin + first_item(); i < count; i += stride_of_grid()) store(out[i], widen(in[i]), accumulate);
+}
+
+template <typename From, typename To>
+void run_convert(const From* in, To* out, Index count, bool accumulate, Stream& stream) {
+  if (count == 0) return;
+  const Index packs = is_aligned_to_pack<From, 4>(in) && is_aligned_to_pack<To, 4>(out) ? count / 4 : 0, done = packs * 4;
+  if (packs > 0) LOCKSTEP_LAUNCH((convert_packs<From, To>), blocks_for(packs), kThreads, 0, stream, in, out, packs, accumulate);
+  if (done < count)
+    LOCKSTEP_LAUNCH((convert_one<From, To>), blocks_for(count - done), kThreads, 0, stream, in, out, done, count, accumulate);
+}
+
+template <typename Call>
+void with_float_or_half(DType type, Call&& call) {
+  if (type == DType::kFloat32)
+    call(static_cast<float*>(nullptr));
+  else
+    with_half(type, call);
+}
+
+constexpr const float* kNothing = nullptr;
 
 }  // namespace
 
 bool has_code_for_this_device() {
   cudaFuncAttributes attributes{};
-  const cudaError_t result = cudaFuncGetAttributes(&attributes, elementwise_one<Fill>);
+  const cudaError_t result = cudaFuncGetAttributes(&attributes, elementwise_one<float, Fill>);
   cudaGetLastError();
   return result == cudaSuccess;
 }
 
-void fill(float* out, float value, Index count, Stream& stream) { run(nullptr, nullptr, out, count, Fill(value), stream); }
+void fill(float* out, float value, Index count, Stream& stream) { run(kNothing, kNothing, out, count, Fill(value), stream); }
 
 void add(const float* a, const float* b, float* out, Index count, Stream& stream) { run(a, b, out, count, Add{}, stream); }
 
-void accumulate(float* sum, const float* addend, Index count, Stream& stream) { run(addend, nullptr, sum, count, Accumulate{}, stream); }
+void accumulate(float* sum, const float* addend, Index count, Stream& stream) { run(addend, kNothing, sum, count, Accumulate{}, stream); }
 
 void scale(const float* in, float factor, float* out, Index count, bool accumulate, Stream& stream) {
   if (accumulate)
-    run(in, nullptr, out, count, ScaleAndAdd(factor), stream);
+    run(in, kNothing, out, count, ScaleAndAdd(factor), stream);
   else
-    run(in, nullptr, out, count, Scale(factor), stream);
+    run(in, kNothing, out, count, Scale(factor), stream);
 }
 
 void scale_by(const float* in, const float* factor, float* out, Index count, bool accumulate, Stream& stream) {
   if (accumulate)
-    run(in, nullptr, out, count, ScaleByAndAdd(factor), stream);
+    run(in, kNothing, out, count, ScaleByAndAdd(factor), stream);
   else
-    run(in, nullptr, out, count, ScaleBy(factor), stream);
+    run(in, kNothing, out, count, ScaleBy(factor), stream);
 }
 
-void relu(const float* in, float* out, Index count, Stream& stream) { run(in, nullptr, out, count, Relu{}, stream); }
+void relu(const float* in, float* out, Index count, Stream& stream) { run(in, kNothing, out, count, Relu{}, stream); }
 
-void relu_backward(const float* y, float* grad, Index count, Stream& stream) { run(y, nullptr, grad, count, ReluBackward{}, stream); }
+void relu_backward(const float* y, float* grad, Index count, Stream& stream) { run(y, kNothing, grad, count, ReluBackward{}, stream); }
+
+namespace mixed {
+
+void convert(DType from, const void* in, DType to, void* out, Index count, bool accumulate, Stream& stream) {
+  with_float_or_half(
+      from, [&](auto* f) { with_float_or_half(to, [&](auto* t) { run_convert(like(f, in), like(t, out), count, accumulate, stream); }); });
+}
+
+void add(DType type, const void* a, const void* b, void* out, Index count, Stream& stream) {
+  with_half(type, [&](auto* of) { run(like(of, a), like(of, b), like(of, out), count, Add{}, stream); });
+}
+
+void scale(DType type, const void* in, float factor, void* out, Index count, bool accumulate, Stream& stream) {
+  with_half(type, [&](auto* of) {
+    const auto* const nothing = like(of, static_cast<const void*>(nullptr));
+    if (accumulate)
+      run(like(of, in), nothing, like(of, out), count, ScaleAndAdd(factor), stream);
+    else
+      run(like(of, in), nothing, like(of, out), count, Scale(factor), stream);
+  });
+}
+
+void relu(DType type, const void* in, void* out, Index count, Stream& stream) {
+  with_half(type, [&](auto* of) { run(like(of, in), like(of, static_cast<const void*>(nullptr)), like(of, out), count, Relu{}, stream); });
+}
+
+void relu_backward(DType type, const void* y, void* grad, Index count, Stream& stream) {
+  with_half(type, [&](auto* of) {
+    run(like(of, y), like(of, static_cast<const void*>(nullptr)), like(of, grad), count, ReluBackward{}, stream);
+  });
+}
+
+}  // namespace mixed
 
 }  // namespace lockstep::cuda

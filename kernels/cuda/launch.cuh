@@ -40,6 +40,4 @@ __device__ T sum_of_block(T value) {
   return sum;
 }
 
-__device__ inline void store(float& out, float value, bool accumulate) { out = accumulate ? out + value : value; }
-
 }  // namespace lockstep::cuda

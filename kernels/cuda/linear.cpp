@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/libraries.h"
+#include "kernels/cuda/mixed.h"
 #include "kernels/cuda/stream.h"
 #include "lockstep/core/error.h"
 
@@ -16,16 +17,27 @@ namespace lockstep::cuda {
 
 namespace {
 
-// D (m, n) = op(A) * op(B), plus D when accumulating; leading dimensions are the stored rows.
+// D (m, n) = op(A) * op(B), plus D when accumulating; leading dimensions are the stored rows. Sums run in float32.
 struct Product {
   cublasOperation_t a_op, b_op;
   Index m, n, k;
   cublasLtEpilogue_t epilogue;
   bool accumulate;
+  DType in = DType::kFloat32, out = DType::kFloat32;
+  std::uint32_t a_alignment = 0, b_alignment = 0, d_alignment = 0;  // filled in at the call
 
-  auto key() const { return std::tuple(a_op, b_op, m, n, k, epilogue, accumulate); }
+  auto key() const { return std::tuple(a_op, b_op, m, n, k, epilogue, accumulate, in, out, a_alignment, b_alignment, d_alignment); }
   bool operator<(const Product& other) const { return key() < other.key(); }
 };
+
+cudaDataType_t cuda_type(DType type) { return type == DType::kFloat32 ? CUDA_R_32F : type == DType::kFloat16 ? CUDA_R_16F : CUDA_R_16BF; }
+
+// Gradients are windows of a bucket, aligned to no more than a float: the faster ways are for what is aligned better.
+std::uint32_t alignment_of(const void* pointer) {
+  std::uint32_t alignment = 256;
+  while (reinterpret_cast<std::uintptr_t>(pointer) % alignment != 0) alignment /= 2;
+  return alignment;
+}
 
 struct DestroyLayout {
   void operator()(cublasLtMatrixLayout_t layout) const { cublasLtMatrixLayoutDestroy(layout); }
@@ -40,12 +52,13 @@ using Layout = std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>, De
 using Descriptor = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>, DestroyDescriptor>;
 using Preference = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>, DestroyPreference>;
 
-Layout make_layout(cublasOperation_t op, Index rows, Index columns) {
+Layout make_layout(DType type, cublasOperation_t op, Index rows, Index columns) {
   const bool plain = op == CUBLAS_OP_N;
   const auto stored_rows = static_cast<std::uint64_t>(plain ? rows : columns),
              stored_columns = static_cast<std::uint64_t>(plain ? columns : rows);
   cublasLtMatrixLayout_t layout = nullptr;
-  LOCKSTEP_CUBLAS(cublasLtMatrixLayoutCreate(&layout, CUDA_R_32F, stored_rows, stored_columns, static_cast<std::int64_t>(stored_rows)));
+  LOCKSTEP_CUBLAS(
+      cublasLtMatrixLayoutCreate(&layout, cuda_type(type), stored_rows, stored_columns, static_cast<std::int64_t>(stored_rows)));
   return Layout(layout);
 }
 
@@ -58,21 +71,23 @@ void set(cublasLtMatmulDesc_t descriptor, cublasLtMatmulDescAttributes_t attribu
 class Plan {
  public:
   explicit Plan(const Product& product)
-      : a_(make_layout(product.a_op, product.m, product.k)),
-        b_(make_layout(product.b_op, product.k, product.n)),
-        d_(make_layout(CUBLAS_OP_N, product.m, product.n)),
+      : a_(make_layout(product.in, product.a_op, product.m, product.k)),
+        b_(make_layout(product.in, product.b_op, product.k, product.n)),
+        d_(make_layout(product.out, CUBLAS_OP_N, product.m, product.n)),
         beta_(product.accumulate ? 1.0F : 0.0F) {
+    const bool tf32 = math_settings().tf32 && product.in == DType::kFloat32;
     cublasLtMatmulDesc_t descriptor = nullptr;
-    LOCKSTEP_CUBLAS(
-        cublasLtMatmulDescCreate(&descriptor, math_settings().tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    LOCKSTEP_CUBLAS(cublasLtMatmulDescCreate(&descriptor, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
     descriptor_.reset(descriptor);
     set(descriptor, CUBLASLT_MATMUL_DESC_TRANSA, product.a_op);
     set(descriptor, CUBLASLT_MATMUL_DESC_TRANSB, product.b_op);
     set(descriptor, CUBLASLT_MATMUL_DESC_EPILOGUE, product.epilogue);
-    choose(product);
+    known_ = choose(product);
   }
 
-  void run(const float* a, const float* b, const float* bias, float* d, Stream& stream) {
+  bool known() const { return known_; }
+
+  void run(const void* a, const void* b, const void* bias, void* d, Stream& stream) {
     if (bias != nullptr) set(descriptor_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     const float alpha = 1;
     const Scratch workspace(stream, best_.workspaceSize);
@@ -81,28 +96,30 @@ class Plan {
   }
 
  private:
-  void choose(const Product& product) {
+  bool choose(const Product& product) {
     cublasLtMatmulPreference_t made = nullptr;
     LOCKSTEP_CUBLAS(cublasLtMatmulPreferenceCreate(&made));
     const Preference preference(made);
     const std::size_t limit = math_settings().workspace_bytes;
     LOCKSTEP_CUBLAS(cublasLtMatmulPreferenceSetAttribute(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &limit, sizeof limit));
-    // Gradients are windows of a bucket, and a bias may be one of anything: no more than a float's alignment is promised.
-    const std::uint32_t alignment = sizeof(float);
-    for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
-      if (product.accumulate || product.epilogue == CUBLASLT_EPILOGUE_DEFAULT)
-        LOCKSTEP_CUBLAS(cublasLtMatmulPreferenceSetAttribute(made, attribute, &alignment, sizeof alignment));
+    for (const auto& [attribute, alignment] : {std::pair(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, product.a_alignment),
+                                               std::pair(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, product.b_alignment),
+                                               std::pair(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, product.d_alignment),
+                                               std::pair(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, product.d_alignment)})
+      LOCKSTEP_CUBLAS(cublasLtMatmulPreferenceSetAttribute(made, attribute, &alignment, sizeof alignment));
     int found = 0;
-    LOCKSTEP_CUBLAS(cublasLtMatmulAlgoGetHeuristic(cublas_handle(), descriptor_.get(), a_.get(), b_.get(), d_.get(), d_.get(), made, 1,
-                                                   &best_, &found));
-    if (found == 0)
-      throw Error("cuBLASLt knows no way to multiply ({}, {}) by ({}, {}) in float32", product.m, product.k, product.k, product.n);
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(cublas_handle(), descriptor_.get(), a_.get(), b_.get(), d_.get(), d_.get(), made, 1, &best_, &found);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
+    LOCKSTEP_CUBLAS(status);
+    return found != 0;
   }
 
   Layout a_, b_, d_;
   Descriptor descriptor_;
   float beta_;
   cublasLtMatmulHeuristicResult_t best_{};
+  bool known_;
 };
 
 // By thread: a descriptor holds the bias of the call under way.
@@ -115,45 +132,116 @@ Plan& plan_for(const Product& product) {
   return found != plans.end() ? found->second : plans.emplace(key, product).first->second;
 }
 
+void multiply(Product product, const void* a, const void* b, void* d, Stream& stream) {
+  product.a_alignment = alignment_of(a), product.b_alignment = alignment_of(b), product.d_alignment = alignment_of(d);
+  Plan& plan = plan_for(product);
+  if (!plan.known())
+    throw Error("cuBLASLt knows no way to multiply ({}, {}) by ({}, {}) in {}", product.m, product.k, product.k, product.n,
+                name_of(product.in));
+  plan.run(a, b, nullptr, d, stream);
+}
+
 cublasLtEpilogue_t epilogue_for(bool bias, bool relu) {
   if (bias) return relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
   return relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-// A product over nothing: what it adds up to is zero.
+// A product over nothing: what it adds up to is zero. Zeros are the same bits in every type.
 bool is_empty(const LinearShape& shape) { return shape.batch == 0 || shape.in_features == 0 || shape.out_features == 0; }
+void clear(DType type, void* out, Index count, Stream& stream) {
+  if (count > 0) LOCKSTEP_CUDA(cudaMemsetAsync(out, 0, static_cast<std::size_t>(count) * size_of(type), native(stream)));
+}
+
+void add_bias(DType type, void* y, const void* bias, Index rows, Index channels, Stream& stream) {
+  if (type == DType::kFloat32)
+    cuda::bias(static_cast<float*>(y), static_cast<const float*>(bias), rows, channels, stream);
+  else
+    mixed::bias(type, y, bias, rows, channels, stream);
+}
+void clamp(DType type, void* y, Index count, Stream& stream) {
+  if (type == DType::kFloat32)
+    relu(static_cast<const float*>(y), static_cast<float*>(y), count, stream);
+  else
+    mixed::relu(type, y, y, count, stream);
+}
+
+void forward(DType type, const LinearShape& shape, const void* x, const void* weight, const void* bias, bool relu_after, void* y,
+             Stream& stream) {
+  const Index count = shape.batch * shape.out_features;
+  if (!is_empty(shape)) {
+    Product product{CUBLAS_OP_T,
+                    CUBLAS_OP_N,
+                    shape.out_features,
+                    shape.batch,
+                    shape.in_features,
+                    epilogue_for(bias != nullptr, relu_after),
+                    false,
+                    type,
+                    type,
+                    alignment_of(weight),
+                    alignment_of(x),
+                    alignment_of(y)};
+    if (Plan& fused = plan_for(product); fused.known()) return fused.run(weight, x, bias, y, stream);
+    product.epilogue = CUBLASLT_EPILOGUE_DEFAULT;  // narrow products have no fused form
+    multiply(product, weight, x, y, stream);
+  } else {
+    clear(type, y, count, stream);
+  }
+  if (bias != nullptr) add_bias(type, y, bias, shape.batch, shape.out_features, stream);
+  if (relu_after) clamp(type, y, count, stream);
+}
+
+void backward_data(DType type, const LinearShape& shape, const void* y_grad, const void* weight, void* x_grad, bool accumulate,
+                   Stream& stream) {
+  if (!is_empty(shape))
+    multiply(
+        {CUBLAS_OP_N, CUBLAS_OP_N, shape.in_features, shape.batch, shape.out_features, CUBLASLT_EPILOGUE_DEFAULT, accumulate, type, type},
+        weight, y_grad, x_grad, stream);
+  else if (!accumulate)
+    clear(type, x_grad, shape.batch * shape.in_features, stream);
+}
+
+void backward_weights(DType type, const LinearShape& shape, const void* x, const void* y_grad, float* weight_grad, bool accumulate,
+                      Stream& stream) {
+  if (!is_empty(shape))
+    multiply({CUBLAS_OP_N, CUBLAS_OP_T, shape.in_features, shape.out_features, shape.batch, CUBLASLT_EPILOGUE_DEFAULT, accumulate, type,
+              DType::kFloat32},
+             x, y_grad, weight_grad, stream);
+  else if (!accumulate)
+    fill(weight_grad, 0, shape.in_features * shape.out_features, stream);
+}
 
 }  // namespace
 
-void linear(const LinearShape& shape, const float* x, const float* weight, const float* bias, bool relu_after, float* y, Stream& stream) {
-  if (is_empty(shape)) {
-    fill(y, 0, shape.batch * shape.out_features, stream);
-    if (bias != nullptr) cuda::bias(y, bias, shape.batch, shape.out_features, stream);
-    if (relu_after) relu(y, y, shape.batch * shape.out_features, stream);
-    return;
-  }
-  plan_for({CUBLAS_OP_T, CUBLAS_OP_N, shape.out_features, shape.batch, shape.in_features, epilogue_for(bias != nullptr, relu_after), false})
-      .run(weight, x, bias, y, stream);
+void linear(const LinearShape& shape, const float* x, const float* weight, const float* bias, bool relu, float* y, Stream& stream) {
+  forward(DType::kFloat32, shape, x, weight, bias, relu, y, stream);
 }
 
 void linear_backward_data(const LinearShape& shape, const float* y_grad, const float* weight, float* x_grad, bool accumulate,
                           Stream& stream) {
-  if (is_empty(shape)) {
-    if (!accumulate) fill(x_grad, 0, shape.batch * shape.in_features, stream);
-    return;
-  }
-  plan_for({CUBLAS_OP_N, CUBLAS_OP_N, shape.in_features, shape.batch, shape.out_features, CUBLASLT_EPILOGUE_DEFAULT, accumulate})
-      .run(weight, y_grad, nullptr, x_grad, stream);
+  backward_data(DType::kFloat32, shape, y_grad, weight, x_grad, accumulate, stream);
 }
 
 void linear_backward_weights(const LinearShape& shape, const float* x, const float* y_grad, float* weight_grad, float* bias_grad,
                              bool accumulate_weight, bool accumulate_bias, Stream& stream) {
-  if (!is_empty(shape))
-    plan_for({CUBLAS_OP_N, CUBLAS_OP_T, shape.in_features, shape.out_features, shape.batch, CUBLASLT_EPILOGUE_DEFAULT, accumulate_weight})
-        .run(x, y_grad, nullptr, weight_grad, stream);
-  else if (!accumulate_weight)
-    fill(weight_grad, 0, shape.in_features * shape.out_features, stream);
+  backward_weights(DType::kFloat32, shape, x, y_grad, weight_grad, accumulate_weight, stream);
   if (bias_grad != nullptr) bias_backward(y_grad, bias_grad, shape.batch, shape.out_features, accumulate_bias, stream);
+}
+
+void mixed::linear(DType type, const LinearShape& shape, const void* x, const void* weight, const void* bias, bool relu, void* y,
+                   Stream& stream) {
+  forward(type, shape, x, weight, bias, relu, y, stream);
+}
+
+void mixed::linear_backward_data(DType type, const LinearShape& shape, const void* y_grad, const void* weight, void* x_grad,
+                                 bool accumulate, Stream& stream) {
+  backward_data(type, shape, y_grad, weight, x_grad, accumulate, stream);
+}
+
+void mixed::linear_backward_weights(DType type, const LinearShape& shape, const void* x, const void* y_grad, float* weight_grad,
+                                    float* bias_grad, bool accumulate_weight, bool accumulate_bias, Stream& stream) {
+  backward_weights(type, shape, x, y_grad, weight_grad, accumulate_weight, stream);
+  if (bias_grad != nullptr) mixed::bias_backward(type, y_grad, bias_grad, shape.batch, shape.out_features, accumulate_bias, stream);
 }
 
 }  // namespace lockstep::cuda

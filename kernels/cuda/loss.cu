@@ -1,7 +1,7 @@
 // Losses: cross entropy of a softmax (shifted by the largest logit, so that exp() stays in range) and half the squared norm. Sums go in two
 // steps of fixed order: the same bits every time.
+#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/launch.cuh"
 
 namespace lockstep::cuda {
 

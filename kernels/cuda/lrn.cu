@@ -3,8 +3,9 @@
 //
 // A block takes whole rows of channels into shared memory and every thread sums its own window there: each value is read from
 // memory once. beta = 0.75, which networks use, is two square roots.
+#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/mixed.h"
 
 namespace lockstep::cuda {
 
@@ -27,34 +28,36 @@ __device__ float window_sum(const float* row, Index c, const LrnParams& params) 
   return sum;
 }
 
-__global__ void lrn_forward(LrnParams params, const float* x, float* y, float* scale, Index rows_of_block) {
+template <typename T>
+__global__ void lrn_forward(LrnParams params, const T* x, T* y, float* scale, Index rows_of_block) {
   extern __shared__ float terms[];
   for (Index first = blockIdx.x * rows_of_block; first < params.rows; first += gridDim.x * rows_of_block) {
     const Index rows = min(rows_of_block, params.rows - first), count = rows * params.channels, begin = first * params.channels;
-    for (Index i = threadIdx.x; i < count; i += blockDim.x) terms[i] = x[begin + i] * x[begin + i];
+    for (Index i = threadIdx.x; i < count; i += blockDim.x) terms[i] = widen(x[begin + i]) * widen(x[begin + i]);
     __syncthreads();
     for (Index i = threadIdx.x; i < count; i += blockDim.x) {
       const Index c = i % params.channels;
       const float s = params.bias + params.alpha * window_sum(terms + (i - c), c, params);
       scale[begin + i] = s;
-      y[begin + i] = x[begin + i] * power(s, params.beta);
+      write(y[begin + i], widen(x[begin + i]) * power(s, params.beta));
     }
     __syncthreads();
   }
 }
 
-__global__ void lrn_backward_rows(LrnParams params, const float* x, const float* y, const float* scale, const float* y_grad, float* x_grad,
-                                  bool accumulate, Index rows_of_block) {
+template <typename T>
+__global__ void lrn_backward_rows(LrnParams params, const T* x, const T* y, const float* scale, const T* y_grad, T* x_grad, bool accumulate,
+                                  Index rows_of_block) {
   extern __shared__ float terms[];
   const float factor = 2 * params.alpha * params.beta;
   for (Index first = blockIdx.x * rows_of_block; first < params.rows; first += gridDim.x * rows_of_block) {
     const Index rows = min(rows_of_block, params.rows - first), count = rows * params.channels, begin = first * params.channels;
-    for (Index i = threadIdx.x; i < count; i += blockDim.x) terms[i] = y_grad[begin + i] * y[begin + i] / scale[begin + i];
+    for (Index i = threadIdx.x; i < count; i += blockDim.x) terms[i] = widen(y_grad[begin + i]) * widen(y[begin + i]) / scale[begin + i];
     __syncthreads();
     for (Index i = threadIdx.x; i < count; i += blockDim.x) {
       const Index c = i % params.channels;
-      const float own = y_grad[begin + i] * power(scale[begin + i], params.beta);
-      store(x_grad[begin + i], own - factor * x[begin + i] * window_sum(terms + (i - c), c, params), accumulate);
+      const float own = widen(y_grad[begin + i]) * power(scale[begin + i], params.beta);
+      store(x_grad[begin + i], own - factor * widen(x[begin + i]) * window_sum(terms + (i - c), c, params), accumulate);
     }
     __syncthreads();
   }
@@ -70,22 +73,42 @@ Division divide(const LrnParams& params) {
   return {rows, blocks_for(params.rows, rows), static_cast<std::size_t>(rows * params.channels) * sizeof(float)};
 }
 
-}  // namespace
-
-void lrn(const LrnParams& params, const float* x, float* y, float* scale, Stream& stream) {
+template <typename T>
+void run_lrn(const LrnParams& params, const T* x, T* y, float* scale, Stream& stream) {
   if (params.rows == 0 || params.channels == 0) return;
   require_lrn_channels(params);
   const Division by = divide(params);
-  LOCKSTEP_LAUNCH(lrn_forward, by.blocks, kThreads, by.shared_bytes, stream, params, x, y, scale, by.rows_of_block);
+  LOCKSTEP_LAUNCH((lrn_forward<T>), by.blocks, kThreads, by.shared_bytes, stream, params, x, y, scale, by.rows_of_block);
 }
+
+template <typename T>
+void run_lrn_backward(const LrnParams& params, const T* x, const T* y, const float* scale, const T* y_grad, T* x_grad, bool accumulate,
+                      Stream& stream) {
+  if (params.rows == 0 || params.channels == 0) return;
+  require_lrn_channels(params);
+  const Division by = divide(params);
+  LOCKSTEP_LAUNCH((lrn_backward_rows<T>), by.blocks, kThreads, by.shared_bytes, stream, params, x, y, scale, y_grad, x_grad, accumulate,
+                  by.rows_of_block);
+}
+
+}  // namespace
+
+void lrn(const LrnParams& params, const float* x, float* y, float* scale, Stream& stream) { run_lrn(params, x, y, scale, stream); }
 
 void lrn_backward(const LrnParams& params, const float* x, const float* y, const float* scale, const float* y_grad, float* x_grad,
                   bool accumulate, Stream& stream) {
-  if (params.rows == 0 || params.channels == 0) return;
-  require_lrn_channels(params);
-  const Division by = divide(params);
-  LOCKSTEP_LAUNCH(lrn_backward_rows, by.blocks, kThreads, by.shared_bytes, stream, params, x, y, scale, y_grad, x_grad, accumulate,
-                  by.rows_of_block);
+  run_lrn_backward(params, x, y, scale, y_grad, x_grad, accumulate, stream);
+}
+
+void mixed::lrn(DType type, const LrnParams& params, const void* x, void* y, float* scale, Stream& stream) {
+  with_half(type, [&](auto* of) { run_lrn(params, like(of, x), like(of, y), scale, stream); });
+}
+
+void mixed::lrn_backward(DType type, const LrnParams& params, const void* x, const void* y, const float* scale, const void* y_grad,
+                         void* x_grad, bool accumulate, Stream& stream) {
+  with_half(type, [&](auto* of) {
+    run_lrn_backward(params, like(of, x), like(of, y), scale, like(of, y_grad), like(of, x_grad), accumulate, stream);
+  });
 }
 
 }  // namespace lockstep::cuda

@@ -1,7 +1,8 @@
 // Max pooling, NHWC. Backward gathers: every input asks the windows that hold it whether it won, so no atomics and the same bits every
 // time.
+#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/mixed.h"
 
 namespace lockstep::cuda {
 
@@ -20,10 +21,11 @@ __device__ Position position_of(Index i, Index height, Index width, Index channe
 }
 
 // Of equals the first in row-major order wins; NaN wins; padding never does.
-__global__ void max_pool(Pool2dShape shape, const float* x, float* y, std::uint16_t* argmax, Index count) {
+template <typename T>
+__global__ void max_pool(Pool2dShape shape, const T* x, T* y, std::uint16_t* argmax, Index count) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
     const Position out = position_of(i, shape.out_height, shape.out_width, shape.channels);
-    const float* image = x + out.image * shape.in_height * shape.in_width * shape.channels + out.channel;
+    const T* image = x + out.image * shape.in_height * shape.in_width * shape.channels + out.channel;
     float best = -INFINITY;
     Index place = -1;
     for (Index r = 0; r < shape.window_height; ++r) {
@@ -32,14 +34,14 @@ __global__ void max_pool(Pool2dShape shape, const float* x, float* y, std::uint1
       for (Index s = 0; s < shape.window_width; ++s) {
         const Index column = out.column * shape.stride_width - shape.pad_left + s;
         if (column < 0 || column >= shape.in_width) continue;
-        const float value = image[(row * shape.in_width + column) * shape.channels];
+        const float value = widen(image[(row * shape.in_width + column) * shape.channels]);
         if (place < 0 || value > best || isnan(value)) {
           best = value;
           place = r * shape.window_width + s;
         }
       }
     }
-    y[i] = best;
+    write(y[i], best);
     argmax[i] = static_cast<std::uint16_t>(place);
   }
 }
@@ -47,7 +49,8 @@ __global__ void max_pool(Pool2dShape shape, const float* x, float* y, std::uint1
 // The outputs whose window holds input `at` (counted from the padding): first .. last.
 __device__ Index first_window(Index at, Index window, Index stride) { return at < window ? 0 : (at - window) / stride + 1; }
 
-__global__ void max_pool_backward(Pool2dShape shape, const float* y_grad, const std::uint16_t* argmax, float* x_grad, bool accumulate,
+template <typename T>
+__global__ void max_pool_backward(Pool2dShape shape, const T* y_grad, const std::uint16_t* argmax, T* x_grad, bool accumulate,
                                   Index count) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
     const Position in = position_of(i, shape.in_height, shape.in_width, shape.channels);
@@ -59,24 +62,44 @@ __global__ void max_pool_backward(Pool2dShape shape, const float* y_grad, const 
       for (Index s = first_window(column, shape.window_width, shape.stride_width); s <= last_column; ++s) {
         const Index out = ((in.image * shape.out_height + r) * shape.out_width + s) * shape.channels + in.channel;
         const Index place = (row - r * shape.stride_height) * shape.window_width + (column - s * shape.stride_width);
-        if (argmax[out] == place) sum += y_grad[out];
+        if (argmax[out] == place) sum += widen(y_grad[out]);
       }
     store(x_grad[i], sum, accumulate);
   }
 }
 
+template <typename T>
+void run_max_pool(const Pool2dShape& shape, const T* x, T* y, std::uint16_t* argmax, Stream& stream) {
+  const Index count = shape.batch * shape.out_height * shape.out_width * shape.channels;
+  if (count > 0) LOCKSTEP_LAUNCH((max_pool<T>), blocks_for(count), kThreads, 0, stream, shape, x, y, argmax, count);
+}
+
+template <typename T>
+void run_max_pool_backward(const Pool2dShape& shape, const T* y_grad, const std::uint16_t* argmax, T* x_grad, bool accumulate,
+                           Stream& stream) {
+  const Index count = shape.batch * shape.in_height * shape.in_width * shape.channels;
+  if (count > 0)
+    LOCKSTEP_LAUNCH((max_pool_backward<T>), blocks_for(count), kThreads, 0, stream, shape, y_grad, argmax, x_grad, accumulate, count);
+}
+
 }  // namespace
 
 void max_pool2d(const Pool2dShape& shape, const float* x, float* y, std::uint16_t* argmax, Stream& stream) {
-  const Index count = shape.batch * shape.out_height * shape.out_width * shape.channels;
-  if (count > 0) LOCKSTEP_LAUNCH(max_pool, blocks_for(count), kThreads, 0, stream, shape, x, y, argmax, count);
+  run_max_pool(shape, x, y, argmax, stream);
 }
 
 void max_pool2d_backward(const Pool2dShape& shape, const float* y_grad, const std::uint16_t* argmax, float* x_grad, bool accumulate,
                          Stream& stream) {
-  const Index count = shape.batch * shape.in_height * shape.in_width * shape.channels;
-  if (count > 0)
-    LOCKSTEP_LAUNCH(max_pool_backward, blocks_for(count), kThreads, 0, stream, shape, y_grad, argmax, x_grad, accumulate, count);
+  run_max_pool_backward(shape, y_grad, argmax, x_grad, accumulate, stream);
+}
+
+void mixed::max_pool2d(DType type, const Pool2dShape& shape, const void* x, void* y, std::uint16_t* argmax, Stream& stream) {
+  with_half(type, [&](auto* of) { run_max_pool(shape, like(of, x), like(of, y), argmax, stream); });
+}
+
+void mixed::max_pool2d_backward(DType type, const Pool2dShape& shape, const void* y_grad, const std::uint16_t* argmax, void* x_grad,
+                                bool accumulate, Stream& stream) {
+  with_half(type, [&](auto* of) { run_max_pool_backward(shape, like(of, y_grad), argmax, like(of, x_grad), accumulate, stream); });
 }
 
 }  // namespace lockstep::cuda

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/libraries.h"
+#include "kernels/cuda/mixed.h"
 #include "kernels/cuda/stream.h"
 #include "lockstep/core/error.h"
 #include "src/cuda/cuda_device.h"
@@ -37,6 +38,26 @@ KernelTable cuda_kernels() {
       .find_bad_gradients = find_bad_gradients,
       .update_loss_scale = update_loss_scale,
       .distort = distort,
+      .mixed =
+          {
+              .convert = mixed::convert,
+              .add = mixed::add,
+              .scale = mixed::scale,
+              .relu = mixed::relu,
+              .relu_backward = mixed::relu_backward,
+              .bias = mixed::bias,
+              .bias_backward = mixed::bias_backward,
+              .conv2d = mixed::conv2d,
+              .conv2d_backward_data = mixed::conv2d_backward_data,
+              .conv2d_backward_weights = mixed::conv2d_backward_weights,
+              .max_pool2d = mixed::max_pool2d,
+              .max_pool2d_backward = mixed::max_pool2d_backward,
+              .lrn = mixed::lrn,
+              .lrn_backward = mixed::lrn_backward,
+              .linear = mixed::linear,
+              .linear_backward_data = mixed::linear_backward_data,
+              .linear_backward_weights = mixed::linear_backward_weights,
+          },
   };
 }
 
@@ -48,6 +69,10 @@ void throw_cublas_error(cublasStatus_t status, const char* call, const char* fil
 }
 void throw_cudnn_error(cudnnStatus_t status, const char* call, const char* file, int line) {
   throw Error("cuDNN: {} failed at {}:{}: {}", call, file, line, cudnnGetErrorString(status));
+}
+
+[[noreturn]] void throw_no_half(DType type) {
+  throw InvalidArgument("mixed precision: float16 or bfloat16 expected, got {}", name_of(type));
 }
 
 void require_lrn_channels(const LrnParams& params) {

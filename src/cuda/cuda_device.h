@@ -135,6 +135,5 @@ class CudaDevice : public Device {
 };
 
 KernelTable cuda_kernels();
-bool has_code_for_this_device();  // our kernels can run on the thread's device
 
 }  // namespace lockstep::cuda

@@ -1,0 +1,37 @@
+// Images with zeros around them, or without: cuDNN pads both sides of an image alike, SAME does not always.
+#include "kernels/cuda/element.cuh"
+#include "kernels/cuda/pad.h"
+
+namespace lockstep::cuda {
+
+namespace {
+
+template <typename T>
+__global__ void shift_images(ImageShift shift, const T* in, T* out, bool accumulate, Index count) {
+  for (Index i = first_item(); i < count; i += stride_of_grid()) {
+    const Index channel = i % shift.channels, pixel = i / shift.channels;
+    const Index column = pixel % shift.out_width - shift.left, row = pixel / shift.out_width % shift.out_height - shift.top;
+    const Index image = pixel / shift.out_width / shift.out_height;
+    float value = 0;
+    if (row >= 0 && row < shift.in_height && column >= 0 && column < shift.in_width)
+      value = widen(in[((image * shift.in_height + row) * shift.in_width + column) * shift.channels + channel]);
+    store(out[i], value, accumulate);
+  }
+}
+
+template <typename T>
+void run(const ImageShift& shift, const T* in, T* out, bool accumulate, Stream& stream) {
+  const Index count = shift.batch * shift.out_height * shift.out_width * shift.channels;
+  if (count > 0) LOCKSTEP_LAUNCH((shift_images<T>), blocks_for(count), kThreads, 0, stream, shift, in, out, accumulate, count);
+}
+
+}  // namespace
+
+void shift_images(DType type, const ImageShift& shift, const void* in, void* out, bool accumulate, Stream& stream) {
+  if (type == DType::kFloat32)
+    run(shift, static_cast<const float*>(in), static_cast<float*>(out), accumulate, stream);
+  else
+    with_half(type, [&](auto* of) { run(shift, like(of, in), like(of, out), accumulate, stream); });
+}
+
+}  // namespace lockstep::cuda
