@@ -5,43 +5,14 @@
 #include <thread>
 
 #include "tests/core/kernels_support.h"
+#include "tests/kernels/cases.h"
 
 namespace lockstep::testing {
 namespace {
 
-std::string name_of(const Conv2dShape& s) {
-  return fmt::format("x ({}, {}, {}, {}) kernel {}x{} to {} stride {}x{} pads {} {} {} {}", s.batch, s.in_height, s.in_width, s.in_channels,
-                     s.kernel_height, s.kernel_width, s.out_channels, s.stride_height, s.stride_width, s.pad_top, s.pad_left, s.pad_bottom,
-                     s.pad_right);
-}
-
-Conv2dShape shape_of(Index batch, Index height, Index width, Index channels, Index out, Index kernel_height, Index kernel_width,
-                     Index stride_height, Index stride_width, std::array<Index, 4> pads) {
-  Conv2dShape shape{batch,        height,        width,        channels, 0,       0,       out,    kernel_height,
-                    kernel_width, stride_height, stride_width, pads[0],  pads[1], pads[2], pads[3]};
-  shape.out_height = (height + pads[0] + pads[2] - kernel_height) / stride_height + 1;
-  shape.out_width = (width + pads[1] + pads[3] - kernel_width) / stride_width + 1;
-  return shape;
-}
-
-const std::vector<Conv2dShape>& shapes() {
-  static const std::vector<Conv2dShape> kShapes = {
-      shape_of(1, 4, 4, 1, 1, 3, 3, 1, 1, {0, 0, 0, 0}),    shape_of(3, 5, 7, 3, 5, 3, 2, 1, 1, {1, 0, 0, 1}),
-      shape_of(1, 9, 8, 5, 3, 5, 5, 2, 3, {2, 2, 2, 2}),    shape_of(3, 6, 6, 64, 64, 5, 5, 2, 1, {2, 2, 2, 2}),
-      shape_of(2, 12, 12, 3, 64, 5, 5, 1, 1, {2, 2, 2, 2}), shape_of(3, 7, 5, 16, 17, 1, 1, 1, 1, {0, 0, 0, 0}),
-      shape_of(1, 8, 8, 64, 1, 3, 3, 2, 2, {0, 0, 1, 1}),   shape_of(2, 3, 3, 2, 4, 3, 3, 1, 1, {3, 0, 1, 2}),
-      shape_of(2, 9, 7, 5, 128, 3, 5, 2, 3, {0, 4, 2, 1}),  shape_of(1, 3, 2, 1, 64, 2, 7, 1, 2, {1, 6, 0, 6}),
-      shape_of(0, 6, 6, 3, 4, 3, 3, 1, 1, {1, 1, 1, 1})};
-  return kShapes;
-}
-
-Index x_count(const Conv2dShape& s) { return s.batch * s.in_height * s.in_width * s.in_channels; }
-Index y_count(const Conv2dShape& s) { return s.batch * s.out_height * s.out_width * s.out_channels; }
-Index weight_count(const Conv2dShape& s) { return s.out_channels * s.kernel_height * s.kernel_width * s.in_channels; }
-
 TEST(PlainConv2d, MatchesSumsByHand) {
   // A 2 x 2 image of two channels, one zero row above and one zero column to the left, kernel 2 x 2.
-  const Conv2dShape shape = shape_of(1, 2, 2, 2, 1, 2, 2, 1, 1, {1, 1, 0, 0});
+  const Conv2dShape shape = conv2d_shape(1, 2, 2, 2, 1, 2, 2, 1, 1, {1, 1, 0, 0});
   const Floats x = {1, 2, 3, 4, 5, 6, 7, 8}, weight = {1, 10, 2, 20, 3, 30, 4, 40}, y_grad = {1, 0, 0, 2};
   Floats bias = {0.5F}, y(4), x_grad(8), weight_grad(8), bias_grad(1);
   plain().conv2d(shape, x.data(), weight.data(), bias.data(), false, y.data(), stream());
@@ -70,7 +41,7 @@ TEST(PlainLinear, MatchesSumsByHand) {
 }
 
 TEST(Conv2d, ForwardIsThePlainKernels) {
-  for (const Conv2dShape& s : shapes())
+  for (const Conv2dShape& s : conv2d_shapes())
     for (const bool relu : {false, true})
       for (const bool with_bias : {false, true}) {
         const Floats x = whole_numbers(x_count(s), 1), weight = whole_numbers(weight_count(s), 2), bias = whole_numbers(s.out_channels, 3);
@@ -82,7 +53,7 @@ TEST(Conv2d, ForwardIsThePlainKernels) {
 }
 
 TEST(Conv2d, BackwardDataIsThePlainKernels) {
-  for (const Conv2dShape& s : shapes())
+  for (const Conv2dShape& s : conv2d_shapes())
     for (const bool accumulate : {false, true}) {
       const Floats y_grad = whole_numbers(y_count(s), 4), weight = whole_numbers(weight_count(s), 5);
       Floats expected = whole_numbers(x_count(s), 6), actual = expected;
@@ -93,7 +64,7 @@ TEST(Conv2d, BackwardDataIsThePlainKernels) {
 }
 
 TEST(Conv2d, BackwardWeightsIsThePlainKernels) {
-  for (const Conv2dShape& s : shapes())
+  for (const Conv2dShape& s : conv2d_shapes())
     for (const bool accumulate : {false, true})
       for (const bool with_bias : {false, true}) {
         const Floats x = whole_numbers(x_count(s), 7), y_grad = whole_numbers(y_count(s), 8);
@@ -109,10 +80,9 @@ TEST(Conv2d, BackwardWeightsIsThePlainKernels) {
 }
 
 TEST(Linear, IsThePlainKernels) {
-  for (const LinearShape& s :
-       {LinearShape{1, 1, 1}, {3, 5, 7}, {128, 192, 10}, {2, 300, 65}, {0, 4, 3}, {3, 64, 64}, {64, 33, 5}, {192, 70, 64}})
+  for (const LinearShape& s : linear_shapes())
     for (const bool flag : {false, true}) {
-      const std::string name = fmt::format("linear ({}, {}) to {}, {}", s.batch, s.in_features, s.out_features, flag);
+      const std::string name = fmt::format("{}, {}", name_of(s), flag);
       const Floats x = whole_numbers(s.batch * s.in_features, 1), weight = whole_numbers(s.in_features * s.out_features, 2);
       const Floats bias = whole_numbers(s.out_features, 3), y_grad = whole_numbers(s.batch * s.out_features, 4);
       const auto run = [&](const KernelTable& kernels) {
@@ -130,7 +100,7 @@ TEST(Linear, IsThePlainKernels) {
 
 // Random floats: what a run computes does not depend on when or in which thread it runs.
 TEST(Conv2d, RepeatsItsBitsInEveryThread) {
-  const Conv2dShape s = shape_of(3, 6, 6, 64, 64, 5, 5, 1, 1, {2, 2, 2, 2});
+  const Conv2dShape s = conv2d_shape(3, 6, 6, 64, 64, 5, 5, 1, 1, {2, 2, 2, 2});
   const Floats x = uniform(x_count(s), 1), weight = uniform(weight_count(s), 2), y_grad = uniform(y_count(s), 3);
   const auto run = [&] {
     Floats results(y_count(s) + x_count(s) + weight_count(s));
@@ -151,7 +121,7 @@ TEST(Conv2d, RepeatsItsBitsInEveryThread) {
 }
 
 TEST(Conv2d, AsksTheSystemForNothingOnceWarm) {
-  const Conv2dShape s = shape_of(2, 8, 8, 16, 24, 3, 3, 1, 1, {1, 1, 1, 1});
+  const Conv2dShape s = conv2d_shape(2, 8, 8, 16, 24, 3, 3, 1, 1, {1, 1, 1, 1});
   const Floats x = uniform(x_count(s), 1), weight = uniform(weight_count(s), 2), y_grad = uniform(y_count(s), 3);
   Floats y(y_count(s)), x_grad(x_count(s)), weight_grad(weight_count(s)), bias_grad(s.out_channels);
   const auto step = [&] {

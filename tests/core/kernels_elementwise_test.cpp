@@ -4,12 +4,12 @@
 #include <limits>
 
 #include "tests/core/kernels_support.h"
+#include "tests/kernels/cases.h"
 
 namespace lockstep::testing {
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-const std::vector<Index> kCounts = {0, 1, 7, 16, 17, 64, 1003};
 
 TEST(PlainElementwise, DoesWhatItsNameSays) {
   const Floats a = {1, -2, 3}, b = {10, 20, 30};

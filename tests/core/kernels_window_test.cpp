@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "tests/core/kernels_support.h"
+#include "tests/kernels/cases.h"
 
 namespace lockstep::testing {
 namespace {
@@ -15,11 +16,8 @@ struct Pooled {
   std::vector<std::uint16_t> argmax;
 };
 
-Index in_count(const Pool2dShape& s) { return s.batch * s.in_height * s.in_width * s.channels; }
-Index out_count(const Pool2dShape& s) { return s.batch * s.out_height * s.out_width * s.channels; }
-
 Pooled pool(const KernelTable& kernels, const Pool2dShape& s, const Floats& x, const Floats& y_grad, bool accumulate) {
-  Pooled result{Floats(out_count(s)), uniform(in_count(s), 9), std::vector<std::uint16_t>(out_count(s), 999)};
+  Pooled result{Floats(y_count(s)), uniform(x_count(s), 9), std::vector<std::uint16_t>(y_count(s), 999)};
   kernels.max_pool2d(s, x.data(), result.y.data(), result.argmax.data(), stream());
   kernels.max_pool2d_backward(s, y_grad.data(), result.argmax.data(), result.x_grad.data(), accumulate, stream());
   return result;
@@ -37,19 +35,11 @@ TEST(PlainMaxPool, MatchesValuesByHand) {
 }
 
 TEST(MaxPool, IsThePlainKernels) {
-  const auto shape = [](Index batch, Index size, Index channels, Index window, Index stride, Index before, Index after) {
-    const Index out = (size + before + after - window) / stride + 1;
-    const Index width = size + 2, out_width = (width + before + after - window) / stride + 1;
-    return Pool2dShape{batch, size, width, channels, out, out_width, window, window, stride, stride, before, before, after, after};
-  };
-  for (const Pool2dShape& s :
-       {shape(1, 4, 1, 2, 2, 0, 0), shape(3, 7, 3, 3, 2, 1, 1), shape(2, 6, 5, 3, 2, 0, 1), shape(1, 5, 64, 3, 1, 1, 1),
-        shape(3, 12, 64, 3, 2, 1, 1), shape(1, 9, 130, 2, 3, 0, 0), shape(1, 6, 17, 5, 2, 2, 2), shape(0, 4, 3, 2, 2, 0, 0)})
+  for (const Pool2dShape& s : pool2d_shapes())
     for (const bool accumulate : {false, true}) {
-      const std::string name =
-          fmt::format("{} x {} channels, window {}, stride {}", s.in_height, s.channels, s.window_height, s.stride_height);
+      const std::string name = name_of(s);
       // Whole numbers collide often: the first of equals must win.
-      const Floats x = whole_numbers(in_count(s), 1), y_grad = uniform(out_count(s), 2);
+      const Floats x = whole_numbers(x_count(s), 1), y_grad = uniform(y_count(s), 2);
       const Pooled expected = pool(plain(), s, x, y_grad, accumulate), actual = pool(tested(), s, x, y_grad, accumulate);
       expect_same_bits(actual.y, expected.y, name);
       EXPECT_EQ(actual.argmax, expected.argmax) << name;
@@ -86,26 +76,20 @@ TEST(PlainLrn, FollowsTensorFlowsFormula) {
 }
 
 TEST(Lrn, IsCloseToThePlainKernels) {
-  for (const Index channels : {1, 3, 5, 64, 200})
-    for (const Index radius : {0, 1, 2, 4, 7})
-      for (const float beta : {0.75F, 0.5F, 0.6F})
-        for (const Index rows : {0, 1, 3, 77}) {
-          const LrnParams params{rows, channels, radius, 1, 0.3F, beta};
-          const std::string name = fmt::format("{} rows of {}, radius {}, beta {}", rows, channels, radius, beta);
-          const Index count = rows * channels;
-          const bool accumulate = rows % 2 == 1;
-          const Floats x = uniform(count, 1), y_grad = uniform(count, 2);
-          const auto run = [&](const KernelTable& kernels) {
-            std::vector<Floats> results = {Floats(count), Floats(count), uniform(count, 3)};
-            kernels.lrn(params, x.data(), results[0].data(), results[1].data(), stream());
-            kernels.lrn_backward(params, x.data(), results[0].data(), results[1].data(), y_grad.data(), results[2].data(), accumulate,
-                                 stream());
-            return results;
-          };
-          const auto expected = run(plain()), actual = run(tested());
-          for (std::size_t i = 0; i < expected.size(); ++i)
-            expect_close(actual[i], expected[i], 2e-6F, fmt::format("{}, result {}", name, i));
-        }
+  for (const LrnParams& params : lrn_params()) {
+    const std::string name = name_of(params);
+    const Index count = params.rows * params.channels;
+    const bool accumulate = params.rows % 2 == 1;
+    const Floats x = uniform(count, 1), y_grad = uniform(count, 2);
+    const auto run = [&](const KernelTable& kernels) {
+      std::vector<Floats> results = {Floats(count), Floats(count), uniform(count, 3)};
+      kernels.lrn(params, x.data(), results[0].data(), results[1].data(), stream());
+      kernels.lrn_backward(params, x.data(), results[0].data(), results[1].data(), y_grad.data(), results[2].data(), accumulate, stream());
+      return results;
+    };
+    const auto expected = run(plain()), actual = run(tested());
+    for (std::size_t i = 0; i < expected.size(); ++i) expect_close(actual[i], expected[i], 2e-6F, fmt::format("{}, result {}", name, i));
+  }
 }
 
 }  // namespace

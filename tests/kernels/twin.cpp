@@ -1,0 +1,56 @@
+#include "tests/kernels/twin.h"
+
+namespace lockstep::testing {
+
+std::byte* Bench::add(const Bytes& bytes, std::size_t element, Place place, Read read) {
+  const std::size_t offset = kGuard + (place == Place::kOneElementOff ? element : 0);
+  Bytes all(offset + bytes.size() + kGuard, kPattern);
+  std::copy(bytes.begin(), bytes.end(), all.begin() + static_cast<std::ptrdiff_t>(offset));
+  Array array{device_.allocate(all.size()), offset, bytes.size(), static_cast<Index>(bytes.size() / element), std::move(read)};
+  device_.copy(array.memory.data(), all.data(), all.size(), stream());
+  stream().synchronize();
+  arrays_.push_back(std::move(array));
+  return arrays_.back().memory.data() + offset;
+}
+
+std::vector<Floats> Bench::results(const std::string& what) {
+  std::vector<Floats> all;
+  for (const Array& array : arrays_) {
+    Bytes bytes(array.offset + array.bytes + kGuard);
+    device_.copy(bytes.data(), array.memory.data(), bytes.size(), stream());
+    stream().synchronize();
+    const auto begin = bytes.begin() + static_cast<std::ptrdiff_t>(array.offset), end = begin + static_cast<std::ptrdiff_t>(array.bytes);
+    const auto is_pattern = [](std::byte byte) { return byte == kPattern; };
+    EXPECT_TRUE(std::all_of(bytes.begin(), begin, is_pattern)) << what << ": written before an array of " << array.count;
+    EXPECT_TRUE(std::all_of(end, bytes.end(), is_pattern)) << what << ": written behind an array of " << array.count;
+    if (array.read) all.push_back(array.read(bytes.data() + array.offset, array.count));
+  }
+  return all;
+}
+
+void TwinTest::compare(const std::string& what, const std::vector<Bound>& bounds, const Work& work) {
+  const auto run = [&](Device& device, const KernelTable& kernels, Values values) {
+    Bench bench(device, kernels, values);
+    work(bench);
+    return bench.results(what);
+  };
+  const auto expected = run(cpu_device(), reference_kernels(), Values::kGiven);
+  const auto products = run(cpu_device(), reference_kernels(), Values::kAbsolute);
+  const auto actual = run(*device_, device_->kernels(), Values::kGiven);
+  ASSERT_FALSE(expected.empty()) << what << ": nothing is compared";
+  for (std::size_t r = 0; r < expected.size(); ++r) {
+    const Bound& bound = bounds[std::min(r, bounds.size() - 1)];
+    float largest = 0;
+    for (const float value : expected[r]) largest = std::max(largest, std::abs(value));
+    for (std::size_t i = 0; i < expected[r].size(); ++i) {
+      const float wanted = expected[r][i], got = actual[r][i];
+      if (got == wanted || (std::isnan(got) && std::isnan(wanted))) continue;
+      const float allowed =
+          bound.products * std::abs(products[r][i]) + bound.value * std::abs(wanted) + bound.largest * largest + bound.absolute;
+      ASSERT_LE(std::abs(got - wanted), allowed) << what << ": output " << r << ", element " << i << " of " << expected[r].size() << " is "
+                                                 << got << ", the plain kernel's " << wanted;
+    }
+  }
+}
+
+}  // namespace lockstep::testing
