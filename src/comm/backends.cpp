@@ -4,6 +4,7 @@
 #include <string>
 
 #include "lockstep/comm/backend.h"
+#include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "src/comm/delay/delay_backend.h"
 #include "src/comm/local/local_backend.h"
@@ -11,6 +12,9 @@
 #include "src/comm/ring/ring_backend.h"
 #if LOCKSTEP_WITH_MPI
 #include "src/comm/mpi/mpi_backend.h"
+#endif
+#if LOCKSTEP_WITH_NCCL
+#include "src/comm/nccl/nccl_backend.h"
 #endif
 
 namespace lockstep {
@@ -29,6 +33,17 @@ constexpr Capabilities kRing{.messages = true,
                              .ranks_may_be_threads = true};
 #if LOCKSTEP_WITH_MPI
 constexpr Capabilities kMpi{.messages = true, .moves_data = true, .same_bits_on_all_ranks = true, .repeatable_bits = true};
+#endif
+#if LOCKSTEP_WITH_NCCL
+constexpr Capabilities kNccl{
+    .reductions = SetOf<ReduceOp>::first(kReduceOps).without({ReduceOp::kBitAnd, ReduceOp::kBitOr, ReduceOp::kBitXor}),
+    .moves_data = true,
+    .same_bits_on_all_ranks = true,
+    .repeatable_bits = true,
+    .abort = true,
+    .names_lost_peers = true,
+    .ranks_may_be_threads = true,
+    .gpu_memory = true};
 #endif
 constexpr Capabilities kLocal{.messages = true,
                               .same_bits_on_all_ranks = true,
@@ -54,12 +69,16 @@ struct BuiltIn {
   std::string_view name;
   std::unique_ptr<Backend> (*make)(const BackendContext&);
   const Capabilities& capabilities;
-  void (*check)(const Place&) = nullptr;  // what else it needs of this process
+  void (*check)(const Place&, const Device*) = nullptr;  // what else it needs of this process
 };
 constexpr BuiltIn kBackends[] = {
     {"ring", [](const BackendContext& context) { return make_ring_backend(context); }, kRing},
 #if LOCKSTEP_WITH_MPI
-    {"mpi", [](const BackendContext& context) { return make_mpi_backend(context); }, kMpi, check_started_by_mpi},
+    {"mpi", [](const BackendContext& context) { return make_mpi_backend(context); }, kMpi,
+     [](const Place& place, const Device*) { check_started_by_mpi(place); }},
+#endif
+#if LOCKSTEP_WITH_NCCL
+    {"nccl", [](const BackendContext& context) { return make_nccl_backend(context); }, kNccl, check_gpu_and_nccl},
 #endif
     {"local", [](const BackendContext&) { return make_local_backend(); }, kLocal},
     {"delay",
@@ -82,6 +101,11 @@ const BuiltIn& find(std::string_view name) {
         "backend 'mpi' is not in this build: install Open MPI's headers (libopenmpi-dev) and configure with -Dmpi=enabled; "
         "built in are {}",
         listed());
+  if (name == "nccl")
+    throw InvalidArgument(
+        "backend 'nccl' is not in this build: install the headers of NCCL and CUDA (libnccl-dev) and configure with -Dnccl=enabled, or use "
+        "{}=ring on the CPU; built in are {}",
+        env::kBackend, listed());
   throw InvalidArgument("unknown backend '{}': LOCKSTEP_BACKEND is one of {}", name, listed());
 }
 
@@ -95,19 +119,33 @@ std::vector<std::string_view> backend_names() {
 
 const Capabilities& capabilities_of(std::string_view backend) { return find(backend).capabilities; }
 
-void check_backend(std::string_view name, const Place& place) {
+void check_backend(std::string_view name, const Place& place, const Device* device) {
   const BuiltIn& chosen = find(name);
   if (place.world_size > chosen.capabilities.most_ranks)
     throw InvalidArgument("backend '{}' moves no data: it is for a world of one, this one has {} ranks", name, place.world_size);
-  if (chosen.check) chosen.check(place);
+  if (chosen.check) chosen.check(place, device);
 }
 
 std::unique_ptr<Backend> make_backend(std::string_view name, const BackendContext& context) {
-  check_backend(name, context.place);
+  check_backend(name, context.place, context.device);
   return find(name).make(context);
 }
 
 const Capabilities& Backend::capabilities() const { return capabilities_of(name()); }
+
+void Backend::compare(const Operation& operation) {
+  LOCKSTEP_CHECK(false, "backend '{}' cannot compare {}", name(), name_of(operation.signature.kind));
+}
+
+namespace {
+[[noreturn]] void refuse_graphs(std::string_view backend) {
+  throw InvalidArgument("backend '{}' runs on the host: its calls cannot be part of a GPU's graph", backend);
+}
+}  // namespace
+
+void Backend::begin_capture() { refuse_graphs(name()); }
+std::uint64_t Backend::end_capture() { refuse_graphs(name()); }
+Work Backend::start_replay(const Operation&) { refuse_graphs(name()); }
 
 Work Backend::send(const Message& message) { throw InvalidArgument("{}: backend '{}' has no messages", describe_send(message), name()); }
 Work Backend::receive(const Message& message) {

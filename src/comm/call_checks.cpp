@@ -200,12 +200,13 @@ std::string list_of(const SetOf<Enum>& set, int values) {
   return names.empty() ? "none" : names;
 }
 
-// "; backend ring has it (LOCKSTEP_BACKEND)": of this build, for more than one rank.
+// "; backend ring has it (LOCKSTEP_BACKEND)": of this build, for more than one rank and the same memory.
 template <typename Has>
-std::string who_has_it(Has&& has) {
+std::string who_has_it(bool gpu_memory, Has&& has) {
   std::string names;
   for (const std::string_view name : backend_names())
-    if (const Capabilities& capabilities = capabilities_of(name); capabilities.moves_data && has(capabilities))
+    if (const Capabilities& capabilities = capabilities_of(name);
+        capabilities.moves_data && capabilities.gpu_memory == gpu_memory && has(capabilities))
       names += (names.empty() ? "" : ", ") + std::string(name);
   return names.empty() ? "" : "; choose another backend for it: " + names + " (LOCKSTEP_BACKEND or ProcessGroupOptions::backend)";
 }
@@ -221,7 +222,7 @@ void check_capabilities(const Signature& call, const Capabilities& capabilities,
   };
   const int lacking = lacks(capabilities);
   if (lacking == 0 || size_of(call.dtype) == 0 || call.op > ReduceOp::kPremulSum) return;  // the latter is for check_call()
-  const std::string others = who_has_it([&](const Capabilities& all) { return lacks(all) == 0; });
+  const std::string others = who_has_it(capabilities.gpu_memory, [&](const Capabilities& all) { return lacks(all) == 0; });
   if (lacking == 1)
     throw InvalidArgument("{}: backend '{}' does not have this operation; it has {}{}", name_of(call.kind), backend,
                           list_of(capabilities.operations, kOperationKinds), others);
@@ -235,7 +236,7 @@ void check_capabilities(const Signature& call, const Capabilities& capabilities,
 void check_capabilities(const Message& message, bool is_receive, const Capabilities& capabilities, std::string_view backend) {
   if (capabilities.messages) return;
   throw InvalidArgument("{}: backend '{}' has no messages{}", is_receive ? describe_receive(message) : describe_send(message), backend,
-                        who_has_it([](const Capabilities& all) { return all.messages; }));
+                        who_has_it(capabilities.gpu_memory, [](const Capabilities& all) { return all.messages; }));
 }
 
 }  // namespace lockstep

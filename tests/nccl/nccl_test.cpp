@@ -75,7 +75,8 @@ std::vector<std::string> run_ranks(int ranks, const std::function<void(GpuRank&)
         context.place = place;
         context.store = store;
         context.timeout = context.store_timeout = std::chrono::seconds(20);
-        NcclBackend backend(context, device, std::move(watch), stub_api());
+        context.device = &device;
+        NcclBackend backend(context, std::move(watch), stub_api());
         GpuRank rank{place, device, backend};
         body(rank);
       });
@@ -145,6 +146,7 @@ TEST_F(Nccl, OtherCallsOnOtherRanksAreNamedWithBothSides) {
     float data[8] = {};
     auto call = rank.all_reduce(data, rank.place.rank == 0 ? 8 : 4);
     call.purpose = {"bucket", rank.place.rank};
+    call.signature.purpose_index = call.purpose.index;
     rank.backend.start(call).wait();
   });
   EXPECT_THAT(said, Each(AllOf(HasSubstr("the ranks make different calls"), HasSubstr("rank 0: all_reduce #1 (bucket 0, float32 x 8"),
@@ -181,7 +183,7 @@ TEST_F(Nccl, AGpuThatDoesNotFinishEndsAtTheDeadline) {
     rank.backend.start(rank.all_reduce(data, 8, milliseconds(300))).wait();
   });
   for (const std::string& each : said) EXPECT_NE(each, kNothing);
-  EXPECT_THAT(said[0] + said[1], HasSubstr("all ranks have come, but the GPU has not finished it"));
+  EXPECT_THAT(said[0] + said[1], HasSubstr("has not finished it in 0.3 s"));
 }
 
 TEST_F(Nccl, AbortWakesAllRanks) {

@@ -69,40 +69,45 @@ ReduceOp op_of(ncclRedOp_t op) {
   }
 }
 
+// A copy of what a rank gives: its memory may be written, or gone, before all have read it.
+using Data = std::shared_ptr<const std::vector<std::byte>>;
+Data copy_of(const void* data, std::size_t bytes) {
+  const auto* const begin = static_cast<const std::byte*>(data);
+  return std::make_shared<std::vector<std::byte>>(begin, begin + bytes);
+}
+
 // Where the ranks of one communicator meet: a table of what each offered for the operation under way.
 struct World {
-  explicit World(int ranks) : offers(static_cast<std::size_t>(ranks)) {}
+  explicit World(int ranks) : offers(static_cast<std::size_t>(ranks)), aborted(static_cast<std::size_t>(ranks)) {}
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<const std::byte*> offers;
+  std::vector<Data> offers;
   std::uint64_t arrived = 0, generation = 0;
-  std::map<std::pair<int, int>, std::deque<const void*>> mail;  // transfers by sender and receiver
-  bool aborted = false;
+  std::map<std::pair<int, int>, std::deque<Data>> mail;  // what was sent and not taken yet, by sender and receiver
+  std::vector<bool> aborted;                             // by rank
+
+  bool is_aborted(int rank) const { return aborted[static_cast<std::size_t>(rank)]; }
 
   // All ranks' offers, once all have come; false: aborted.
-  bool meet(int rank, const std::byte* offer, std::vector<const std::byte*>& all) {
+  bool meet(int rank, Data offer, std::vector<Data>& all) {
     std::unique_lock lock(mutex);
-    offers[static_cast<std::size_t>(rank)] = offer;
-    if (!await_all(lock)) return false;
+    offers[static_cast<std::size_t>(rank)] = std::move(offer);
+    if (!await_all(lock, rank)) return false;
     all = offers;
-    return await_all(lock);
-  }
-  bool barrier() {
-    std::unique_lock lock(mutex);
-    return await_all(lock);
+    return await_all(lock, rank);
   }
 
  private:
-  bool await_all(std::unique_lock<std::mutex>& lock) {
+  bool await_all(std::unique_lock<std::mutex>& lock, int rank) {
     const std::uint64_t mine = generation;
     if (++arrived == offers.size()) {
       arrived = 0;
       ++generation;
       changed.notify_all();
     } else {
-      changed.wait(lock, [&] { return aborted || generation != mine; });
+      changed.wait(lock, [&] { return is_aborted(rank) || generation != mine; });
     }
-    return !aborted;
+    return !is_aborted(rank);
   }
 };
 
@@ -129,6 +134,9 @@ struct ncclComm {
   std::atomic<int> polls{0};
   std::map<int, double> factors;  // by number of the reduction
   int next_op = 100;
+
+  // As NCCL's that do not block: nothing may be asked of one that is still at the last call.
+  bool is_busy() const { return polls.load() < control.polls_until_ready.load(); }
 };
 
 namespace {
@@ -158,6 +166,7 @@ thread_local HostStream* transfers_on = nullptr;
 
 void push(const Queued& queued) {
   const std::shared_ptr<World> world = queued.communicator->world;
+  queued.communicator->polls.store(0);
   auto copy = std::make_shared<ncclComm>();  // the communicator may be gone before the stream comes to it
   copy->world = world;
   copy->rank = queued.communicator->rank;
@@ -166,7 +175,7 @@ void push(const Queued& queued) {
   queued.stream->push(queued.what, [copy, part = queued.part] {
     if (control.stall.load()) {
       std::unique_lock lock(copy->world->mutex);
-      copy->world->changed.wait(lock, [&] { return copy->world->aborted; });
+      copy->world->changed.wait(lock, [&] { return copy->world->is_aborted(copy->rank); });
       return;
     }
     part(*copy);
@@ -175,27 +184,28 @@ void push(const Queued& queued) {
 
 ncclResult_t enqueue(const char* call, ncclComm_t communicator, cudaStream_t stream, Part part) {
   if (const ncclResult_t result = fails(call); result != ncclSuccess) return result;
+  if (communicator->is_busy()) return ncclInvalidUsage;
   Queued queued{communicator, reinterpret_cast<HostStream*>(stream), call, std::move(part)};
   if (group_depth > 0)
     group.push_back(std::move(queued));
   else
     push(queued);
-  return ncclSuccess;
+  return ncclInProgress;
 }
 
 std::size_t bytes_of(std::size_t count, ncclDataType_t type) { return count * size_of(dtype_of(type)); }
 
 // out[i] of this rank = the reduction of all ranks' offers, from element `begin`.
-void reduce_all(ncclComm& comm, const std::vector<const std::byte*>& all, std::byte* out, std::size_t begin, std::size_t count,
-                ncclDataType_t type, ncclRedOp_t op) {
+void reduce_all(ncclComm& comm, const std::vector<Data>& all, std::byte* out, std::size_t begin, std::size_t count, ncclDataType_t type,
+                ncclRedOp_t op) {
   std::vector<const std::byte*> in;
-  for (const std::byte* each : all) in.push_back(each + bytes_of(begin, type));
+  for (const Data& each : all) in.push_back(each->data() + bytes_of(begin, type));
   std::byte* const outputs[] = {out};
   ring::reduce({dtype_of(type), op_of(op), comm.ranks, 1, in.data(), outputs, count});
 }
 
-// What this rank offers to a reduction: a copy, since results may be written where the input lies, times its factor if it has one.
-std::shared_ptr<std::vector<std::byte>> offer_of(ncclComm& comm, const void* send, std::size_t count, ncclDataType_t type, ncclRedOp_t op) {
+// What this rank offers to a reduction: times its factor if it has one.
+Data offer_of(ncclComm& comm, const void* send, std::size_t count, ncclDataType_t type, ncclRedOp_t op) {
   const auto* const data = static_cast<const std::byte*>(send);
   auto offer = std::make_shared<std::vector<std::byte>>(data, data + bytes_of(count, type));
   if (const auto factor = comm.factors.find(op); factor != comm.factors.end())
@@ -208,27 +218,22 @@ void run_transfers(ncclComm& comm, const std::vector<Transfer>& mine) {
   World& world = *comm.world;
   std::unique_lock lock(world.mutex);
   const auto await = [&](auto&& condition) {
-    world.changed.wait(lock, [&] { return world.aborted || condition(); });
-    return !world.aborted;
+    world.changed.wait(lock, [&] { return world.is_aborted(comm.rank) || condition(); });
+    return !world.is_aborted(comm.rank);
   };
+  std::vector<std::weak_ptr<const std::vector<std::byte>>> sent;
   for (const Transfer& send : mine)
-    if (send.send) world.mail[{comm.rank, send.peer}].push_back(&send);
+    if (send.send) sent.push_back(world.mail[{comm.rank, send.peer}].emplace_back(copy_of(send.data, send.bytes)));
   world.changed.notify_all();
   for (const Transfer& receive : mine) {
     if (receive.send) continue;
     auto& box = world.mail[{receive.peer, comm.rank}];
     if (!await([&] { return !box.empty(); })) return;
-    const Transfer& sent = *static_cast<const Transfer*>(box.front());
-    if (sent.data != receive.data) std::memcpy(receive.data, sent.data, std::min(sent.bytes, receive.bytes));
+    std::memcpy(receive.data, box.front()->data(), std::min(box.front()->size(), receive.bytes));
     box.pop_front();
     world.changed.notify_all();
   }
-  // What was sent is this function's until it was taken.
-  await([&] {
-    return std::all_of(mine.begin(), mine.end(), [&](const Transfer& send) {
-      return !send.send || world.mail[{comm.rank, send.peer}].empty();
-    });
-  });
+  await([&] { return std::all_of(sent.begin(), sent.end(), [](const auto& each) { return each.expired(); }); });
 }
 
 }  // namespace
@@ -237,7 +242,7 @@ void run_transfers(ncclComm& comm, const std::vector<Transfer>& mine) {
 
 STUB StubNccl* stub_nccl_control() { return &control; }
 STUB ncclResult_t ncclGetVersion(int* version) {
-  *version = NCCL_VERSION_CODE;
+  *version = control.version.load();
   return fails("ncclGetVersion");
 }
 STUB const char* ncclGetErrorString(ncclResult_t result) {
@@ -279,9 +284,15 @@ STUB ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* s
   if (*state == ncclSuccess && communicator->polls.fetch_add(1) < control.polls_until_ready.load()) *state = ncclInProgress;
   return ncclSuccess;
 }
-STUB ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
+STUB ncclResult_t ncclCommFinalize(ncclComm_t communicator) {
+  if (const ncclResult_t result = fails("ncclCommFinalize"); result != ncclSuccess) return result;
+  ++control.finalized;
+  communicator->polls.store(0);
+  return ncclInProgress;
+}
 STUB ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
   --control.communicators;
+  control.reductions_made -= static_cast<int>(communicator->factors.size());
   delete communicator;
   return ncclSuccess;
 }
@@ -290,7 +301,7 @@ STUB ncclResult_t ncclCommAbort(ncclComm_t communicator) {
   ++control.aborts;
   {
     const std::lock_guard lock(communicator->world->mutex);
-    communicator->world->aborted = true;
+    communicator->world->aborted[static_cast<std::size_t>(communicator->rank)] = true;
     communicator->world->changed.notify_all();
   }
   return ncclCommDestroy(communicator);
@@ -334,7 +345,9 @@ STUB ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDa
   ++control.reductions_made;
   return ncclSuccess;
 }
-STUB ncclResult_t ncclRedOpDestroy(ncclRedOp_t, ncclComm_t) {
+STUB ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t communicator) {
+  if (communicator->is_busy()) return ncclInvalidUsage;
+  communicator->factors.erase(op);
   --control.reductions_made;
   return ncclSuccess;
 }
@@ -343,52 +356,45 @@ STUB ncclResult_t ncclAllReduce(const void* send, void* receive, std::size_t cou
                                 ncclComm_t communicator, cudaStream_t stream) {
   return enqueue("ncclAllReduce", communicator, stream, [=](ncclComm& comm) {
     const auto offer = offer_of(comm, send, count, type, op);
-    std::vector<const std::byte*> all;
-    if (!comm.world->meet(comm.rank, offer->data(), all)) return;
+    std::vector<Data> all;
+    if (!comm.world->meet(comm.rank, offer, all)) return;
     reduce_all(comm, all, static_cast<std::byte*>(receive), 0, count, type, op);
-    comm.world->barrier();
   });
 }
 STUB ncclResult_t ncclReduce(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
                              ncclComm_t communicator, cudaStream_t stream) {
   return enqueue("ncclReduce", communicator, stream, [=](ncclComm& comm) {
     const auto offer = offer_of(comm, send, count, type, op);
-    std::vector<const std::byte*> all;
-    if (!comm.world->meet(comm.rank, offer->data(), all)) return;
+    std::vector<Data> all;
+    if (!comm.world->meet(comm.rank, offer, all)) return;
     if (comm.rank == root) reduce_all(comm, all, static_cast<std::byte*>(receive), 0, count, type, op);
-    comm.world->barrier();
   });
 }
 STUB ncclResult_t ncclReduceScatter(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
                                     ncclComm_t communicator, cudaStream_t stream) {
   return enqueue("ncclReduceScatter", communicator, stream, [=](ncclComm& comm) {
     const auto offer = offer_of(comm, send, count * static_cast<std::size_t>(comm.ranks), type, op);
-    std::vector<const std::byte*> all;
-    if (!comm.world->meet(comm.rank, offer->data(), all)) return;
+    std::vector<Data> all;
+    if (!comm.world->meet(comm.rank, offer, all)) return;
     reduce_all(comm, all, static_cast<std::byte*>(receive), static_cast<std::size_t>(comm.rank) * count, count, type, op);
-    comm.world->barrier();
   });
 }
 STUB ncclResult_t ncclBroadcast(const void* send, void* receive, std::size_t count, ncclDataType_t type, int root, ncclComm_t communicator,
                                 cudaStream_t stream) {
   return enqueue("ncclBroadcast", communicator, stream, [=](ncclComm& comm) {
-    std::vector<const std::byte*> all;
-    if (!comm.world->meet(comm.rank, static_cast<const std::byte*>(send), all)) return;
-    const std::byte* const from = all[static_cast<std::size_t>(root)];
-    if (from != receive && count != 0) std::memcpy(receive, from, bytes_of(count, type));
-    comm.world->barrier();
+    std::vector<Data> all;
+    if (!comm.world->meet(comm.rank, comm.rank == root ? copy_of(send, bytes_of(count, type)) : nullptr, all)) return;
+    if (count != 0) std::memcpy(receive, all[static_cast<std::size_t>(root)]->data(), bytes_of(count, type));
   });
 }
 STUB ncclResult_t ncclAllGather(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclComm_t communicator,
                                 cudaStream_t stream) {
   return enqueue("ncclAllGather", communicator, stream, [=](ncclComm& comm) {
     const std::size_t bytes = bytes_of(count, type);
-    std::vector<const std::byte*> all;
-    if (!comm.world->meet(comm.rank, static_cast<const std::byte*>(send), all)) return;
+    std::vector<Data> all;
+    if (!comm.world->meet(comm.rank, copy_of(send, bytes), all)) return;
     for (std::size_t rank = 0; rank < all.size(); ++rank)
-      if (std::byte* const to = static_cast<std::byte*>(receive) + rank * bytes; to != all[rank] && bytes != 0)
-        std::memcpy(to, all[rank], bytes);
-    comm.world->barrier();
+      if (bytes != 0) std::memcpy(static_cast<std::byte*>(receive) + rank * bytes, all[rank]->data(), bytes);
   });
 }
 
@@ -420,5 +426,5 @@ STUB ncclResult_t ncclGroupEnd() {
     push({transfers_of, transfers_on, "ncclSend and ncclRecv", [mine = transfers](ncclComm& comm) { run_transfers(comm, mine); }});
   transfers.clear();
   transfers_of = nullptr;
-  return ncclSuccess;
+  return ncclInProgress;
 }

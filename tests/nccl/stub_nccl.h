@@ -24,6 +24,8 @@ struct StubNccl {
   std::atomic<int> allocations{0};      // not freed
   std::atomic<int> reductions_made{0};  // ncclRedOpCreatePreMulSum, not destroyed
   std::atomic<int> aborts{0};
+  std::atomic<int> finalized{0};
+  std::atomic<int> version{22809};
 };
 
 using StubNcclControl = StubNccl* (*)();

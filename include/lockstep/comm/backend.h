@@ -55,8 +55,20 @@ class Backend {
   // Wakes every waiter of this group, on all ranks that can be reached; all later calls throw PeerLost with `reason`.
   virtual void abort(const std::string& reason) = 0;
 
-  // Throws the reason if the group is over, as the next call would; never waits. From any thread.
-  virtual void throw_if_over() {}
+  // Throws the reason if the group is over, as the next call would; never waits. `doing` begins the text. From any thread.
+  virtual void throw_if_over(const std::function<std::string()>& doing) {}
+
+  // Returns when all ranks have made this call, whose data another backend moves; throws what run() would: a mismatch, a peer that is
+  // lost, the deadline. Beside messages, with no operation under way. Only `ring` has it.
+  virtual void compare(const Operation& operation);
+
+  // -- graphs of a GPU. Between the first two calls start() puts an operation into the graph that the device's default stream records:
+  // nothing runs and nothing is compared, and of its Work only order_before() is of use. What all ranks' graphs must agree on comes back.
+  // After each launch of the graph on the default stream, start_replay() with a kBarrier whose layout that is: it is compared, and done
+  // when the device is. A backend whose operations run on the host throws InvalidArgument.
+  virtual void begin_capture();
+  virtual std::uint64_t end_capture();
+  virtual Work start_replay(const Operation& replay);
 
   // Announces that this rank needs nothing more from its peers; called once by the group's destructor. Never throws,
   // never waits for peers: a rank that has finished is not lost.
@@ -79,12 +91,13 @@ struct BackendContext {
   std::chrono::milliseconds timeout;        // a collective's default deadline
   std::chrono::milliseconds store_timeout;  // for the rendezvous
   std::chrono::milliseconds stall_timeout = std::chrono::seconds(30);  // how long a rank may give no sign of life
-  std::string node = {};                    // LOCKSTEP_NODE: ranks with different ones do not share memory
+  std::string node = {};                                               // LOCKSTEP_NODE: ranks with different ones do not share memory
+  Device* device = nullptr;                                            // this rank's; null: local_device()
 };
 
 // Throws InvalidArgument when this process cannot use the backend called `name`: not built in, made for a world of one, not
-// started as it needs. Asks no other rank.
-void check_backend(std::string_view name, const Place& place);
+// started as it needs, without a GPU or the library. Asks no other rank. `device`: this rank's; null: local_device().
+void check_backend(std::string_view name, const Place& place, const Device* device = nullptr);
 
 // Makes the backend called `name` ("ring", ...); throws InvalidArgument that lists the ones built in, or says what this
 // build lacks. Collective.

@@ -54,6 +54,7 @@ struct Capabilities {
   bool names_lost_peers = false;        // PeerLost with the rank as soon as it dies; false: the deadline, or the launcher, ends the wait
   bool counts_bytes = false;            // Backend::counters()
   bool ranks_may_be_threads = false;    // of one process
+  bool gpu_memory = false;              // works on this rank's GPU's memory instead of the host's
   int most_ranks = std::numeric_limits<int>::max();
 };
 

@@ -11,20 +11,23 @@
 namespace lockstep {
 
 struct ProcessGroupOptions {
-  std::string backend = {};    // "": LOCKSTEP_BACKEND, else "ring"
+  // Of host memory; "": LOCKSTEP_BACKEND, else "ring". A group whose device is a GPU has `nccl` beside it for the GPU's memory; "nccl" asks
+  // for a GPU, and takes "ring" for host memory.
+  std::string backend = {};
   std::string transport = {};  // "": LOCKSTEP_TRANSPORT, else "auto": shared memory when handing over a memfd works, else TCP
   std::optional<std::chrono::milliseconds> timeout = {};  // a collective's deadline; LOCKSTEP_TIMEOUT_S, else 5 min
   // How long a rank may give no sign of life: its process is stopped, its machine or the network gone. (A rank that computes gives
   // them.) LOCKSTEP_STALL_TIMEOUT_S, else 30 s; the same on all ranks.
   std::optional<std::chrono::milliseconds> stall_timeout = {};
   std::optional<std::chrono::milliseconds> store_timeout = {};  // the rendezvous'; LOCKSTEP_STORE_TIMEOUT_S, else 60 s
+  Device* device = nullptr;                                     // this rank's; null: local_device()
 };
 
 // What a single call may say beyond its data.
 struct CallOptions {
   Purpose purpose = {};
   std::chrono::milliseconds timeout{0};  // 0: the group's
-  DeviceKind device = DeviceKind::kCpu;  // where the pointers live: chooses the backend
+  DeviceKind device = DeviceKind::kCpu;  // where the pointers live, kCuda: on the group's device; chooses the backend
   double factor = 1;                     // ReduceOp::kPremulSum: what this rank's values are multiplied with
 };
 

@@ -76,23 +76,26 @@ ncclRedOp_t operator_of(ReduceOp op) {
 
 #define LOCKSTEP_NCCL(function, ...) must(api_.function(__VA_ARGS__), #function)
 
-// A reduction as NCCL names it; one with a factor is made for the call and may go once that is queued.
+// A reduction as NCCL names it; one with a factor is made for the call and goes when that is queued.
 class Communicator::Reduction {
  public:
-  Reduction(Communicator& owner, const Operation& operation) : owner_(owner) {
+  explicit Reduction(Communicator& owner) : owner_(owner) {}
+  void make(const Operation& operation) {
     const Signature& call = operation.signature;
     if (!is_reduction(call.kind)) return;
-    made_ = call.op == ReduceOp::kPremulSum;
-    if (!made_) {
+    if (call.op != ReduceOp::kPremulSum) {
       op_ = operator_of(call.op);
       return;
     }
     Scalar scalar = scalar_of(call.dtype, operation.factor);
-    owner.must(owner.api_.ncclRedOpCreatePreMulSum(&op_, scalar.bytes, type_of(call.dtype), ncclScalarHostImmediate, owner.communicator_),
-               "ncclRedOpCreatePreMulSum");
+    owner_.must(
+        owner_.api_.ncclRedOpCreatePreMulSum(&op_, scalar.bytes, type_of(call.dtype), ncclScalarHostImmediate, owner_.communicator_),
+        "ncclRedOpCreatePreMulSum");
+    made_ = true;
   }
   ~Reduction() {
-    if (made_) owner_.api_.ncclRedOpDestroy(op_, owner_.communicator_);
+    const std::lock_guard lock(owner_.mutex_);
+    if (made_ && !owner_.over_) owner_.api_.ncclRedOpDestroy(op_, owner_.communicator_);
   }
   Reduction(const Reduction&) = delete;
   Reduction& operator=(const Reduction&) = delete;
@@ -104,9 +107,28 @@ class Communicator::Reduction {
   bool made_ = false;
 };
 
+// Calls that NCCL launches together. One that fails in between leaves the thread in no group.
+class Communicator::Group {
+ public:
+  explicit Group(Communicator& owner) : owner_(owner) { owner_.must(owner_.api_.ncclGroupStart(), "ncclGroupStart"); }
+  void end() {
+    open_ = false;
+    owner_.must(owner_.api_.ncclGroupEnd(), "ncclGroupEnd");
+  }
+  ~Group() {
+    if (open_) owner_.api_.ncclGroupEnd();
+  }
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+ private:
+  Communicator& owner_;
+  bool open_ = true;
+};
+
 Communicator::Communicator(const Api& api, const Place& place, const ncclUniqueId& id, std::chrono::milliseconds timeout,
                            const std::function<void()>& keep_waiting)
-    : api_(api), place_(place), timeout_(timeout) {
+    : api_(api), place_(place) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   try {
@@ -118,7 +140,6 @@ Communicator::Communicator(const Api& api, const Place& place, const ncclUniqueI
   }
 }
 
-// Peers may have gone already, which finalising would wait for: what was queued is done, or nobody wants it any more.
 Communicator::~Communicator() { abort(); }
 
 void Communicator::must(ncclResult_t result, const char* call) {
@@ -128,7 +149,7 @@ void Communicator::must(ncclResult_t result, const char* call) {
 void Communicator::await_ready(const char* call, std::chrono::milliseconds timeout, const std::function<void()>& keep_waiting) {
   const auto deadline = Clock::now() + timeout;
   for (int round = 0; !is_ready(call); ++round) {
-    if (keep_waiting) keep_waiting();
+    keep_waiting();
     if (Clock::now() > deadline)
       throw TimeoutError("NCCL: {} of rank {} waited {:.1f} s for its peers", call, place_.rank,
                          std::chrono::duration<double>(timeout).count());
@@ -141,28 +162,29 @@ void Communicator::await_ready(const char* call, std::chrono::milliseconds timeo
 
 bool Communicator::is_ready(const char* call) {
   const std::lock_guard lock(mutex_);
-  throw_if_aborted();
+  throw_if_over();
   ncclResult_t state = ncclSuccess;
   LOCKSTEP_NCCL(ncclCommGetAsyncError, communicator_, &state);
   must(state, call);
   return state == ncclSuccess;
 }
 
-void Communicator::throw_if_aborted() const {
-  if (aborted_) throw PeerLost("NCCL: the communicator of rank {} was aborted", place_.rank);
+void Communicator::throw_if_over() const {
+  if (over_) throw PeerLost("NCCL: the communicator of rank {} was aborted", place_.rank);
 }
 
-void Communicator::enqueue(const Operation& operation, cudaStream_t stream) {
+void Communicator::enqueue(const Operation& operation, cudaStream_t stream, const std::function<void()>& keep_waiting) {
+  Reduction reduction(*this);
   {
     const std::lock_guard lock(mutex_);
-    throw_if_aborted();
-    const Reduction reduction(*this, operation);
+    throw_if_over();
+    reduction.make(operation);
     if (operation.layout && !operation.layout->regions.empty())
       coalesced(operation, reduction.get(), stream);
     else
       plain(operation, reduction.get(), stream);
   }
-  await_ready("an operation", timeout_, nullptr);  // the first ones connect the peers
+  await_ready("an operation", operation.timeout, keep_waiting);
 }
 
 void Communicator::plain(const Operation& operation, ncclRedOp_t reduction, cudaStream_t stream) {
@@ -206,13 +228,14 @@ void Communicator::grouped(const Operation& operation, cudaStream_t stream) {
       return exchange(send, me == root ? all : none, receive, one, call.dtype, stream);
     case OperationKind::kAllGatherV: {
       const auto& counts = operation.layout->receive_counts;
-      LOCKSTEP_NCCL(ncclGroupStart);
+      Group group(*this);
       for (std::size_t rank = 0; rank < ranks(); ++rank) {
-        LOCKSTEP_NCCL(ncclBroadcast, rank == me ? static_cast<const void*>(send) : receive, receive, counts[rank], type_of(call.dtype),
-                      static_cast<int>(rank), communicator_, stream);
+        const void* const from = rank == me ? static_cast<const void*>(send) : receive;
+        if (counts[rank] != 0)
+          LOCKSTEP_NCCL(ncclBroadcast, from, receive, counts[rank], type_of(call.dtype), static_cast<int>(rank), communicator_, stream);
         receive += counts[rank] * size_of(call.dtype);
       }
-      return LOCKSTEP_NCCL(ncclGroupEnd);
+      return group.end();
     }
     default:
       LOCKSTEP_CHECK(false, "nccl: cannot execute {}", name_of(call.kind));
@@ -223,7 +246,7 @@ void Communicator::grouped(const Operation& operation, cudaStream_t stream) {
 void Communicator::exchange(const std::byte* send, const std::vector<std::size_t>& send_counts, std::byte* receive,
                             const std::vector<std::size_t>& receive_counts, DType dtype, cudaStream_t stream) {
   const ncclDataType_t type = type_of(dtype);
-  LOCKSTEP_NCCL(ncclGroupStart);
+  Group group(*this);
   for (std::size_t rank = 0; rank < ranks(); ++rank) {
     const int peer = static_cast<int>(rank);
     if (send_counts[rank] != 0) LOCKSTEP_NCCL(ncclSend, send, send_counts[rank], type, peer, communicator_, stream);
@@ -231,24 +254,24 @@ void Communicator::exchange(const std::byte* send, const std::vector<std::size_t
     send += send_counts[rank] * size_of(dtype);
     receive += receive_counts[rank] * size_of(dtype);
   }
-  LOCKSTEP_NCCL(ncclGroupEnd);
+  group.end();
 }
 
 void Communicator::coalesced(const Operation& operation, ncclRedOp_t reduction, cudaStream_t stream) {
-  LOCKSTEP_NCCL(ncclGroupStart);
+  Group group(*this);
   for (const Region& region : operation.layout->regions) {
     Operation part = operation;
     part.layout = nullptr;
     part.signature.count = region.count;
     part.send = part.receive = region.data;
-    plain(part, reduction, stream);
+    if (part.signature.count != 0) plain(part, reduction, stream);
   }
-  LOCKSTEP_NCCL(ncclGroupEnd);
+  group.end();
 }
 
 void* Communicator::allocate(std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  throw_if_aborted();
+  throw_if_over();
   void *memory = nullptr, *registration = nullptr;
   LOCKSTEP_NCCL(ncclMemAlloc, &memory, bytes);
   try {
@@ -265,14 +288,14 @@ void Communicator::free(void* memory) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found =
       std::find_if(registrations_.begin(), registrations_.end(), [memory](const auto& each) { return each.first == memory; });
-  if (!aborted_ && found != registrations_.end()) api_.ncclCommDeregister(communicator_, found->second);
+  if (!over_ && found != registrations_.end()) api_.ncclCommDeregister(communicator_, found->second);
   if (found != registrations_.end()) registrations_.erase(found);
   api_.ncclMemFree(memory);
 }
 
 void Communicator::check() {
   const std::lock_guard lock(mutex_);
-  if (aborted_) return;
+  if (over_) return;
   ncclResult_t state = ncclSuccess;
   must(api_.ncclCommGetAsyncError(communicator_, &state), "ncclCommGetAsyncError");
   must(state, "an operation on the GPU");
@@ -280,9 +303,28 @@ void Communicator::check() {
 
 void Communicator::abort() noexcept {
   const std::lock_guard lock(mutex_);
-  if (aborted_ || communicator_ == nullptr) return;
-  aborted_ = true;
+  if (over_ || communicator_ == nullptr) return;
+  over_ = true;
   api_.ncclCommAbort(communicator_);
+}
+
+// Sends of ours may be on their way still, from memory of ours, when our kernels have ended: NCCL's finalising sees to them. It may also
+// wait for peers that are late, or gone.
+void Communicator::finish(std::chrono::milliseconds at_most) noexcept {
+  try {
+    {
+      const std::lock_guard lock(mutex_);
+      if (over_) return;
+      LOCKSTEP_NCCL(ncclCommFinalize, communicator_);
+    }
+    await_ready("ncclCommFinalize", at_most, [] {});
+    const std::lock_guard lock(mutex_);
+    if (over_) return;
+    over_ = true;
+    api_.ncclCommDestroy(communicator_);
+  } catch (const std::exception&) {
+    abort();
+  }
 }
 
 }  // namespace lockstep::nccl

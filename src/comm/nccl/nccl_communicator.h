@@ -15,20 +15,22 @@
 
 namespace lockstep::nccl {
 
-// enqueue(), allocate() and free() by one thread at a time; abort() and check() from any.
+// enqueue() by one thread at a time; the rest from any.
 class Communicator {
  public:
-  // Collective. `keep_waiting` is called while peers are awaited and throws to end that; so does the deadline (TimeoutError).
+  // Of the thread's current device. Collective. `keep_waiting` is called while peers are awaited and throws to end that; so does the
+  // deadline (TimeoutError).
   Communicator(const Api& api, const Place& place, const ncclUniqueId& id, std::chrono::milliseconds timeout,
                const std::function<void()>& keep_waiting);
-  ~Communicator();
+  ~Communicator();  // aborts what finish() did not end
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  // Queues the operation on `stream`. Not for barriers and allocations, which move nothing.
-  void enqueue(const Operation& operation, cudaStream_t stream);
+  // Queues the operation on `stream`. Not for barriers and allocations, which move nothing. The first ones connect the peers, and wait for
+  // them as the constructor does, for the operation's time at most.
+  void enqueue(const Operation& operation, cudaStream_t stream, const std::function<void()>& keep_waiting);
 
-  // Memory that NCCL sends from and receives into in place. Throws Error when it is exhausted.
+  // Memory of the thread's current device that NCCL sends from and receives into in place. Throws Error when it is exhausted.
   void* allocate(std::size_t bytes);
   void free(void* memory) noexcept;  // also after abort()
 
@@ -36,9 +38,12 @@ class Communicator {
   void check();
   // Ends kernels that wait for peers. Nothing can be queued afterwards.
   void abort() noexcept;
+  // Ends the communicator once all that was queued is done, here: what peers have yet to take still gets to them, within `at_most`.
+  void finish(std::chrono::milliseconds at_most) noexcept;
 
  private:
   class Reduction;
+  class Group;
   void plain(const Operation& operation, ncclRedOp_t reduction, cudaStream_t stream);
   void grouped(const Operation& operation, cudaStream_t stream);
   void coalesced(const Operation& operation, ncclRedOp_t reduction, cudaStream_t stream);
@@ -46,7 +51,7 @@ class Communicator {
                 const std::vector<std::size_t>& receive_counts, DType dtype, cudaStream_t stream);
   void must(ncclResult_t result, const char* call);
   bool is_ready(const char* call);
-  void throw_if_aborted() const;
+  void throw_if_over() const;
   void await_ready(const char* call, std::chrono::milliseconds timeout, const std::function<void()>& keep_waiting);
   std::size_t ranks() const { return static_cast<std::size_t>(place_.world_size); }
 
@@ -54,8 +59,7 @@ class Communicator {
   Place place_;
   std::mutex mutex_;  // abort() against the rest
   ncclComm_t communicator_ = nullptr;
-  bool aborted_ = false;
-  std::chrono::milliseconds timeout_;
+  bool over_ = false;                                   // aborted, or finished
   std::vector<std::pair<void*, void*>> registrations_;  // memory, and NCCL's handle of it
 };
 

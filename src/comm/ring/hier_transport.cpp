@@ -98,6 +98,13 @@ void HierTransport::execute(const Operation& operation) {
   watch_.finished();
 }
 
+void HierTransport::compare(const Operation& operation) {
+  const std::lock_guard lock(busy_);
+  begin(operation);
+  barrier();
+  watch_.finished();
+}
+
 void HierTransport::dispatch() {
   switch (operation_.signature.kind) {
     case OperationKind::kBarrier:

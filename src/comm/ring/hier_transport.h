@@ -47,10 +47,12 @@ class HierTransport : public Transport {
 
   std::string_view name() const override { return "hierarchical"; }
   void execute(const Operation& operation) override;
+  void compare(const Operation& operation) override;
   Buffer allocate(const Operation& operation) override;
   ByteChannels& channels() override { return mesh_->channels(); }
   void abort(const std::string& reason) override { mesh_->abort(reason); }
   void leave() noexcept override;
+  void on_over(std::function<void(const std::string&)> call) override { mesh_->on_over(std::move(call)); }
   TransportCounters counters() const override;
 
  private:

@@ -52,9 +52,8 @@ class RingBackend : public Backend {
   }
 
   void abort(const std::string& reason) override { transport_->abort(reason); }
-  void throw_if_over() override {
-    transport_->channels().throw_if_over([] { return std::string("between calls"); });
-  }
+  void compare(const Operation& operation) override { transport_->compare(operation); }
+  void throw_if_over(const std::function<std::string()>& doing) override { transport_->channels().throw_if_over(doing); }
   void leave() noexcept override {
     messages_->leave();
     transport_->leave();

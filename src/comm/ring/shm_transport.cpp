@@ -50,6 +50,13 @@ void ShmTransport::execute(const Operation& operation) {
   }
 }
 
+void ShmTransport::compare(const Operation& operation) {
+  rounds_.begin(operation);
+  watch_.begins(operation);
+  rounds_.barrier();
+  watch_.finished();
+}
+
 void ShmTransport::dispatch(const Operation& operation) {
   switch (operation.signature.kind) {
     case OperationKind::kBarrier:

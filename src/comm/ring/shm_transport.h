@@ -44,6 +44,7 @@ class ShmTransport : public Transport {
 
   std::string_view name() const override { return "shm"; }
   void execute(const Operation& operation) override;
+  void compare(const Operation& operation) override;
   Buffer allocate(const Operation& operation) override;
   ByteChannels& channels() override { return channels_; }
   void abort(const std::string& reason) override;

@@ -53,14 +53,25 @@ void TcpTransport::say_goodbye() noexcept {
 
 void TcpTransport::execute(const Operation& operation) {
   const std::lock_guard lock(busy_);
+  begin(operation);
+  dispatch(operation);
+  watch_->finished();
+}
+
+void TcpTransport::compare(const Operation& operation) {
+  const std::lock_guard lock(busy_);
+  begin(operation);
+  run_exchange();
+  watch_->finished();
+}
+
+void TcpTransport::begin(const Operation& operation) {
   operation_ = &operation;
   ends_.begin(operation);
   watch_->throw_if_over([&] { return describe(operation.signature, operation.purpose); });
   if (left_) throw PeerLost("{}: this rank has left the group", describe(operation.signature, operation.purpose));
   watch_->begins(operation);
   exchange_.begin(header_of(operation));
-  dispatch(operation);
-  watch_->finished();
 }
 
 void TcpTransport::dispatch(const Operation& operation) {

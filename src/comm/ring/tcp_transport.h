@@ -35,6 +35,7 @@ class TcpTransport : public Transport {
 
   std::string_view name() const override { return "tcp"; }
   void execute(const Operation& operation) override;
+  void compare(const Operation& operation) override;
   Buffer allocate(const Operation& operation) override;
   ByteChannels& channels() override { return channels_; }
   void abort(const std::string& reason) override;
@@ -60,6 +61,7 @@ class TcpTransport : public Transport {
   void all_gather_v(const Operation& operation);
   void all_to_all_v(const Operation& operation);
 
+  void begin(const Operation& operation);
   void dispatch(const Operation& operation);
   void run_exchange();
   void hang_up() noexcept;

@@ -1,0 +1,349 @@
+#include "src/comm/nccl/nccl_queue.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/core/error.h"
+#include "src/comm/flight_recorder.h"
+#include "src/comm/nccl/nccl_meeting.h"
+#include "src/comm/ring/parts.h"
+
+namespace lockstep::nccl {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long a rank that leaves in order waits for what its peers have yet to take.
+constexpr auto kFarewell = std::chrono::seconds(2);
+// How long kernels may take to end that were told to.
+constexpr auto kLastKernels = std::chrono::seconds(1);
+
+std::string name_of_call(const Operation& operation) { return describe(operation.signature, operation.purpose); }
+
+void nap(int round) {
+  if (round < 200)
+    std::this_thread::yield();
+  else
+    std::this_thread::sleep_for(std::chrono::microseconds(round < 2000 ? 50 : 1000));
+}
+
+// NCCL works on the thread's current device, which whoever asks for a stream of it gets.
+cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
+
+ncclUniqueId id_for(const BackendContext& context, const Api& api, const Stream& stream) {
+  native(stream);
+  return agree_on_id(context, api);
+}
+
+}  // namespace
+
+// Calls that became part of a graph: they run with it, and not before.
+class Queue::Captured : public CompletionQueue {
+ public:
+  explicit Captured(Device& device) : device_(device) {}
+
+  // The mark behind the next operation.
+  Event& add(const Operation& operation) {
+    const Signature& call = operation.signature;
+    for (const std::uint64_t part : {call.count, call.layout, static_cast<std::uint64_t>(call.kind), static_cast<std::uint64_t>(call.dtype),
+                                     static_cast<std::uint64_t>(call.op), static_cast<std::uint64_t>(call.root)})
+      hash_ = (hash_ ^ part) * 0x9e3779b97f4a7c15, hash_ ^= hash_ >> 29;
+    events_.push_back(device_.new_event());
+    return *events_.back();
+  }
+  std::uint64_t hash() const { return hash_; }
+  std::uint64_t calls() const { return events_.size(); }
+
+  bool done(std::uint64_t) override { return false; }
+  void wait(std::uint64_t ticket) override {
+    throw InvalidArgument("the host cannot wait for call {} of a graph that is being recorded: it runs when the graph is launched", ticket);
+  }
+  void order_before(std::uint64_t ticket, Stream& stream) override { events_[ticket - 1]->order_before(stream); }
+
+ private:
+  Device& device_;
+  std::vector<std::unique_ptr<Event>> events_;  // by ticket, from 1
+  std::uint64_t hash_ = 0x243f6a8885a308d3;
+};
+
+Queue::Queue(const BackendContext& context, std::unique_ptr<Backend> watch, const Api& api)
+    : place_(context.place),
+      timeout_(context.timeout),
+      device_(*context.device),
+      watch_(std::move(watch)),
+      stream_(device_.new_priority_stream()),
+      before_(device_.new_event()),
+      communicator_(api, place_, id_for(context, api, *stream_), context.store_timeout,
+                    [this] { watch_->throw_if_over([] { return std::string("making NCCL's communicator"); }); }) {
+  for (Slot& slot : slots_) slot.event = device_.new_event();
+  thread_ = std::thread([this] { serve(); });
+}
+
+Queue::~Queue() { stop(); }
+
+Work Queue::start(const std::shared_ptr<Queue>& self, const Operation& operation) {
+  const OperationKind kind = operation.signature.kind;
+  const Way way = kind == OperationKind::kBarrier || kind == OperationKind::kAllocate ? Way::kNothing : Way::kData;
+  if (!self->captured_) return Work(self, self->issue(operation, way));
+  if (way == Way::kNothing || (kind == OperationKind::kAllToAll && operation.send == operation.receive))
+    throw InvalidArgument("{}: {}cannot be part of a graph", name_of_call(operation), way == Way::kNothing ? "" : "in place, it ");
+  Event& event = self->captured_->add(operation);
+  self->enqueue(operation);
+  event.record(*self->stream_);
+  return Work(self->captured_, self->captured_->calls());
+}
+
+Work Queue::start_replay(const std::shared_ptr<Queue>& self, const Operation& replay) {
+  return Work(self, self->issue(replay, Way::kReplay));
+}
+
+void Queue::begin_capture() {
+  LOCKSTEP_CHECK(!captured_, "nccl: a graph is being recorded already");
+  wait(announced_);  // the other thread asks for events, which CUDA does not like to hear while it records
+  captured_ = std::make_shared<Captured>(device_);
+}
+
+std::uint64_t Queue::end_capture() {
+  LOCKSTEP_CHECK(captured_, "nccl: no graph is being recorded");
+  return std::exchange(captured_, nullptr)->hash();
+}
+
+// The call is announced before it is queued: NCCL may wait for the peers with the first ones, and a peer that never comes, or comes with
+// another call, is found by comparing.
+std::uint64_t Queue::issue(const Operation& operation, Way way) {
+  watch_->throw_if_over([&] { return name_of_call(operation); });
+  std::unique_lock lock(mutex_);
+  const std::uint64_t ticket = announced_ + 1;
+  changed_.wait(lock, [&] { return failure_ || ticket - completed_ <= kSlots; });
+  if (failure_) rethrow(lock);
+  Slot& slot = slots_[ticket % kSlots];
+  slot.operation = operation;
+  slot.way = way;
+  announced_ = ticket;
+  changed_.notify_all();
+  lock.unlock();
+  try {
+    queue(slot);
+  } catch (...) {
+    fail(std::current_exception());
+    lock.lock();
+    rethrow(lock);
+  }
+  lock.lock();
+  issued_ = ticket;
+  changed_.notify_all();
+  return ticket;
+}
+
+void Queue::queue(Slot& slot) {
+  if (slot.way == Way::kReplay) slot.event->record(device_.default_stream());
+  if (slot.way != Way::kData) return;
+  Operation operation = slot.operation;  // the other thread is reading it
+  if (operation.signature.kind == OperationKind::kAllToAll && operation.send == operation.receive) operation.send = copy_of(slot);
+  enqueue(operation);
+  slot.event->record(*stream_);
+}
+
+void Queue::enqueue(const Operation& operation) {
+  before_->record(device_.default_stream());
+  before_->order_before(*stream_);
+  communicator_.enqueue(operation, native(*stream_), [&] { watch_->throw_if_over([&] { return name_of_call(operation); }); });
+}
+
+// NCCL's sends and receives must not overlap.
+const void* Queue::copy_of(Slot& slot) {
+  const std::size_t bytes = slot.operation.bytes() * static_cast<std::size_t>(place_.world_size);
+  slot.copy = device_.allocate(bytes);
+  device_.copy(slot.copy.data(), slot.operation.send, bytes, device_.default_stream());
+  return slot.copy.data();
+}
+
+bool Queue::done(std::uint64_t ticket) {
+  std::unique_lock lock(mutex_);
+  if (completed_ >= ticket) return true;
+  if (has_failed_) rethrow(lock);
+  return false;
+}
+
+void Queue::wait(std::uint64_t ticket) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return completed_ >= ticket || has_failed_; });
+  if (completed_ < ticket) rethrow(lock);
+}
+
+void Queue::order_before(std::uint64_t ticket, Stream& stream) {
+  {
+    std::unique_lock lock(mutex_);
+    if (completed_ >= ticket) return;
+    if (failure_) rethrow(lock);
+    const Slot& slot = slots_[ticket % kSlots];
+    if (slot.way != Way::kNothing) return slot.event->order_before(stream);
+  }
+  wait(ticket);  // of a barrier the device knows nothing
+}
+
+Buffer Queue::allocate(const std::shared_ptr<Queue>& self, std::size_t bytes) {
+  Operation operation;
+  operation.signature.kind = OperationKind::kAllocate;
+  operation.signature.sequence = ++self->allocations_;
+  operation.signature.count = bytes;
+  operation.signature.dtype = DType::kUInt8;
+  operation.timeout = self->timeout_;
+  self->wait(self->issue(operation, Way::kNothing));
+  native(*self->stream_);
+  auto* const memory = static_cast<std::byte*>(self->communicator_.allocate(std::max<std::size_t>(bytes, 1)));
+  Device& device = self->device_;
+  Buffer buffer(memory, bytes, &device, [self, memory] { self->release(memory); });
+  const std::size_t floats = bytes / sizeof(float), rest = bytes % sizeof(float);
+  if (floats != 0) device.kernels().fill(reinterpret_cast<float*>(memory), 0, static_cast<std::int64_t>(floats), device.default_stream());
+  static constexpr std::byte kZeros[sizeof(float)] = {};
+  device.copy(memory + floats * sizeof(float), kZeros, rest, device.default_stream());
+  return buffer;
+}
+
+void Queue::release(void* memory) noexcept {
+  try {
+    native(*stream_);
+  } catch (const Error&) {  // a device that has failed: NCCL will find the same
+  }
+  communicator_.free(memory);
+}
+
+// The first failure stays. Whoever waits is let go when the device has let go of the buffers.
+void Queue::fail(std::exception_ptr failure) {
+  std::uint64_t last = 0;
+  bool is_leaving = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return;
+    failure_ = failure;
+    last = issued_;
+    is_leaving = stop_;
+    changed_.notify_all();
+  }
+  // The others hear why; it changes nothing where they know already.
+  if (!is_leaving) watch_->abort(flight::what_is_handled());
+  communicator_.abort();
+  await_what_was_queued(last);
+  const std::lock_guard lock(mutex_);
+  has_failed_ = true;
+  changed_.notify_all();
+}
+
+void Queue::await_what_was_queued(std::uint64_t last) noexcept {
+  const Slot& slot = slots_[last % kSlots];
+  if (last == 0 || slot.way == Way::kNothing) return;
+  const auto until = Clock::now() + kLastKernels;
+  try {
+    for (int round = 0; !slot.event->done() && Clock::now() < until; ++round) nap(round);
+  } catch (const std::exception&) {  // the device itself has failed
+  }
+}
+
+void Queue::rethrow(std::unique_lock<std::mutex>& lock) {
+  changed_.wait(lock, [&] { return has_failed_; });
+  std::rethrow_exception(failure_);
+}
+
+void Queue::stop() {
+  bool is_clean = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(stop_, true)) return;
+    is_clean = !failure_ && completed_ == announced_;
+    changed_.notify_all();
+  }
+  watch_->leave();
+  thread_.join();
+  if (is_clean) communicator_.finish(kFarewell);
+  communicator_.abort();
+  const std::lock_guard lock(mutex_);
+  if (!failure_) failure_ = std::make_exception_ptr(PeerLost("this rank's process group is gone; wait for a Work before its group goes"));
+  has_failed_ = true;
+  changed_.notify_all();
+}
+
+void Queue::serve() {
+  for (std::uint64_t ticket = 1; execute(ticket); ++ticket) {
+    slots_[ticket % kSlots].copy = {};
+    const std::lock_guard lock(mutex_);
+    completed_ = ticket;
+    changed_.notify_all();
+  }
+}
+
+// False: there is nothing more to do.
+bool Queue::execute(std::uint64_t ticket) {
+  const auto await = [&](const std::uint64_t& reached) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return reached >= ticket || stop_ || failure_; });
+    return reached >= ticket && !stop_ && !failure_;
+  };
+  if (!await(announced_)) return false;
+  const Slot& slot = slots_[ticket % kSlots];  // not reused before it completed
+  const FlightNote& note = slot.operation.flight;
+  try {
+    flight::note_started(note);
+    compare(slot.operation);
+    if (!await(issued_)) return false;
+    if (slot.way != Way::kNothing && !see_to_its_end(slot)) return false;
+    flight::note_finished(note);
+    return true;
+  } catch (...) {
+    flight::note_failed(note);
+    fail(std::current_exception());
+    return false;
+  }
+}
+
+void Queue::compare(const Operation& operation) {
+  watch_->compare(operation);
+  if (operation.signature.kind == OperationKind::kAllToAllV) compare_counts(operation);
+}
+
+// What one rank sends is what the other receives: no hash tells.
+void Queue::compare_counts(const Operation& operation) {
+  const auto ranks = static_cast<std::size_t>(place_.world_size), me = static_cast<std::size_t>(place_.rank);
+  ring::CountMatrix counts(ranks);
+  counts.say(me, operation.layout->send_counts, operation.layout->receive_counts);
+  Operation exchange = operation;
+  exchange.flight = {};
+  exchange.layout = nullptr;
+  exchange.signature.kind = OperationKind::kAllGather;
+  exchange.signature.layout = 0;
+  exchange.signature.dtype = DType::kInt64;
+  exchange.signature.count = counts.row_length();
+  exchange.send = counts.row(me);
+  exchange.receive = counts.row(0);
+  watch_->run(exchange);
+  const std::string disagreement = counts.disagreement();
+  if (!disagreement.empty()) throw MismatchError("{}: {}", name_of_call(operation), disagreement);
+}
+
+// False: stopped before.
+bool Queue::see_to_its_end(const Slot& slot) {
+  const Operation& operation = slot.operation;
+  const auto deadline = Clock::now() + operation.timeout;
+  for (int round = 0; !slot.event->done(); ++round) {
+    communicator_.check();
+    watch_->throw_if_over([&] { return name_of_call(operation); });
+    if (Clock::now() > deadline)
+      throw TimeoutError(
+          "{}: all ranks have come, but the GPU of rank {} has not finished it in {:.1f} s: is it, or a peer's, busy with other "
+          "work?",
+          name_of_call(operation), place_.rank, std::chrono::duration<double>(operation.timeout).count());
+    if (is_stopping()) return false;
+    nap(round);
+  }
+  return true;
+}
+
+bool Queue::is_stopping() {
+  const std::lock_guard lock(mutex_);
+  return stop_ || failure_;
+}
+
+}  // namespace lockstep::nccl

@@ -1,0 +1,89 @@
+// A rank's operations in the order of their issue: each is queued on the device at once, compared with the other ranks' meanwhile, and seen
+// to its end.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "lockstep/comm/backend.h"
+#include "lockstep/core/device.h"
+#include "src/comm/nccl/nccl_communicator.h"
+
+namespace lockstep::nccl {
+
+class Queue : public CompletionQueue {
+ public:
+  // Collective: makes the communicator.
+  Queue(const BackendContext& context, std::unique_ptr<Backend> watch, const Api& api);
+  ~Queue() override;
+
+  // These by one thread at a time.
+  static Work start(const std::shared_ptr<Queue>& self, const Operation& operation);
+  static Buffer allocate(const std::shared_ptr<Queue>& self, std::size_t bytes);
+  void begin_capture();
+  std::uint64_t end_capture();
+  static Work start_replay(const std::shared_ptr<Queue>& self, const Operation& replay);
+
+  bool done(std::uint64_t ticket) override;
+  void wait(std::uint64_t ticket) override;
+  void order_before(std::uint64_t ticket, Stream& stream) override;
+
+  Backend& watch() { return *watch_; }
+  // Nothing is used any more afterwards but the memory that was allocated; what is not complete throws PeerLost.
+  void stop();
+
+ private:
+  static constexpr std::uint64_t kSlots = 256;
+  class Captured;
+  enum class Way { kNothing, kData, kReplay };  // what the device has to do with it
+  struct Slot {
+    Operation operation;
+    Way way = Way::kNothing;
+    std::unique_ptr<Event> event;  // on the device; not of kNothing
+    Buffer copy;                   // of what is sent, where it must not lie where it is received
+  };
+
+  std::uint64_t issue(const Operation& operation, Way way);
+  void queue(Slot& slot);
+  const void* copy_of(Slot& slot);
+  void enqueue(const Operation& operation);
+  void serve();
+  bool execute(std::uint64_t ticket);
+  void compare(const Operation& operation);
+  void compare_counts(const Operation& operation);
+  bool see_to_its_end(const Slot& slot);
+  void fail(std::exception_ptr failure);
+  void release(void* memory) noexcept;
+  void await_what_was_queued(std::uint64_t last) noexcept;
+  [[noreturn]] void rethrow(std::unique_lock<std::mutex>& lock);
+  bool is_stopping();
+
+  const Place place_;
+  const std::chrono::milliseconds timeout_;
+  Device& device_;
+  const std::unique_ptr<Backend> watch_;
+  const std::unique_ptr<Stream> stream_;
+  const std::unique_ptr<Event> before_;
+  Communicator communicator_;
+  std::array<Slot, kSlots> slots_;  // operation t lies in slot t % kSlots, tickets count from 1
+  std::uint64_t allocations_ = 0;
+  std::shared_ptr<Captured> captured_;  // while a graph is recorded
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::uint64_t announced_ = 0;  // to be compared
+  std::uint64_t issued_ = 0;     // queued on the device as well
+  std::uint64_t completed_ = 0;
+  std::exception_ptr failure_;
+  bool has_failed_ = false;  // and what was queued has ended: buffers may go
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace lockstep::nccl
