@@ -63,7 +63,7 @@ class Letters {
 }  // namespace
 
 void ProcessGroup::Impl::meet_all(const Operation& barrier) {
-  Backend& cpu = backend(DeviceKind::kCpu);
+  Backend& cpu = *backends[static_cast<std::size_t>(DeviceKind::kCpu)];
   const std::uint64_t sequence = barrier.signature.sequence;
   Letters letters(cpu, place, sequence, barrier_mail, barrier.timeout);
   const auto started = Clock::now();
@@ -102,8 +102,7 @@ void ProcessGroup::monitored_barrier(std::chrono::milliseconds timeout, const Ca
   if (call.purpose.name == nullptr) call.purpose.name = "monitored";
   const Message letter{&call, 1, DType::kInt64, 0, 0};
   if (world_size() > 1)
-    check_capabilities(letter, false, impl_->capabilities[static_cast<std::size_t>(DeviceKind::kCpu)],
-                       impl_->backend(DeviceKind::kCpu).name());
+    check_capabilities(letter, false, impl_->capabilities[static_cast<std::size_t>(DeviceKind::kCpu)], backend(DeviceKind::kCpu).name());
   const Operation barrier = impl_->number(OperationKind::kBarrier, {}, call, FlightRecorder::By::kCaller);
   try {
     impl_->meet_all(barrier);

@@ -16,6 +16,7 @@
 #include "lockstep/core/log.h"
 #include "src/comm/call_checks.h"
 #include "src/comm/join.h"
+#include "src/comm/local/local_backend.h"
 #include "src/comm/process_group_impl.h"
 
 namespace lockstep {
@@ -31,7 +32,8 @@ std::chrono::milliseconds time_of(const std::optional<std::chrono::milliseconds>
 
 // What a group's options and the environment come to, checked as far as one rank can by itself.
 struct GroupSettings {
-  std::string backend, transport;
+  std::string backend, gpu_backend, transport;  // gpu_backend "": there is none
+  Device* device = nullptr;
   std::chrono::milliseconds store_timeout, timeout, stall_timeout;
 };
 
@@ -47,9 +49,14 @@ GroupSettings settings_of(const Place& place, const ProcessGroupOptions& options
                           settings.stall_timeout.count());
   settings.backend = options.backend;
   if (settings.backend.empty()) settings.backend = env::text(env::kBackend).value_or(place.world_size > 1 ? "ring" : "local");
+  settings.device = options.device != nullptr ? options.device : &local_device(place.local_rank);
+  const bool asks_for_nccl = settings.backend == "nccl", has_gpu = settings.device->kind() == DeviceKind::kCuda;
+  if (asks_for_nccl || (has_gpu && place.world_size > 1)) check_backend(settings.gpu_backend = "nccl", place, settings.device);
+  if (settings.gpu_backend.empty() && has_gpu) settings.gpu_backend = "local";
+  if (asks_for_nccl) settings.backend = place.world_size > 1 ? "ring" : "local";
   // A job that is started with one rank now and then must not need another environment for it.
   if (settings.backend == "ring" && place.world_size == 1 && options.backend.empty()) settings.backend = "local";
-  check_backend(settings.backend, place);
+  check_backend(settings.backend, place, settings.device);
   settings.transport = options.transport;
   if (settings.transport.empty()) settings.transport = env::text(env::kTransport).value_or("auto");
   const std::array known = {"auto", "shm", "tcp", "hierarchical"};
@@ -116,8 +123,10 @@ ProcessGroup::~ProcessGroup() {
 void ProcessGroup::leave() { impl_->leave(); }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::wrap(const Place& place, std::unique_ptr<Backend> cpu_backend,
-                                                 std::chrono::milliseconds timeout) {
-  return std::shared_ptr<ProcessGroup>(new ProcessGroup(std::make_unique<Impl>(place, std::move(cpu_backend), timeout, GroupOrigin{})));
+                                                 std::chrono::milliseconds timeout, std::unique_ptr<Backend> gpu_backend, Device* device) {
+  Impl::Backends backends{std::move(cpu_backend), std::move(gpu_backend)};
+  return std::shared_ptr<ProcessGroup>(
+      new ProcessGroup(std::make_unique<Impl>(place, std::move(backends), device, timeout, GroupOrigin{})));
 }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::create(const Place& place, std::shared_ptr<Store> store, std::string token,
@@ -131,16 +140,22 @@ std::shared_ptr<ProcessGroup> ProcessGroup::Impl::create(const Place& place, std
   const GroupSettings settings = settings_of(place, options);
   register_rank(place, *store, settings.store_timeout);
   if (origin.job.empty()) origin.job = store->set_if_absent("flight/job", random_name());
-  auto made = make_backend(settings.backend, {.place = place,
-                                              .store = store,
-                                              .token = token,
-                                              .transport = settings.transport,
-                                              .advertise_address = advertise_address,
-                                              .timeout = settings.timeout,
-                                              .store_timeout = settings.store_timeout,
-                                              .stall_timeout = settings.stall_timeout,
-                                              .node = env::text(env::kNode).value_or("")});
-  std::shared_ptr<ProcessGroup> group(new ProcessGroup(std::make_unique<Impl>(place, std::move(made), settings.timeout, origin)));
+  const BackendContext context{.place = place,
+                               .store = store,
+                               .token = token,
+                               .transport = settings.transport,
+                               .advertise_address = advertise_address,
+                               .timeout = settings.timeout,
+                               .store_timeout = settings.store_timeout,
+                               .stall_timeout = settings.stall_timeout,
+                               .node = env::text(env::kNode).value_or(""),
+                               .device = settings.device};
+  Backends made{make_backend(settings.backend, context), nullptr};
+  auto& gpu_backend = made[static_cast<std::size_t>(DeviceKind::kCuda)];
+  if (settings.gpu_backend == "nccl") gpu_backend = make_backend("nccl", context);
+  if (settings.gpu_backend == "local") gpu_backend = make_local_backend(*settings.device);
+  std::shared_ptr<ProcessGroup> group(
+      new ProcessGroup(std::make_unique<Impl>(place, std::move(made), settings.device, settings.timeout, origin)));
   group->impl_->store = store;
   group->impl_->token = std::move(token);
   group->impl_->advertise_address = std::move(advertise_address);
@@ -150,8 +165,10 @@ std::shared_ptr<ProcessGroup> ProcessGroup::Impl::create(const Place& place, std
 }
 
 const Place& ProcessGroup::place() const { return impl_->place; }
-Device& ProcessGroup::local_device() const { return lockstep::local_device(impl_->place.local_rank); }
-Backend& ProcessGroup::backend(DeviceKind device) const { return impl_->backend(device); }
+Device& ProcessGroup::local_device() const {
+  return impl_->device != nullptr ? *impl_->device : lockstep::local_device(impl_->place.local_rank);
+}
+Backend& ProcessGroup::backend(DeviceKind device) const { return impl_->backend(device, "backend"); }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
   if (!impl_->store) throw InvalidArgument("split: this group was made around a backend by hand and has no store to meet in");
@@ -189,7 +206,7 @@ Buffer ProcessGroup::allocate(std::size_t bytes, DeviceKind device) {
   check_allocation(bytes, impl_->place);
   const FlightNote note = impl_->recorded->recorder.allocation(++impl_->allocations, bytes);
   try {
-    Buffer memory = impl_->backend(device).allocate(bytes);
+    Buffer memory = impl_->backend(device, "allocate").allocate(bytes);
     flight::note_message_finished(note);
     return memory;
   } catch (...) {
@@ -201,6 +218,7 @@ Buffer ProcessGroup::allocate(std::size_t bytes, DeviceKind device) {
 void ProcessGroup::dump_flight_record(const std::string& path) const { flight::write(impl_->recorded->job_rank, "request", path); }
 
 void ProcessGroup::abort(const std::string& reason) {
+  impl_->is_over = true;  // each of them is told the reason, not the other's end
   for (const auto& backend : impl_->backends)
     if (backend) backend->abort(reason);
 }

@@ -5,6 +5,7 @@
 #include <exception>
 #include <numeric>
 
+#include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "src/comm/call_checks.h"
 #include "src/comm/process_group_impl.h"
@@ -51,42 +52,83 @@ CallOptions for_host_memory(CallOptions call) {
 
 }  // namespace
 
-ProcessGroup::Impl::Impl(const Place& place, std::unique_ptr<Backend> cpu_backend, std::chrono::milliseconds timeout,
-                         const GroupOrigin& origin)
-    : place(place), timeout(timeout), recorded(std::make_shared<flight::RecordedGroup>()), process(getpid()) {
-  constexpr auto kCpu = static_cast<std::size_t>(DeviceKind::kCpu);
-  backends[kCpu] = std::move(cpu_backend);
-  capabilities[kCpu] = backends[kCpu]->capabilities();
-  recorded->description = {.name = origin.name,
-                           .rank = place.rank,
-                           .world_size = place.world_size,
-                           .members = origin.members,
-                           .backend = std::string(backends[kCpu]->name()),
-                           .transport = std::string(backends[kCpu]->transport())};
+ProcessGroup::Impl::Impl(const Place& place, Backends made, Device* device, std::chrono::milliseconds timeout, const GroupOrigin& origin)
+    : place(place),
+      device(device),
+      timeout(timeout),
+      recorded(std::make_shared<flight::RecordedGroup>()),
+      backends(std::move(made)),
+      process(getpid()) {
+  recorded->description = {.name = origin.name, .rank = place.rank, .world_size = place.world_size, .members = origin.members};
+  for (std::size_t kind = 0; kind < backends.size(); ++kind) {
+    if (!backends[kind]) continue;
+    capabilities[kind] = backends[kind]->capabilities();
+    const char* const comma = kind == 0 ? "" : ", ";
+    recorded->description.backend += comma + std::string(backends[kind]->name());
+    recorded->description.transport += comma + std::string(backends[kind]->transport());
+  }
   recorded->job = origin.job;
   recorded->job_rank = origin.members.empty() ? place.rank : origin.members[static_cast<std::size_t>(place.rank)];
   recorded->job_world_size = origin.members.empty() ? place.world_size : origin.job_world_size;
   flight::add(recorded);
   // A rank that is in its program's code writes its record as well: it may be the one for whom the others have waited.
-  backends[kCpu]->on_over([group = recorded.get()](const std::string& why) { group->recorder.group_failed(why); });
+  for (const auto& each : backends)
+    if (each)
+      each->on_over([this, over = each.get()](const std::string& why) {
+        recorded->recorder.group_failed(why);
+        end_all(over, why);
+      });
+}
+
+// A group is over with the first of its backends.
+void ProcessGroup::Impl::end_all(const Backend* over, const std::string& why) {
+  if (is_over.exchange(true)) return;
+  const std::lock_guard lock(ending);
+  if (is_leaving) return;
+  for (const auto& each : backends)
+    if (each && each.get() != over) each->abort(why);
 }
 
 ProcessGroup::Impl::~Impl() {
   flight::remove(recorded);
+  {
+    const std::lock_guard lock(ending);
+    is_leaving = true;
+  }
   if (process == getpid()) return;
   // A forked child has the group's connections but none of its threads: a goodbye would be said in its parent's name.
   static auto& parents = *new std::vector<std::unique_ptr<Backend>>;
   for (auto& each : backends) parents.push_back(std::move(each));
 }
 
-Backend& ProcessGroup::Impl::backend(DeviceKind device) const {
-  const auto& found = backends[static_cast<std::size_t>(device)];
-  if (!found) throw InvalidArgument("process group: this group has no backend for {} memory", device == DeviceKind::kCpu ? "cpu" : "cuda");
+Backend& ProcessGroup::Impl::backend(DeviceKind kind, std::string_view what) const {
+  const auto& found = backends[static_cast<std::size_t>(kind)];
+  if (!found)
+    throw InvalidArgument(
+        "{} on rank {}: the data is on a GPU, and this group's device is the CPU. Move it there (to(group->local_device())), or make the "
+        "group "
+        "with its GPU ({}=cuda)",
+        what, place.rank, env::kDevice);
   return *found;
 }
 
+void ProcessGroup::Impl::check_usable(std::string_view what, DeviceKind device, bool is_for_graphs) const {
+  if (has_left) throw InvalidArgument("{}: this rank has left the group", what);
+  if (!is_capturing || (device == DeviceKind::kCuda && is_for_graphs)) return;
+  throw InvalidArgument("{} on rank {}: a graph is being recorded, and this call {}", what, place.rank,
+                        device == DeviceKind::kCuda ? "waits; only asynchronous collectives can be part of it"
+                                                    : "on the host's memory would run once, and not with every launch");
+}
+
+Operation ProcessGroup::Impl::number_graph(const CapturedCalls& calls, CallOptions call, FlightRecorder::By by) {
+  if (call.purpose.name == nullptr) call.purpose = {"graph", calls.index};
+  Operation operation = number(OperationKind::kBarrier, {}, call, by);
+  operation.signature.layout = calls.hash;
+  return operation;
+}
+
 Operation ProcessGroup::Impl::number(OperationKind kind, const CallData& data, const CallOptions& call, FlightRecorder::By by) {
-  if (has_left) throw InvalidArgument("{}: this rank has left the group", name_of(kind));
+  check_usable(name_of(kind), call.device, by == FlightRecorder::By::kLater);
   Operation operation;
   Signature& signature = operation.signature;
   signature.count = data.count;
@@ -103,8 +145,9 @@ Operation ProcessGroup::Impl::number(OperationKind kind, const CallData& data, c
   operation.factor = call.factor;
   operation.purpose = call.purpose;
   operation.timeout = timeout_of(call);
-  check_capabilities(signature, capabilities[static_cast<std::size_t>(call.device)], backend(call.device).name());
+  check_capabilities(signature, capabilities[static_cast<std::size_t>(call.device)], backend(call.device, name_of(kind)).name());
   check_call(operation, place);
+  if (is_capturing) return operation;  // a launch of the graph will count
   signature.sequence = ++sequence;
   operation.flight = recorded->recorder.collective(signature, call.purpose, by);
   return operation;
@@ -113,7 +156,7 @@ Operation ProcessGroup::Impl::number(OperationKind kind, const CallData& data, c
 void ProcessGroup::Impl::run(OperationKind kind, const CallData& data, const CallOptions& call) {
   const Operation operation = number(kind, data, call, FlightRecorder::By::kCaller);
   try {
-    backend(call.device).run(operation);
+    backend(call.device, name_of(kind)).run(operation);
   } catch (...) {
     flight::note_failed(operation.flight);
     throw;
@@ -124,7 +167,7 @@ void ProcessGroup::Impl::run(OperationKind kind, const CallData& data, const Cal
 Work ProcessGroup::Impl::start(OperationKind kind, const CallData& data, const CallOptions& call) {
   const Operation operation = number(kind, data, call, FlightRecorder::By::kLater);
   try {
-    return backend(call.device).start(operation);
+    return backend(call.device, name_of(kind)).start(operation);
   } catch (...) {
     flight::note_failed(operation.flight);
     throw;
@@ -136,21 +179,23 @@ std::chrono::milliseconds ProcessGroup::Impl::timeout_of(const CallOptions& call
 }
 
 Work ProcessGroup::Impl::send(Message message, const CallOptions& call) {
-  if (has_left) throw InvalidArgument("{}: this rank has left the group", describe_send(message));
+  check_usable("send", call.device, false);
   message.timeout = timeout_of(call);
-  check_capabilities(message, false, capabilities[static_cast<std::size_t>(call.device)], backend(call.device).name());
+  Backend& chosen = backend(call.device, "send");
+  check_capabilities(message, false, capabilities[static_cast<std::size_t>(call.device)], chosen.name());
   check_message(message, false, place);
   message.flight = recorded->recorder.message(message, false);
-  return backend(call.device).send(message);
+  return chosen.send(message);
 }
 
 Work ProcessGroup::Impl::receive(Message message, const CallOptions& call) {
-  if (has_left) throw InvalidArgument("{}: this rank has left the group", describe_receive(message));
+  check_usable("recv", call.device, false);
   message.timeout = timeout_of(call);
-  check_capabilities(message, true, capabilities[static_cast<std::size_t>(call.device)], backend(call.device).name());
+  Backend& chosen = backend(call.device, "recv");
+  check_capabilities(message, true, capabilities[static_cast<std::size_t>(call.device)], chosen.name());
   check_message(message, true, place);
   message.flight = recorded->recorder.message(message, true);
-  return backend(call.device).receive(message);
+  return chosen.receive(message);
 }
 
 void ProcessGroup::Impl::leave() noexcept {
@@ -158,6 +203,38 @@ void ProcessGroup::Impl::leave() noexcept {
   if (process != getpid()) return;
   for (const auto& each : backends)
     if (each) each->leave();
+}
+
+void ProcessGroup::begin_capture() {
+  impl_->backend(DeviceKind::kCuda, "begin_capture").begin_capture();
+  impl_->is_capturing = true;
+}
+
+ProcessGroup::CapturedCalls ProcessGroup::end_capture() {
+  const std::uint64_t hash = impl_->backend(DeviceKind::kCuda, "end_capture").end_capture();
+  impl_->is_capturing = false;
+  const CapturedCalls calls{hash, ++impl_->graphs};
+  const Operation captured = impl_->number_graph(calls, {.purpose = {"captured graph", calls.index}}, FlightRecorder::By::kCaller);
+  try {
+    impl_->backend(DeviceKind::kCpu, "end_capture").run(captured);
+  } catch (...) {
+    flight::note_failed(captured.flight);
+    throw;
+  }
+  flight::note_finished(captured.flight);
+  return calls;
+}
+
+Work ProcessGroup::replayed(const CapturedCalls& calls, const CallOptions& options) {
+  CallOptions call = options;
+  call.device = DeviceKind::kCuda;
+  const Operation replay = impl_->number_graph(calls, call, FlightRecorder::By::kLater);
+  try {
+    return impl_->backend(DeviceKind::kCuda, "replayed").start_replay(replay);
+  } catch (...) {
+    flight::note_failed(replay.flight);
+    throw;
+  }
 }
 
 void ProcessGroup::all_reduce(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op, const CallOptions& call) {

@@ -4,9 +4,11 @@
 #include <sys/types.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "lockstep/comm/process_group.h"
@@ -38,15 +40,19 @@ struct GroupOrigin {
 
 class ProcessGroup::Impl {
  public:
-  Impl(const Place& place, std::unique_ptr<Backend> cpu_backend, std::chrono::milliseconds timeout, const GroupOrigin& origin);
+  using Backends = std::array<std::unique_ptr<Backend>, 2>;  // by DeviceKind; there is one for the CPU
+  Impl(const Place& place, Backends backends, Device* device, std::chrono::milliseconds timeout, const GroupOrigin& origin);
   ~Impl();
   static std::shared_ptr<ProcessGroup> create(const Place& place, std::shared_ptr<Store> store, std::string token,
                                               const ProcessGroupOptions& options, std::string advertise_address, GroupOrigin origin);
 
-  Backend& backend(DeviceKind device) const;
+  // Throws InvalidArgument when the group has none; `what` wants it.
+  Backend& backend(DeviceKind device, std::string_view what) const;
 
   // Numbers the call; a call that is refused here leaves the numbers as they were.
   Operation number(OperationKind kind, const CallData& data, const CallOptions& call, FlightRecorder::By by);
+  Operation number_graph(const CapturedCalls& calls, CallOptions call, FlightRecorder::By by);
+  void check_usable(std::string_view what, DeviceKind device, bool is_for_graphs) const;
   void run(OperationKind kind, const CallData& data, const CallOptions& call);
   Work start(OperationKind kind, const CallData& data, const CallOptions& call);
   void meet_all(const Operation& barrier);  // of monitored_barrier()
@@ -54,12 +60,17 @@ class ProcessGroup::Impl {
   Work receive(Message message, const CallOptions& call);
   std::chrono::milliseconds timeout_of(const CallOptions& call) const;
   void leave() noexcept;
+  void end_all(const Backend* over, const std::string& why);
 
   Place place;
+  Device* device;  // null: local_device()
   std::chrono::milliseconds timeout;
-  std::shared_ptr<flight::RecordedGroup> recorded;   // before the backends, which note in it
-  std::array<std::unique_ptr<Backend>, 2> backends;  // by DeviceKind
-  std::array<Capabilities, 2> capabilities;          // theirs
+  std::shared_ptr<flight::RecordedGroup> recorded;  // before the backends, which note in it
+  std::atomic<bool> is_over{false};                 // these three as well
+  std::mutex ending;                                // held while one backend's end ends the other
+  bool is_leaving = false;
+  Backends backends;
+  std::array<Capabilities, 2> capabilities;  // theirs
   // How this group was made; split() makes others alike.
   std::shared_ptr<Store> store;  // null for a group around backends made by hand
   std::string token;
@@ -70,6 +81,8 @@ class ProcessGroup::Impl {
   std::uint64_t sequence = 0;
   std::uint64_t allocations = 0;
   std::vector<std::uint64_t> barrier_mail;  // of monitored_barrier(); here, since a barrier that fails leaves messages under way
+  std::int32_t graphs = 0;
+  bool is_capturing = false;
   bool has_left = false;
   const pid_t process;  // that made the group
 };

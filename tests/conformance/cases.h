@@ -53,6 +53,15 @@ inline std::vector<Case> mpi_cases() {
   return {{Wire::kMpi, mpi_ranks()}};
 }
 
+// Ranks are threads, whose data goes through devices made of threads; in builds with NCCL's headers.
+inline std::vector<Case> nccl_cases() {
+#ifdef STUB_NCCL
+  return {{Wire::kNccl, 1}, {Wire::kNccl, 2}, {Wire::kNccl, 3}, {Wire::kNccl, 4}};
+#else
+  return {};
+#endif
+}
+
 inline std::vector<Case> alone_cases() { return {{Wire::kLocal, 1}, {Wire::kDelay, 1}, {Wire::kRecording, 1}}; }
 
 inline std::string name_of_case(const ::testing::TestParamInfo<Case>& tested) { return name_of(tested.param); }
@@ -62,6 +71,7 @@ inline std::string name_of_case(const ::testing::TestParamInfo<Case>& tested) { 
   INSTANTIATE_TEST_SUITE_P(Ring, suite, ::testing::ValuesIn(cases_of_ring), name_of_case);                \
   INSTANTIATE_TEST_SUITE_P(Recording, suite, ::testing::Values(Case{Wire::kRecording, 3}), name_of_case); \
   INSTANTIATE_TEST_SUITE_P(Alone, suite, ::testing::ValuesIn(alone_cases()), name_of_case);               \
+  INSTANTIATE_TEST_SUITE_P(Nccl, suite, ::testing::ValuesIn(nccl_cases()), name_of_case);                 \
   INSTANTIATE_TEST_SUITE_P(Mpi, suite, ::testing::ValuesIn(mpi_cases()), name_of_case)
 
 }  // namespace lockstep::testing

@@ -159,6 +159,11 @@ INSTANTIATE_TEST_SUITE_P(Ring, Faults,
                          ::testing::Values(Wire::kThreads, Wire::kMemfd, Wire::kTcp, Wire::kMemfdVm, Wire::kNodeThreads, Wire::kNodes),
                          [](const ::testing::TestParamInfo<Wire>& tested) { return std::string(name_of(tested.param)); });
 
+#ifdef STUB_NCCL
+INSTANTIATE_TEST_SUITE_P(Nccl, Faults, ::testing::Values(Wire::kNccl),
+                         [](const ::testing::TestParamInfo<Wire>& tested) { return std::string(name_of(tested.param)); });
+#endif
+
 // -- with processes
 
 class Deaths : public ::testing::TestWithParam<Wire> {};

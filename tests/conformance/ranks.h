@@ -29,16 +29,19 @@
 #include "src/comm/ring/thread_fabric.h"
 #include "src/comm/ring/tuning.h"
 #include "tests/conformance/table_store.h"
+#ifdef STUB_NCCL
+#include "tests/nccl/through_device.h"
+#endif
 
 namespace lockstep::testing {
 
 // A backend, and the way it takes. kThreads, kMemfd, kTcp: of `ring`. kThreadsVm, kMemfdVm: the same as without Vm, and
 // ranks reach into each other's plain memory where they would use tiles. kNodeThreads, kNodes: ranks of several nodes
-// (GroupSpec::nodes), which share memory as in kThreads and kMemfd.
-enum class Wire { kThreads, kMemfd, kTcp, kThreadsVm, kMemfdVm, kNodeThreads, kNodes, kMpi, kLocal, kDelay, kRecording };
+// (GroupSpec::nodes), which share memory as in kThreads and kMemfd. kNccl: with a stub in NCCL's place, and devices made of threads.
+enum class Wire { kThreads, kMemfd, kTcp, kThreadsVm, kMemfdVm, kNodeThreads, kNodes, kMpi, kLocal, kDelay, kRecording, kNccl };
 inline const char* name_of(Wire wire) {
-  constexpr const char* kNames[] = {"threads", "memfd", "tcp",   "threads_vm", "memfd_vm", "node_threads",
-                                    "nodes",   "mpi",   "local", "delay",      "recording"};
+  constexpr const char* kNames[] = {"threads", "memfd", "tcp",   "threads_vm", "memfd_vm",  "node_threads",
+                                    "nodes",   "mpi",   "local", "delay",      "recording", "nccl"};
   return kNames[static_cast<std::size_t>(wire)];
 }
 inline std::string_view backend_of(Wire wire) { return wire < Wire::kMpi ? "ring" : name_of(wire); }
@@ -158,6 +161,9 @@ class Meeting {
     // Small pieces, so that a message of a test is several.
     if (is_vm(spec_.wire) && !spec_.tuning)
       spec_.tuning = ring::Tuning{.plain_path = ring::PlainPath::kVm, .vm_from_bytes = 0, .vm_piece_bytes = 16384};
+#ifdef STUB_NCCL
+    for (int rank = 0; spec_.wire == Wire::kNccl && rank < spec_.ranks; ++rank) devices_.push_back(std::make_unique<RecordingDevice>(rank));
+#endif
     if (is_between_nodes(spec_.wire) && spec_.nodes.empty()) spec_.nodes = two_nodes(spec_.ranks);
     if (spec_.tuning) file_.emplace(ring::to_json({*spec_.tuning, ring::tuning_origin_here(spec_.ranks)}));
   }
@@ -176,6 +182,10 @@ class Meeting {
       auto transport = ring::make_hier_transport(context, meet_as_threads(rank), ring::ReduceOrder::kRank);
       return Rank(place, make_ring_backend(place, std::move(transport), spec_.timeout), spec_.timeout);
     }
+#ifdef STUB_NCCL
+    if (spec_.wire == Wire::kNccl)
+      return Rank(place, make_nccl_over_stub(context, *devices_[static_cast<std::size_t>(rank)]), spec_.timeout);
+#endif
     return Rank(place, make_backend(backend_of(spec_.wire), context), spec_.timeout);
   }
   const GroupSpec& spec() const { return spec_; }
@@ -214,6 +224,9 @@ class Meeting {
   std::array<std::shared_ptr<ring::ThreadMeeting>, 4> threads_of_nodes_ = {
       std::make_shared<ring::ThreadMeeting>(), std::make_shared<ring::ThreadMeeting>(), std::make_shared<ring::ThreadMeeting>(),
       std::make_shared<ring::ThreadMeeting>()};
+#ifdef STUB_NCCL
+  std::vector<std::unique_ptr<RecordingDevice>> devices_;  // by rank; they outlive the ranks
+#endif
   std::shared_ptr<TableStore> store_ = std::make_shared<TableStore>();
 };
 

@@ -121,10 +121,12 @@ TEST_F(Nccl, TheOrderOfLaunchesAndEventsIsTheOneOfTheDesign) {
   run_ranks(1, [](GpuRank& rank) {
     float data[4] = {};
     rank.device.clear_log();
+    rank.device.hold_default_stream();  // or it may be over before anybody asks for its end
     rank.device.kernels().fill(data, 1, 4, rank.device.default_stream());
     const Work work = rank.backend.start(rank.all_reduce(data, 4));
     work.order_before(rank.device.default_stream());
     rank.device.kernels().scale(data, 2, data, 4, false, rank.device.default_stream());
+    rank.device.release_default_stream();
     rank.device.default_stream().synchronize();
     EXPECT_THAT(rank.device.log(), ElementsAre("stream 0: fill", "stream 0: record", "stream 1: wait", "stream 1: ncclAllReduce",
                                                "stream 1: record", "stream 0: wait", "stream 0: scale"));

@@ -76,6 +76,11 @@ Data copy_of(const void* data, std::size_t bytes) {
   return std::make_shared<std::vector<std::byte>>(begin, begin + bytes);
 }
 
+// Ranks whose calls disagree get garbage, as from NCCL, as much as there is.
+void take(void* to, const Data& from, std::size_t bytes) {
+  if (from && bytes != 0) std::memcpy(to, from->data(), std::min(from->size(), bytes));
+}
+
 // Where the ranks of one communicator meet: a table of what each offered for the operation under way.
 struct World {
   explicit World(int ranks) : offers(static_cast<std::size_t>(ranks)), aborted(static_cast<std::size_t>(ranks)) {}
@@ -199,7 +204,10 @@ std::size_t bytes_of(std::size_t count, ncclDataType_t type) { return count * si
 void reduce_all(ncclComm& comm, const std::vector<Data>& all, std::byte* out, std::size_t begin, std::size_t count, ncclDataType_t type,
                 ncclRedOp_t op) {
   std::vector<const std::byte*> in;
-  for (const Data& each : all) in.push_back(each->data() + bytes_of(begin, type));
+  for (const Data& each : all) {
+    if (!each || each->size() < bytes_of(begin + count, type)) return;  // the ranks' calls disagree
+    in.push_back(each->data() + bytes_of(begin, type));
+  }
   std::byte* const outputs[] = {out};
   ring::reduce({dtype_of(type), op_of(op), comm.ranks, 1, in.data(), outputs, count});
 }
@@ -229,7 +237,7 @@ void run_transfers(ncclComm& comm, const std::vector<Transfer>& mine) {
     if (receive.send) continue;
     auto& box = world.mail[{receive.peer, comm.rank}];
     if (!await([&] { return !box.empty(); })) return;
-    std::memcpy(receive.data, box.front()->data(), std::min(box.front()->size(), receive.bytes));
+    take(receive.data, box.front(), receive.bytes);
     box.pop_front();
     world.changed.notify_all();
   }
@@ -384,7 +392,7 @@ STUB ncclResult_t ncclBroadcast(const void* send, void* receive, std::size_t cou
   return enqueue("ncclBroadcast", communicator, stream, [=](ncclComm& comm) {
     std::vector<Data> all;
     if (!comm.world->meet(comm.rank, comm.rank == root ? copy_of(send, bytes_of(count, type)) : nullptr, all)) return;
-    if (count != 0) std::memcpy(receive, all[static_cast<std::size_t>(root)]->data(), bytes_of(count, type));
+    take(receive, all[static_cast<std::size_t>(root)], bytes_of(count, type));
   });
 }
 STUB ncclResult_t ncclAllGather(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclComm_t communicator,
@@ -393,8 +401,7 @@ STUB ncclResult_t ncclAllGather(const void* send, void* receive, std::size_t cou
     const std::size_t bytes = bytes_of(count, type);
     std::vector<Data> all;
     if (!comm.world->meet(comm.rank, copy_of(send, bytes), all)) return;
-    for (std::size_t rank = 0; rank < all.size(); ++rank)
-      if (bytes != 0) std::memcpy(static_cast<std::byte*>(receive) + rank * bytes, all[rank]->data(), bytes);
+    for (std::size_t rank = 0; rank < all.size(); ++rank) take(static_cast<std::byte*>(receive) + rank * bytes, all[rank], bytes);
   });
 }
 

@@ -34,14 +34,16 @@ class ProcessGroup {
   static std::shared_ptr<ProcessGroup> create(const Place& place, std::shared_ptr<Store> store, std::string token,
                                               const ProcessGroupOptions& options = {}, std::string advertise_address = "127.0.0.1");
   // A group around backends made by hand (one a device kind), for tests and simulations.
+  // `gpu_backend`: for the memory of `device`, this rank's.
   static std::shared_ptr<ProcessGroup> wrap(const Place& place, std::unique_ptr<Backend> cpu_backend,
-                                            std::chrono::milliseconds timeout = std::chrono::minutes(5));
+                                            std::chrono::milliseconds timeout = std::chrono::minutes(5),
+                                            std::unique_ptr<Backend> gpu_backend = nullptr, Device* device = nullptr);
   ~ProcessGroup();  // leaves: peers do not count this rank as lost, and are not waited for
 
   const Place& place() const;
   int rank() const { return place().rank; }
   int world_size() const { return place().world_size; }
-  Device& local_device() const;
+  Device& local_device() const;  // this rank's
 
   // -- collectives. The plain forms block; the async forms return at once, and the buffers are the group's until the Work
   // is done. Registered memory (allocate) is fastest, any pointer works. count 0 is fine everywhere. `send` is only read.
@@ -131,6 +133,18 @@ class ProcessGroup {
   // ranks here); a negative color joins none and gets null. Backend, transport and timeouts are this group's, and so is the
   // store, by which the new groups meet: blocks as create() does. Both groups may be used in turn and may end in any order.
   std::shared_ptr<ProcessGroup> split(int color, int key = 0);
+
+  // -- graphs of the GPU. Between these two, calls whose data is on the GPU become part of the graph that the device's default stream
+  // records (Device::begin_capture); the asynchronous forms alone, and of their Work only order_before(). Other calls are refused: they
+  // would run once, and not with every launch. end_capture() is collective once the graph is made: all ranks must have captured the same.
+  void begin_capture();
+  struct CapturedCalls {
+    std::uint64_t hash = 0;
+    std::int32_t index = 0;  // the how-many-th graph of the group, from 1
+  };
+  CapturedCalls end_capture();
+  // To be called after each launch of the graph on the default stream: one call, numbered, compared and watched over like any other.
+  Work replayed(const CapturedCalls& calls, const CallOptions& = {});
 
   // Registered memory, zeroed, see Backend::allocate. Collective.
   Buffer allocate(std::size_t bytes, DeviceKind device = DeviceKind::kCpu);

@@ -8,5 +8,7 @@
 namespace lockstep {
 
 std::unique_ptr<Backend> make_local_backend();
+// The same for the memory of a GPU.
+std::unique_ptr<Backend> make_local_backend(Device& device);
 
 }  // namespace lockstep

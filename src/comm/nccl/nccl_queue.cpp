@@ -8,7 +8,6 @@
 #include "lockstep/core/error.h"
 #include "src/comm/flight_recorder.h"
 #include "src/comm/nccl/nccl_meeting.h"
-#include "src/comm/ring/parts.h"
 
 namespace lockstep::nccl {
 
@@ -194,13 +193,11 @@ Buffer Queue::allocate(const std::shared_ptr<Queue>& self, std::size_t bytes) {
   operation.timeout = self->timeout_;
   self->wait(self->issue(operation, Way::kNothing));
   native(*self->stream_);
-  auto* const memory = static_cast<std::byte*>(self->communicator_.allocate(std::max<std::size_t>(bytes, 1)));
+  const std::size_t floats = bytes / sizeof(float) + 1;
+  auto* const memory = static_cast<std::byte*>(self->communicator_.allocate(floats * sizeof(float)));
   Device& device = self->device_;
   Buffer buffer(memory, bytes, &device, [self, memory] { self->release(memory); });
-  const std::size_t floats = bytes / sizeof(float), rest = bytes % sizeof(float);
-  if (floats != 0) device.kernels().fill(reinterpret_cast<float*>(memory), 0, static_cast<std::int64_t>(floats), device.default_stream());
-  static constexpr std::byte kZeros[sizeof(float)] = {};
-  device.copy(memory + floats * sizeof(float), kZeros, rest, device.default_stream());
+  device.kernels().fill(reinterpret_cast<float*>(memory), 0, static_cast<std::int64_t>(floats), device.default_stream());
   return buffer;
 }
 
@@ -287,7 +284,7 @@ bool Queue::execute(std::uint64_t ticket) {
   const FlightNote& note = slot.operation.flight;
   try {
     flight::note_started(note);
-    compare(slot.operation);
+    watch_->compare(slot.operation);
     if (!await(issued_)) return false;
     if (slot.way != Way::kNothing && !see_to_its_end(slot)) return false;
     flight::note_finished(note);
@@ -297,30 +294,6 @@ bool Queue::execute(std::uint64_t ticket) {
     fail(std::current_exception());
     return false;
   }
-}
-
-void Queue::compare(const Operation& operation) {
-  watch_->compare(operation);
-  if (operation.signature.kind == OperationKind::kAllToAllV) compare_counts(operation);
-}
-
-// What one rank sends is what the other receives: no hash tells.
-void Queue::compare_counts(const Operation& operation) {
-  const auto ranks = static_cast<std::size_t>(place_.world_size), me = static_cast<std::size_t>(place_.rank);
-  ring::CountMatrix counts(ranks);
-  counts.say(me, operation.layout->send_counts, operation.layout->receive_counts);
-  Operation exchange = operation;
-  exchange.flight = {};
-  exchange.layout = nullptr;
-  exchange.signature.kind = OperationKind::kAllGather;
-  exchange.signature.layout = 0;
-  exchange.signature.dtype = DType::kInt64;
-  exchange.signature.count = counts.row_length();
-  exchange.send = counts.row(me);
-  exchange.receive = counts.row(0);
-  watch_->run(exchange);
-  const std::string disagreement = counts.disagreement();
-  if (!disagreement.empty()) throw MismatchError("{}: {}", name_of_call(operation), disagreement);
 }
 
 // False: stopped before.

@@ -55,8 +55,6 @@ class Queue : public CompletionQueue {
   void enqueue(const Operation& operation);
   void serve();
   bool execute(std::uint64_t ticket);
-  void compare(const Operation& operation);
-  void compare_counts(const Operation& operation);
   bool see_to_its_end(const Slot& slot);
   void fail(std::exception_ptr failure);
   void release(void* memory) noexcept;

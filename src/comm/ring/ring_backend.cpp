@@ -7,6 +7,7 @@
 #include "src/comm/composite.h"
 #include "src/comm/ring/hier_transport.h"
 #include "src/comm/ring/node_meeting.h"
+#include "src/comm/ring/parts.h"
 #include "src/comm/ring/point_to_point.h"
 #include "src/comm/ring/shm_transport.h"
 #include "src/comm/ring/tcp_transport.h"
@@ -20,7 +21,8 @@ namespace {
 class RingBackend : public Backend {
  public:
   RingBackend(const Place& place, std::unique_ptr<ring::Transport> transport, std::chrono::milliseconds timeout)
-      : transport_(std::move(transport)),
+      : place_(place),
+        transport_(std::move(transport)),
         timeout_(timeout),
         messages_(std::make_shared<ring::PointToPoint>(place, transport_->channels())),
         composite_(place),
@@ -52,7 +54,10 @@ class RingBackend : public Backend {
   }
 
   void abort(const std::string& reason) override { transport_->abort(reason); }
-  void compare(const Operation& operation) override { transport_->compare(operation); }
+  void compare(const Operation& operation) override {
+    transport_->compare(operation);
+    if (operation.signature.kind == OperationKind::kAllToAllV) compare_counts(operation);
+  }
   void throw_if_over(const std::function<std::string()>& doing) override { transport_->channels().throw_if_over(doing); }
   void leave() noexcept override {
     messages_->leave();
@@ -71,6 +76,26 @@ class RingBackend : public Backend {
       transport_->execute(operation);
   }
 
+  // What one rank sends is what the other receives: no signature tells.
+  void compare_counts(const Operation& operation) {
+    const auto me = static_cast<std::size_t>(place_.rank);
+    ring::CountMatrix counts(static_cast<std::size_t>(place_.world_size));
+    counts.say(me, operation.layout->send_counts, operation.layout->receive_counts);
+    Operation exchange = operation;
+    exchange.flight = {};
+    exchange.layout = nullptr;
+    exchange.signature.kind = OperationKind::kAllGather;
+    exchange.signature.layout = 0;
+    exchange.signature.dtype = DType::kInt64;
+    exchange.signature.count = counts.row_length();
+    exchange.send = counts.row(me);
+    exchange.receive = counts.row(0);
+    transport_->execute(exchange);
+    const std::string disagreement = counts.disagreement(), doing = describe(operation.signature, operation.purpose);
+    if (!disagreement.empty()) transport_->channels().end(ring::VerdictKind::kMismatch, doing + ": " + disagreement, doing);
+  }
+
+  const Place place_;
   std::unique_ptr<ring::Transport> transport_;
   std::chrono::milliseconds timeout_;
   std::shared_ptr<ring::PointToPoint> messages_;  // a Work may outlive the backend; leave() parts it from the transport
