@@ -201,9 +201,12 @@ Buffer Queue::allocate(const std::shared_ptr<Queue>& self, std::size_t bytes) {
   return buffer;
 }
 
+// NCCL unmaps it at once: what is queued may still be using it.
 void Queue::release(void* memory) noexcept {
   try {
     native(*stream_);
+    if (!device_.default_stream().is_capturing()) device_.default_stream().synchronize();
+    stream_->synchronize();
   } catch (const Error&) {  // a device that has failed: NCCL will find the same
   }
   communicator_.free(memory);
