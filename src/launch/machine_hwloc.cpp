@@ -24,8 +24,9 @@ Topology load(const std::string& xml, bool ask_nvml) {
   if (hwloc_topology_init(&raw) != 0) throw Error("hwloc does not start");
   Topology topology(raw);
   hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_ALL);
-  // Plugins that start drivers or threads: the launcher must have neither.
-  for (const char* plugin : {"cuda", "opencl", "rsmi", "levelzero", "gl"})
+  // Plugins that start drivers or threads: the launcher must have neither. Without "pci", which needs one library more and leaks, hwloc
+  // finds the same devices in /sys.
+  for (const char* plugin : {"cuda", "opencl", "rsmi", "levelzero", "gl", "pci"})
     hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, plugin);
   if (!ask_nvml) hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "nvml");
   if (!xml.empty() && hwloc_topology_set_xmlbuffer(raw, xml.c_str(), static_cast<int>(xml.size() + 1)) != 0)

@@ -154,7 +154,7 @@ TEST(LockrunGpus, ARankRunsAndRemembersNearItsGpu) {
     std::vector<std::string> command = {LOCKRUN, "-n", "1", "--no-prefix", "--gpus", "0"};
     command.insert(command.end(), flags.begin(), flags.end());
     for (const char* word : {"grep", "-c", "prefer:0", "/proc/self/numa_maps"}) command.push_back(word);
-    return run(command, on("two", {{"HWLOC_XMLFILE", file}}));
+    return run(command, on("two", {{"HWLOC_XMLFILE", file}, {"HWLOC_LIBXML", "0"}}));
   };
   const Ended placed = policy({});
   EXPECT_EQ(placed.code, 0) << placed.output << placed.errors;

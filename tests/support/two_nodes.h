@@ -53,7 +53,9 @@ inline std::string two_nodes_xml() {
   const std::string loose = bridge("0-1", 3, bridge("1-1", 0xa0, device("a1", gpu, 5)));
   const std::string all =
       R"(cpuset="0x000000ff" complete_cpuset="0x000000ff" allowed_cpuset="0x000000ff" nodeset="0x00000003" complete_nodeset="0x00000003" allowed_nodeset="0x00000003")";
-  return R"(<?xml version="1.0" encoding="UTF-8"?><!DOCTYPE topology SYSTEM "hwloc2.dtd"><topology version="2.0"><object type="Machine" os_index="0" )" +
+  // hwloc's own reader wants the first two on lines of their own.
+  return "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n"
+         R"(<topology version="2.0"><object type="Machine" os_index="0" )" +
          all + R"( gp_index="1">)" + package(0, first) + package(1, second) + loose + "</object></topology>";
 }
 
