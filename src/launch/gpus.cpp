@@ -138,13 +138,9 @@ GpuAssignment assign_gpus(const GpuRequest& request, const std::vector<Gpu>& gpu
     auto& variables = assignment.environment.emplace_back();
     variables.emplace_back(env::kDevice, fmt::format("cuda:{}", ordinal));
     variables.emplace_back(env::kShareGpu, request.share == 1 ? std::nullopt : std::optional(std::to_string(request.share)));
-    if (request.share == 1) continue;
-    if (!ranks.memory)
+    if (request.share > 1 && !ranks.memory)
       variables.emplace_back(env::kGpuMemory,
                              std::to_string(memory_share(gpus[static_cast<std::size_t>(ordinal)].memory_bytes, request.share)));
-    // NCCL up to 2.29 takes ranks with unlike host ids for ranks on other machines, newer ones have a switch.
-    variables.emplace_back("NCCL_HOSTID", fmt::format("lockstep-node-{}-rank-{}", ranks.node, rank));
-    variables.emplace_back("NCCL_MULTI_RANK_GPU_ENABLE", "1");
   }
   return assignment;
 }

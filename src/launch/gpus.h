@@ -42,8 +42,7 @@ struct GpuAssignment {
 // The ranks that want GPUs.
 struct LocalRanks {
   int count = 1;
-  int first = 0;  // the first one's number in the job
-  int node = 0;
+  int first = 0;                           // the first one's number in the job
   std::optional<std::string> memory = {};  // the user's LOCKSTEP_GPU_MEMORY, which stays as it is
 };
 

@@ -153,7 +153,7 @@ class Job {
 
  private:
   int run_ranks() {
-    plan_ = plan_devices(devices_, {spec_.ranks, facts_.first_rank, spec_.node_rank, env::text(env::kGpuMemory)});
+    plan_ = plan_devices(devices_, {spec_.ranks, facts_.first_rank, env::text(env::kGpuMemory)});
     facts_.threads = plan_.threads;
     for (const std::string& line : plan_.remarks) fmt::print(stderr, "lockrun: {}\n", line);
     std::optional<Supervisor> supervisor(std::in_place, supervisor_options(), start_ranks(), guard_, signals_, nodes_.get());

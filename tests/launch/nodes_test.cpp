@@ -219,14 +219,14 @@ Environment gpus(const std::string& machine) {
 
 TEST(Nodes, EachGivesItsOwnGpusToItsRanks) {
   Job job(2, {{"LOCKSTEP_TOKEN", "secret"}});
-  const Words program = acts({"env:RANK+env:LOCKSTEP_DEVICE+env:NCCL_HOSTID"});
+  const Words program = acts({"env:RANK+env:LOCKSTEP_DEVICE+env:LOCKSTEP_SHARE_GPU"});
   Child& zero = job.start(0, 2, program, gpus("two"));
   Child& one = job.start(1, 2, program, gpus("two"), {"--gpus", "1", "--share-gpu", "2"});
   EXPECT_EQ(zero.wait(kSlow), 0) << zero.errors();
   EXPECT_EQ(one.wait(kSlow), 0) << one.errors();
   EXPECT_THAT(zero.output(), AllOf(HasSubstr("[0] LOCKSTEP_DEVICE=cuda:0\n"), HasSubstr("[1] LOCKSTEP_DEVICE=cuda:1\n")));
   EXPECT_THAT(one.output(), AllOf(HasSubstr("[2] LOCKSTEP_DEVICE=cuda:1\n"), HasSubstr("[3] LOCKSTEP_DEVICE=cuda:1\n"),
-                                  HasSubstr("[3] NCCL_HOSTID=lockstep-node-1-rank-1\n")));
+                                  HasSubstr("[3] LOCKSTEP_SHARE_GPU=2\n")));
   EXPECT_THAT(one.errors(), HasSubstr("(ranks 2, 3)"));
 }
 
