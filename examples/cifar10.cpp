@@ -44,7 +44,7 @@ struct Net : nn::Sequential {
 };
 
 struct Flags {
-  std::string data, recipe, checkpoint, json_file;
+  std::string data, recipe, checkpoint, json_file, dtype;
   std::int64_t epochs, batch, steps, save_every, log_every;
   std::uint64_t seed;
   float lr;
@@ -62,6 +62,8 @@ static bool read_flags(int argc, char** argv, Flags& flags) {
   add("batch", "global batch, divided by the ranks", cxxopts::value(flags.batch)->default_value("128"));
   add("lr", "peak learning rate (0: 0.05, and 0.02 on the generated set)", cxxopts::value(flags.lr)->default_value("0"));
   add("seed", "of weights, order and distortion", cxxopts::value(flags.seed)->default_value("1"));
+  add("dtype", "what layers compute in: float32, bfloat16, float16; weights stay float32",
+      cxxopts::value(flags.dtype)->default_value("float32"));
   add("distort", "random crop, flip, brightness, contrast", cxxopts::value(flags.distort)->default_value("true"));
   add("checkpoint", "folder for checkpoints, one an epoch", cxxopts::value(flags.checkpoint)->default_value(""));
   add("save-every", "steps between checkpoints within an epoch (0: none)", cxxopts::value(flags.save_every)->default_value("0"));
@@ -178,6 +180,7 @@ static void check_resumed(const ls::CheckpointState& saved, const ls::data::Samp
 }
 
 static int train(const Flags& flags) {
+  const ls::DType type = ls::autocast_type(flags.dtype);
   const auto group = ls::init_process_group();
   const int ranks = group->world_size();
   if (flags.batch % ranks != 0) throw ls::InvalidArgument("--batch {} cannot be divided among {} ranks", flags.batch, ranks);
@@ -189,12 +192,15 @@ static int train(const Flags& flags) {
   if (flags.batch > data.train->size())
     throw ls::InvalidArgument("--batch {} is larger than the set of {} images", flags.batch, data.train->size());
 
+  const ls::AutoCast autocast(type);  // for training and evaluation alike
+  ls::optim::LossScaler scaler;
+  const bool is_scaled = type == ls::DType::kFloat16;
   const float peak_rate = flags.lr > 0 ? flags.lr : folder.empty() ? 0.02f : 0.05f;
   ls::manual_seed(flags.seed);
   Net net;
   net.to(group->local_device());
   ls::DistributedDataParallel ddp(net, group);
-  ls::optim::SGD sgd(ddp.parameters(), {.lr = peak_rate, .momentum = 0.9f});
+  ls::optim::SGD sgd(ddp.parameters(), {.lr = peak_rate, .momentum = 0.9f, .loss_scaler = is_scaled ? &scaler : nullptr});
   ls::data::DistributedSampler sampler(data.train->size(), group->place(), {.seed = flags.seed, .remainder = ls::data::Remainder::kDrop});
   const std::int64_t steps_per_epoch = data.train->size() / flags.batch, total_steps = flags.epochs * steps_per_epoch;
   const ls::optim::OneCycleRate rate{peak_rate, total_steps};
@@ -239,7 +245,7 @@ static int train(const Flags& flags) {
       sgd.zero_grad();
       const ls::Tensor loss = nn::cross_entropy(ddp(images), labels);
       ls::check_finite_loss(loss.item(), step + 1, group->rank());
-      loss.backward();  // buckets all-reduce while this runs
+      (is_scaled ? scaler.scale(loss) : loss).backward();  // buckets all-reduce while this runs
       sgd.step();
       sampler.advance(flags.batch);
       figures["losses"].push_back(loss.item());
@@ -268,6 +274,7 @@ static int train(const Flags& flags) {
   progress.message(flags.checkpoint.empty() ? "no checkpoint was asked for (--checkpoint DIR)"
                    : saved_in.empty()       ? "no checkpoint: stopped before the first was due (--save-every STEPS)"
                                             : "checkpoint in " + saved_in);
+  if (is_scaled) progress.message(fmt::format("loss scale {}, {} steps skipped", scaler.value(), scaler.skipped_steps()));
   if (is_first && !flags.json_file.empty()) {
     figures.update({{"accuracy", score.accuracy},
                     {"loss", score.loss},

@@ -1,6 +1,7 @@
 // All of Lockstep's public headers.
 #pragma once
 
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/engine.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/variable.h"
@@ -16,6 +17,7 @@
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/loss.h"
 #include "lockstep/nn/module.h"
+#include "lockstep/optim/loss_scaler.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/reduce/reducer.h"

@@ -73,7 +73,7 @@ class BackwardPass {
     if (state->node) {
       Node& producer = *state->node;
       const bool first = !std::exchange(producer.result_grad_written_, true);
-      return {&producer.result_grad_, input.shape(), input.device(), first, true};
+      return {&producer.result_grad_, input, first, true};
     }
     if (!state->wants_grad) return {};
     if (state->grad.defined() && &state->grad.device() != &input.device())
@@ -82,7 +82,7 @@ class BackwardPass {
           "wrapped in DistributedDataParallel",
           input.shape().text(), state->grad.device().name(), input.device().name());
     const bool first = !std::exchange(state->grad_written, true);
-    return {&state->grad, input.shape(), input.device(), first, false};
+    return {&state->grad, input, first, false};
   }
 
   void run_node(Node& node) {

@@ -41,16 +41,27 @@ void drop(std::vector<Tensor> tensors) {
 
 }  // namespace
 
-float* GradTarget::data() const {
+void* GradTarget::memory() const {
   if (memory_ == nullptr) return nullptr;
-  if (!memory_->defined()) *memory_ = Tensor::empty(shape_, DType::kFloat32, *device_);
-  return memory_->data<float>();
+  if (!memory_->defined()) *memory_ = Tensor::empty(shape_, type_, *device_);
+  return memory_->buffer().data();
+}
+
+float* GradTarget::data() const {
+  auto* const floats = static_cast<float*>(memory());
+  if (floats != nullptr) memory_->data<float>();  // checks the type
+  return floats;
 }
 
 void GradTarget::give(const Tensor& gradient) const {
   if (memory_ == nullptr) return;
-  if (takes()) {
+  if (takes() && gradient.dtype() == type_) {
     *memory_ = gradient.reshaped(shape_);
+    return;
+  }
+  if (gradient.dtype() != DType::kFloat32 || type_ != DType::kFloat32) {
+    device_->kernels().mixed.convert(gradient.dtype(), gradient.buffer().data(), type_, memory(), gradient.count(), accumulate(),
+                                     device_->default_stream());
     return;
   }
   device_->kernels().scale(gradient.data<float>(), 1, data(), gradient.count(), accumulate(), device_->default_stream());

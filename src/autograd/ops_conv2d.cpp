@@ -1,12 +1,15 @@
 #include "lockstep/autograd/ops.h"
 #include "src/autograd/record.h"
+#include "src/autograd/typed.h"
 #include "src/autograd/window.h"
 
 namespace lockstep {
 
+using typed::Pointer;
+
 namespace {
 
-// Inputs: x, weight, bias (maybe undefined). Saved: the result, when relu was fused.
+// Inputs: x, weight, bias (maybe undefined). Saved: the weight as it was read, and the result when relu was fused.
 class Conv2dNode : public Node {
  public:
   Conv2dNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const Conv2dShape& shape, bool relu)
@@ -14,20 +17,19 @@ class Conv2dNode : public Node {
   const char* name() const override { return "conv2d"; }
 
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
-    const KernelTable& kernels = kernels_of(result_grad);
-    Stream& stream = stream_of(result_grad);
-    float* y_grad = result_grad.data<float>();
-    if (relu_) kernels.relu_backward(saved(0).data<float>(), y_grad, result_grad.count(), stream);
+    const Pointer y_grad(result_grad);
+    if (relu_) LOCKSTEP_TYPED(result_grad, relu_backward, Pointer(saved(1)), y_grad, result_grad.count());
     const auto& [x_grad, weight_grad, bias_grad] = std::tie(targets[0], targets[1], targets[2]);
     // Weights before data: their bucket can leave while the data gradient is still computed by the layers below.
     if (weight_grad) {
-      kernels.conv2d_backward_weights(shape_, input(0).data<float>(), y_grad, weight_grad.data(), bias_grad.data(),
-                                      weight_grad.accumulate(), bias_grad.accumulate(), stream);
+      LOCKSTEP_TYPED(result_grad, conv2d_backward_weights, shape_, Pointer(input(0)), y_grad, weight_grad.data(), bias_grad.data(),
+                     weight_grad.accumulate(), bias_grad.accumulate());
     } else if (bias_grad) {
-      kernels.bias_backward(y_grad, bias_grad.data(), rows_of(result_grad, shape_.out_channels), shape_.out_channels,
-                            bias_grad.accumulate(), stream);
+      LOCKSTEP_TYPED(result_grad, bias_backward, y_grad, bias_grad.data(), rows_of(result_grad, shape_.out_channels), shape_.out_channels,
+                     bias_grad.accumulate());
     }
-    if (x_grad) kernels.conv2d_backward_data(shape_, y_grad, input(1).data<float>(), x_grad.data(), x_grad.accumulate(), stream);
+    if (x_grad)
+      LOCKSTEP_TYPED(result_grad, conv2d_backward_data, shape_, y_grad, Pointer(saved(0)), Pointer(x_grad.memory()), x_grad.accumulate());
   }
 
  private:
@@ -37,8 +39,9 @@ class Conv2dNode : public Node {
 
 }  // namespace
 
-Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options) {
-  check_input("conv2d", "x (N, H, W, C)", x, 4);
+Tensor conv2d(const Tensor& input, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options) {
+  check_activation("conv2d", "x (N, H, W, C)", input, 4);
+  const Tensor x = typed::autocast(input);
   check_input("conv2d", "weight (O, KH, KW, C)", weight, 4, &x.device());
   const Shape &in = x.shape(), &kernel = weight.shape();
   if (kernel[3] != in[3])
@@ -63,10 +66,11 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
                           place.padding.left,
                           place.padding.bottom,
                           place.padding.right};
-  const Tensor y = Tensor::empty({in[0], place.out_height, place.out_width, kernel[0]}, DType::kFloat32, x.device());
+  const Tensor y = Tensor::empty({in[0], place.out_height, place.out_width, kernel[0]}, x.dtype(), x.device());
   const bool relu = options.activation == Activation::kRelu;
-  kernels_of(x).conv2d(shape, x.data<float>(), weight.data<float>(), data_or_null(bias), relu, y.data<float>(), stream_of(x));
-  record<Conv2dNode>(y, {x, weight, bias}, relu ? std::vector{detached(y)} : std::vector<Tensor>{}, shape, relu);
+  const Tensor read_weight = typed::copy_for(x, weight), read_bias = typed::copy_for(x, bias);
+  LOCKSTEP_TYPED(x, conv2d, shape, Pointer(x), Pointer(read_weight), Pointer(read_bias), relu, Pointer(y));
+  record<Conv2dNode>(y, {x, weight, bias}, relu ? std::vector{read_weight, detached(y)} : std::vector{read_weight}, shape, relu);
   return y;
 }
 

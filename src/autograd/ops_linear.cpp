@@ -1,11 +1,14 @@
 #include "lockstep/autograd/ops.h"
 #include "src/autograd/record.h"
+#include "src/autograd/typed.h"
 
 namespace lockstep {
 
+using typed::Pointer;
+
 namespace {
 
-// Inputs: x, weight, bias (maybe undefined). Saved: the result, when relu was fused.
+// Inputs: x, weight, bias (maybe undefined). Saved: the weight as it was read, and the result when relu was fused.
 class LinearNode : public Node {
  public:
   LinearNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const LinearShape& shape, bool relu)
@@ -13,18 +16,17 @@ class LinearNode : public Node {
   const char* name() const override { return "linear"; }
 
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
-    const KernelTable& kernels = kernels_of(result_grad);
-    Stream& stream = stream_of(result_grad);
-    float* y_grad = result_grad.data<float>();
-    if (relu_) kernels.relu_backward(saved(0).data<float>(), y_grad, result_grad.count(), stream);
+    const Pointer y_grad(result_grad);
+    if (relu_) LOCKSTEP_TYPED(result_grad, relu_backward, Pointer(saved(1)), y_grad, result_grad.count());
     const auto& [x_grad, weight_grad, bias_grad] = std::tie(targets[0], targets[1], targets[2]);
     if (weight_grad) {
-      kernels.linear_backward_weights(shape_, input(0).data<float>(), y_grad, weight_grad.data(), bias_grad.data(),
-                                      weight_grad.accumulate(), bias_grad.accumulate(), stream);
+      LOCKSTEP_TYPED(result_grad, linear_backward_weights, shape_, Pointer(input(0)), y_grad, weight_grad.data(), bias_grad.data(),
+                     weight_grad.accumulate(), bias_grad.accumulate());
     } else if (bias_grad) {
-      kernels.bias_backward(y_grad, bias_grad.data(), shape_.batch, shape_.out_features, bias_grad.accumulate(), stream);
+      LOCKSTEP_TYPED(result_grad, bias_backward, y_grad, bias_grad.data(), shape_.batch, shape_.out_features, bias_grad.accumulate());
     }
-    if (x_grad) kernels.linear_backward_data(shape_, y_grad, input(1).data<float>(), x_grad.data(), x_grad.accumulate(), stream);
+    if (x_grad)
+      LOCKSTEP_TYPED(result_grad, linear_backward_data, shape_, y_grad, Pointer(saved(0)), Pointer(x_grad.memory()), x_grad.accumulate());
   }
 
  private:
@@ -34,8 +36,9 @@ class LinearNode : public Node {
 
 }  // namespace
 
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Activation activation) {
-  check_input("linear", "x (N, I)", x, 2);
+Tensor linear(const Tensor& input, const Tensor& weight, const Tensor& bias, Activation activation) {
+  check_activation("linear", "x (N, I)", input, 2);
+  const Tensor x = typed::autocast(input);
   check_input("linear", "weight (O, I)", weight, 2, &x.device());
   const LinearShape shape{x.shape()[0], x.shape()[1], weight.shape()[0]};
   if (weight.shape()[1] != shape.in_features)
@@ -46,10 +49,11 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Activat
     if (bias.count() != shape.out_features)
       throw InvalidArgument("linear: bias {} does not match weight {}", bias.shape().text(), weight.shape().text());
   }
-  const Tensor y = Tensor::empty({shape.batch, shape.out_features}, DType::kFloat32, x.device());
+  const Tensor y = Tensor::empty({shape.batch, shape.out_features}, x.dtype(), x.device());
   const bool relu = activation == Activation::kRelu;
-  kernels_of(x).linear(shape, x.data<float>(), weight.data<float>(), data_or_null(bias), relu, y.data<float>(), stream_of(x));
-  record<LinearNode>(y, {x, weight, bias}, relu ? std::vector{detached(y)} : std::vector<Tensor>{}, shape, relu);
+  const Tensor read_weight = typed::copy_for(x, weight), read_bias = typed::copy_for(x, bias);
+  LOCKSTEP_TYPED(x, linear, shape, Pointer(x), Pointer(read_weight), Pointer(read_bias), relu, Pointer(y));
+  record<LinearNode>(y, {x, weight, bias}, relu ? std::vector{read_weight, detached(y)} : std::vector{read_weight}, shape, relu);
   return y;
 }
 

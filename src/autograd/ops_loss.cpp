@@ -41,8 +41,9 @@ void check_labels(const Tensor& labels, std::int64_t classes) {
 
 }  // namespace
 
-Tensor softmax_cross_entropy(const Tensor& logits, const Tensor& labels) {
-  check_input("softmax_cross_entropy", "logits (N, K)", logits, 2);
+Tensor softmax_cross_entropy(const Tensor& scores, const Tensor& labels) {
+  check_activation("softmax_cross_entropy", "logits (N, K)", scores, 2);
+  const Tensor logits = cast(scores, DType::kFloat32);
   const std::int64_t batch = logits.shape()[0], classes = logits.shape()[1];
   if (!labels.defined() || labels.dtype() != DType::kInt64 || labels.shape() != Shape{batch})
     throw InvalidArgument("softmax_cross_entropy: labels must be int64 ({}), got {}", batch,
@@ -63,8 +64,9 @@ Tensor softmax_cross_entropy(const Tensor& logits, const Tensor& labels) {
   return loss;
 }
 
-Tensor l2_loss(const Tensor& x) {
-  check_input("l2_loss", "x", x, -1);
+Tensor l2_loss(const Tensor& given) {
+  check_activation("l2_loss", "x", given, -1);
+  const Tensor x = cast(given, DType::kFloat32);
   const Tensor loss = Tensor::empty({}, DType::kFloat32, x.device());
   kernels_of(x).l2_loss(x.data<float>(), x.count(), loss.data<float>(), stream_of(x));
   record<L2LossNode>(loss, {x});

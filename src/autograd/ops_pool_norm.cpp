@@ -1,8 +1,11 @@
 #include "lockstep/autograd/ops.h"
 #include "src/autograd/record.h"
+#include "src/autograd/typed.h"
 #include "src/autograd/window.h"
 
 namespace lockstep {
+
+using typed::Pointer;
 
 namespace {
 
@@ -14,9 +17,8 @@ class MaxPool2dNode : public Node {
   const char* name() const override { return "max_pool2d"; }
 
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
-    kernels_of(result_grad)
-        .max_pool2d_backward(shape_, result_grad.data<float>(), reinterpret_cast<const std::uint16_t*>(argmax_.data()), targets[0].data(),
-                             targets[0].accumulate(), stream_of(result_grad));
+    LOCKSTEP_TYPED(result_grad, max_pool2d_backward, shape_, Pointer(result_grad), reinterpret_cast<const std::uint16_t*>(argmax_.data()),
+                   Pointer(targets[0].memory()), targets[0].accumulate());
     argmax_ = Buffer();  // release() knows tensors only
   }
 
@@ -25,7 +27,7 @@ class MaxPool2dNode : public Node {
   Buffer argmax_;
 };
 
-// Saved: the result and the scale.
+// Saved: the result and the scale, which is float32.
 class LrnNode : public Node {
  public:
   LrnNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const LrnParams& params)
@@ -33,9 +35,8 @@ class LrnNode : public Node {
   const char* name() const override { return "local_response_norm"; }
 
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
-    kernels_of(result_grad)
-        .lrn_backward(params_, input(0).data<float>(), saved(0).data<float>(), saved(1).data<float>(), result_grad.data<float>(),
-                      targets[0].data(), targets[0].accumulate(), stream_of(result_grad));
+    LOCKSTEP_TYPED(result_grad, lrn_backward, params_, Pointer(input(0)), Pointer(saved(0)), saved(1).data<float>(), Pointer(result_grad),
+                   Pointer(targets[0].memory()), targets[0].accumulate());
   }
 
  private:
@@ -45,7 +46,7 @@ class LrnNode : public Node {
 }  // namespace
 
 Tensor max_pool2d(const Tensor& x, Size2 window, const MaxPool2dOptions& options) {
-  check_input("max_pool2d", "x (N, H, W, C)", x, 4);
+  check_activation("max_pool2d", "x (N, H, W, C)", x, 4);
   constexpr std::int64_t kLargestWindow = 65'535;  // argmax is 16 bits wide
   if (window[0] > kLargestWindow || window[1] > kLargestWindow || window[0] * window[1] > kLargestWindow)
     throw InvalidArgument("max_pool2d: windows have at most {} elements, got {} x {}", kLargestWindow, window[0], window[1]);
@@ -58,22 +59,22 @@ Tensor max_pool2d(const Tensor& x, Size2 window, const MaxPool2dOptions& options
                           window[1]);
   const Pool2dShape shape{in[0],     in[1],     in[2],     in[3],   place.out_height, place.out_width, window[0],
                           window[1], stride[0], stride[1], pad.top, pad.left,         pad.bottom,      pad.right};
-  const Tensor y = Tensor::empty({in[0], place.out_height, place.out_width, in[3]}, DType::kFloat32, x.device());
+  const Tensor y = Tensor::empty({in[0], place.out_height, place.out_width, in[3]}, x.dtype(), x.device());
   const Buffer argmax = x.device().allocate(static_cast<std::size_t>(y.count()) * sizeof(std::uint16_t));
-  kernels_of(x).max_pool2d(shape, x.data<float>(), y.data<float>(), reinterpret_cast<std::uint16_t*>(argmax.data()), stream_of(x));
+  LOCKSTEP_TYPED(x, max_pool2d, shape, Pointer(x), Pointer(y), reinterpret_cast<std::uint16_t*>(argmax.data()));
   record<MaxPool2dNode>(y, {x}, shape, argmax);
   return y;
 }
 
 Tensor local_response_norm(const Tensor& x, const LrnOptions& options) {
-  check_input("local_response_norm", "x", x, -1);
+  check_activation("local_response_norm", "x", x, -1);
   if (x.shape().dims() == 0) throw InvalidArgument("local_response_norm: x has no channel dimension");
   if (options.radius < 0) throw InvalidArgument("local_response_norm: radius {} is negative", options.radius);
   const std::int64_t channels = x.shape()[x.shape().dims() - 1];
   const LrnParams params{channels == 0 ? 0 : x.count() / channels, channels, options.radius, options.bias, options.alpha, options.beta};
-  const Tensor y = Tensor::empty(x.shape(), DType::kFloat32, x.device());
+  const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
   const Tensor scale = Tensor::empty(x.shape(), DType::kFloat32, x.device());
-  kernels_of(x).lrn(params, x.data<float>(), y.data<float>(), scale.data<float>(), stream_of(x));
+  LOCKSTEP_TYPED(x, lrn, params, Pointer(x), Pointer(y), scale.data<float>());
   record<LrnNode>(y, {x}, std::vector{detached(y), scale}, params);
   return y;
 }

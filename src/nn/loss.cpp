@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::nn {
@@ -10,7 +11,8 @@ std::int64_t count_correct(const Tensor& logits, const Tensor& labels) {
   if (logits.shape().dims() != 2 || labels.shape() != Shape{logits.shape()[0]} || logits.shape()[1] == 0)
     throw InvalidArgument("count_correct: logits (N, K) and labels (N) expected, got {} and {}", logits.shape().text(),
                           labels.shape().text());
-  const Tensor host_logits = logits.to(cpu_device()), host_labels = labels.to(cpu_device());
+  const NoGrad no_grad;
+  const Tensor host_logits = cast(logits, DType::kFloat32).to(cpu_device()), host_labels = labels.to(cpu_device());
   logits.device().default_stream().synchronize();
   const auto values = host_logits.span<float>();
   const auto wanted = host_labels.span<std::int64_t>();

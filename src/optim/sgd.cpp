@@ -31,7 +31,15 @@ void SGD::step() {
                         parameter.count()});
   }
   Device& device = parameters_.front().tensor.device();
-  device.kernels().sgd_step(tensors_, {options_.lr, options_.momentum, options_.weight_decay, options_.nesterov}, device.default_stream());
+  const KernelTable& kernels = device.kernels();
+  Stream& stream = device.default_stream();
+  SgdParams params{options_.lr, options_.momentum, options_.weight_decay, options_.nesterov};
+  if (options_.loss_scaler == nullptr) return kernels.sgd_step(tensors_, params, stream);
+  LossScaleState* const state = options_.loss_scaler->data_on(device);
+  params.loss_scale = state;
+  kernels.find_bad_gradients(tensors_, state, stream);
+  kernels.sgd_step(tensors_, params, stream);
+  kernels.update_loss_scale(options_.loss_scaler->rule(), state, stream);
 }
 
 // A module that moved to another device takes its momenta along.
@@ -49,6 +57,8 @@ void SGD::follow_parameters() {
 std::vector<NamedTensor> SGD::state() {
   std::vector<NamedTensor> named;
   for (std::size_t i = 0; i < momenta_.size(); ++i) named.push_back({parameters_[i].name + ".momentum", momenta_[i]});
+  if (options_.loss_scaler != nullptr)
+    named.push_back({"loss_scaler.state", options_.loss_scaler->state_on(parameters_.front().tensor.device())});
   return named;
 }
 

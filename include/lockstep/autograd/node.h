@@ -19,22 +19,30 @@ namespace lockstep {
 class GradTarget {
  public:
   GradTarget() = default;  // wants nothing
-  // `memory` is filled in on first use; `first_write`: overwrite what is there instead of adding to it.
-  GradTarget(Tensor* memory, const Shape& shape, Device& device, bool first_write, bool temporary)
-      : memory_(memory), shape_(shape), device_(&device), first_write_(first_write), temporary_(temporary) {}
+  // `memory` is filled in on first use, with the shape, type and device of `input`; `first_write`: overwrite what is there instead of
+  // adding to it.
+  GradTarget(Tensor* memory, const Tensor& input, bool first_write, bool temporary)
+      : memory_(memory),
+        shape_(input.shape()),
+        type_(input.dtype()),
+        device_(&input.device()),
+        first_write_(first_write),
+        temporary_(temporary) {}
 
   explicit operator bool() const { return memory_ != nullptr; }  // false: compute nothing for this input
   bool accumulate() const { return !first_write_; }              // add to what is there
   bool takes() const { return first_write_ && temporary_; }      // give() will keep the gradient's memory itself
   float* data() const;                                           // where to write, or to add; null when not wanted
+  void* memory() const;                                          // the same, where the input may be of 16 bits
 
-  // Instead of data(): hands over a finished gradient. Moves it when it can become the temporary itself, else copies
-  // or adds.
+  // Instead of data(): hands over a finished gradient of any float type. Moves it when it can become the temporary itself, else
+  // copies, converts or adds.
   void give(const Tensor& gradient) const;
 
  private:
   Tensor* memory_ = nullptr;
   Shape shape_;
+  DType type_ = DType::kFloat32;
   Device* device_ = nullptr;
   bool first_write_ = false;
   bool temporary_ = false;

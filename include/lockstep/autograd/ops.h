@@ -1,11 +1,13 @@
-// The differentiable operators. Float32; images (N, H, W, C). Each throws InvalidArgument that names the operator, the
-// shapes and what was expected.
+// The differentiable operators. Images are (N, H, W, C). Activations are float32, or float16 or bfloat16 under mixed precision (see
+// autocast.h): a result has the type of its input. Weights, biases and losses are float32. Each throws InvalidArgument that names the
+// operator, the shapes and what was expected.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <variant>
 
+#include "lockstep/core/dtype.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep {
@@ -52,8 +54,10 @@ Tensor bias_add(const Tensor& x, const Tensor& bias);  // bias (C) to the last d
 Tensor relu(const Tensor& x);
 Tensor add(const Tensor& a, const Tensor& b);  // equal shapes
 Tensor scale(const Tensor& x, float factor);
-Tensor reshape(const Tensor& x, const Shape& shape);  // the same memory
-Tensor flatten(const Tensor& x);                      // (N, ...) to (N, rest), in H, W, C order
+Tensor scale_by(const Tensor& x, const Tensor& factor);  // float32; a scalar on x's device, itself not differentiated
+Tensor cast(const Tensor& x, DType type);                // among float32, float16, bfloat16; x itself when it has the type
+Tensor reshape(const Tensor& x, const Shape& shape);     // the same memory
+Tensor flatten(const Tensor& x);                         // (N, ...) to (N, rest), in H, W, C order
 
 // Mean over the batch of -log softmax(logits)[label]. logits (N, K), labels (N) int64 in [0, K). A scalar.
 Tensor softmax_cross_entropy(const Tensor& logits, const Tensor& labels);

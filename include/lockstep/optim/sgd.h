@@ -3,6 +3,7 @@
 #pragma once
 
 #include "lockstep/core/kernels.h"
+#include "lockstep/optim/loss_scaler.h"
 #include "lockstep/optim/optimizer.h"
 
 namespace lockstep::optim {
@@ -12,6 +13,7 @@ struct SGDOptions {
   float momentum = 0;
   bool nesterov = false;  // needs momentum
   float weight_decay = 0;
+  LossScaler* loss_scaler = nullptr;  // for float16; must outlive the optimizer
 };
 
 class SGD : public Optimizer {

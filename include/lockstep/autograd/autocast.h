@@ -1,0 +1,34 @@
+// Mixed precision: conv2d and linear in 16 bits, weights and their gradients in float32.
+//
+//   AutoCast half(DType::kBFloat16);
+//   auto loss = cross_entropy(model(images), labels);  // float32 again
+//
+// Operators compute in the type of their activations. Under an AutoCast, conv2d and linear take a float32 input as a 16-bit copy; what
+// follows works on what it gets, and losses widen. Weights and biases stay float32: an operator makes the 16-bit copies it reads, and
+// its backward writes float32 gradients, straight into their slots. Gradients of activations have the activations' type.
+#pragma once
+
+#include <string_view>
+
+#include "lockstep/core/dtype.h"
+
+namespace lockstep {
+
+// For operators of this thread while it lives; the innermost counts. kFloat32 turns it off. InvalidArgument for any other type but
+// kFloat16 and kBFloat16. Backward needs none: it follows the tape.
+class AutoCast {
+ public:
+  explicit AutoCast(DType type);
+  ~AutoCast();
+  AutoCast(const AutoCast&) = delete;
+  AutoCast& operator=(const AutoCast&) = delete;
+  static DType active();  // kFloat32: none
+
+ private:
+  DType before_;
+};
+
+// "float32", "bfloat16", "float16": for a flag. Throws InvalidArgument that lists them.
+DType autocast_type(std::string_view name);
+
+}  // namespace lockstep

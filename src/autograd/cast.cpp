@@ -1,0 +1,51 @@
+#include <utility>
+
+#include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/ops.h"
+#include "src/autograd/record.h"
+#include "src/autograd/typed.h"
+
+namespace lockstep {
+
+namespace {
+
+thread_local DType cast_active = DType::kFloat32;
+
+void check_type(const char* operation, DType type) {
+  if (type != DType::kFloat32 && type != DType::kFloat16 && type != DType::kBFloat16)
+    throw InvalidArgument("{}: float32, float16 or bfloat16 expected, got {}", operation, name_of(type));
+}
+
+class CastNode : public Node {
+ public:
+  using Node::Node;
+  const char* name() const override { return "cast"; }
+  void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override { targets[0].give(result_grad); }
+};
+
+}  // namespace
+
+AutoCast::AutoCast(DType type) : before_(cast_active) {
+  check_type("AutoCast", type);
+  cast_active = type;
+}
+AutoCast::~AutoCast() { cast_active = before_; }
+DType AutoCast::active() { return cast_active; }
+
+DType autocast_type(std::string_view name) {
+  for (const DType type : {DType::kFloat32, DType::kBFloat16, DType::kFloat16})
+    if (name == name_of(type)) return type;
+  throw InvalidArgument("mixed precision: '{}' is none of float32, bfloat16, float16", name);
+}
+
+Tensor cast(const Tensor& x, DType type) {
+  check_type("cast", type);
+  check_activation("cast", "x", x, -1);
+  if (x.dtype() == type) return x;
+  const Tensor y = Tensor::empty(x.shape(), type, x.device());
+  kernels_of(x).mixed.convert(x.dtype(), typed::memory(x), type, typed::memory(y), x.count(), false, stream_of(x));
+  record<CastNode>(y, {x});
+  return y;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,121 @@
+// Loss scaling: the rule of PyTorch's GradScaler, the step that is skipped, and what a checkpoint keeps.
+#include "lockstep/optim/loss_scaler.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <vector>
+
+#include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/variable.h"
+#include "lockstep/core/error.h"
+#include "lockstep/optim/sgd.h"
+
+namespace lockstep::optim {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+struct Trainee {
+  Tensor weight = Tensor::from<float>(std::vector<float>{1, -2}, {2});
+  Trainee() { require_grad(weight), bind_grad(weight, cpu_device().allocate(weight.bytes())); }
+
+  void give(float first, float second) const {
+    grad(weight).copy_from(Tensor::from<float>(std::vector<float>{first, second}, {2}));
+    mark_grad_written(weight);
+  }
+  std::vector<float> values() const { return {weight.span<float>()[0], weight.span<float>()[1]}; }
+};
+
+TEST(LossScaler, ScalesTheLossAndItsGradients) {
+  const Tensor x = Tensor::full({}, 3);
+  require_grad(x);
+  LossScaler scaler({.initial = 1024});
+  const Tensor loss = scaler.scale(l2_loss(x));
+  EXPECT_EQ(loss.item(), 4.5F * 1024);
+  loss.backward();
+  EXPECT_EQ(grad(x).item(), 3 * 1024.0F);
+}
+
+TEST(LossScaler, StepsAreThoseOfUnscaledGradients) {
+  const Trainee plain, scaled;
+  LossScaler scaler({.initial = 4096});
+  SGD one({{"w", plain.weight}}, {.lr = 0.1F, .momentum = 0.9F, .weight_decay = 0.01F});
+  SGD other({{"w", scaled.weight}}, {.lr = 0.1F, .momentum = 0.9F, .weight_decay = 0.01F, .loss_scaler = &scaler});
+  for (int step = 0; step < 3; ++step) {
+    plain.give(0.3F, -0.7F), scaled.give(0.3F * 4096, -0.7F * 4096);
+    one.step(), other.step();
+  }
+  EXPECT_EQ(scaled.values(), plain.values());
+}
+
+TEST(LossScaler, GrowsAfterGoodStepsAndSkipsABadOne) {
+  const Trainee trainee;
+  LossScaler scaler({.initial = 8, .growth_interval = 3});
+  SGD sgd({{"w", trainee.weight}}, {.lr = 1, .momentum = 0.5F, .loss_scaler = &scaler});
+  const auto step = [&](float gradient) {
+    trainee.give(gradient, 0);
+    sgd.step();
+  };
+  for (int i = 0; i < 2; ++i) step(1);
+  EXPECT_EQ(scaler.value(), 8);
+  step(1);
+  EXPECT_EQ(scaler.value(), 16);
+  step(1);
+  const std::vector<float> before = trainee.values(),
+                           momentum = {sgd.state()[0].tensor.span<float>()[0], sgd.state()[0].tensor.span<float>()[1]};
+  for (const float bad : {kInfinity, -kInfinity, kNan}) {
+    const float scale = scaler.value();
+    step(bad);
+    EXPECT_EQ(trainee.values(), before) << bad;
+    EXPECT_EQ(sgd.state()[0].tensor.span<float>()[0], momentum[0]);
+    EXPECT_EQ(scaler.value(), scale / 2);
+  }
+  EXPECT_EQ(scaler.skipped_steps(), 3);
+  for (int i = 0; i < 2; ++i) step(1);
+  EXPECT_EQ(scaler.value(), 2) << "good steps count from the last change";
+  EXPECT_NE(trainee.values(), before);
+  step(1);
+  EXPECT_EQ(scaler.value(), 4);
+  EXPECT_EQ(scaler.skipped_steps(), 3);
+}
+
+TEST(LossScaler, NeverGrowsBeyondFloat) {
+  const Trainee trainee;
+  LossScaler scaler({.initial = 3e38F, .growth_interval = 1});
+  SGD sgd({{"w", trainee.weight}}, {.lr = 1, .loss_scaler = &scaler});
+  trainee.give(1, 1);
+  sgd.step();
+  EXPECT_EQ(scaler.value(), 3e38F);
+}
+
+TEST(LossScaler, ItsStateIsTheOptimizersAndLive) {
+  const Trainee trainee;
+  LossScaler scaler;
+  EXPECT_EQ(scaler.value(), 65536);
+  SGD sgd({{"w", trainee.weight}}, {.lr = 1, .loss_scaler = &scaler});
+  const std::vector<NamedTensor> state = sgd.state();
+  ASSERT_EQ(state.size(), 1U);
+  EXPECT_EQ(state[0].name, "loss_scaler.state");
+  state[0].tensor.copy_from(Tensor::from<float>(std::vector<float>{64, 0, 1999, 5}, {4}));  // as loading a checkpoint does
+  EXPECT_EQ(scaler.value(), 64);
+  EXPECT_EQ(scaler.skipped_steps(), 5);
+  trainee.give(64, 0);
+  sgd.step();
+  EXPECT_EQ(trainee.values()[0], 0);
+  EXPECT_EQ(scaler.value(), 128) << "the 2,000th good step";
+}
+
+TEST(LossScaler, RefusesWhatMakesNoSense) {
+  for (const LossScalerOptions& options : {LossScalerOptions{.initial = 0},
+                                           {.initial = kInfinity},
+                                           {.growth = 0.5F},
+                                           {.backoff = 0},
+                                           {.backoff = 1.5F},
+                                           {.growth_interval = 0}})
+    EXPECT_THROW(LossScaler{options}, InvalidArgument);
+}
+
+}  // namespace
+}  // namespace lockstep::optim
