@@ -227,6 +227,51 @@ TEST(RankDevice, NeverSilentlyOnTheCpu) {
   EXPECT_THAT(rank("no code", {}).errors, HasSubstr("configure with -Dgpu_architectures=75"));
 }
 
+// A program in a folder of its own, with or without a CUDA part beside it, where a driver is installed: any library of its name.
+class Installed : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::filesystem::create_directory(folder_);
+    std::filesystem::copy(DEVICE_RANK, folder_ / "rank");
+    std::filesystem::copy(FAKE_CUDA_LIBRARY, folder_ / "libcuda.so.1");
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void put_beside_it(const char* library) { std::filesystem::copy(library, folder_ / "liblockstep_cuda.so"); }
+  Ended start(std::map<std::string, std::string> environment) {
+    ChildOptions options = on("two", std::move(environment));
+    options.environment.erase("LOCKSTEP_CUDA_LIBRARY");
+    options.unset.push_back("LOCKSTEP_CUDA_LIBRARY");
+    return run({folder_ / "rank"}, options);
+  }
+  Ended start_with_driver(std::map<std::string, std::string> environment = {}) {
+    environment["LD_LIBRARY_PATH"] = folder_;
+    return start(std::move(environment));
+  }
+  const std::filesystem::path folder_ = temporary("installed");
+};
+
+TEST_F(Installed, WithoutItsCudaPartItComputesOnTheCpuAndSaysSo) {
+  const Ended unasked = start_with_driver();
+  EXPECT_EQ(unasked.output, "on cpu\n");
+  EXPECT_THAT(unasked.errors, HasSubstr("computing on the CPU: this installation has no CUDA part: liblockstep_cuda.so is neither beside"));
+  const Ended asked = start_with_driver({{"LOCKSTEP_DEVICE", "cuda"}});
+  EXPECT_EQ(asked.code, 1);
+  EXPECT_THAT(asked.errors, AllOf(HasSubstr("build with -Dcuda=enabled"), HasSubstr("LOCKSTEP_CUDA_LIBRARY")));
+}
+
+TEST_F(Installed, ItsCudaPartIsFoundBesideItWhereThereIsADriver) {
+  put_beside_it(FAKE_CUDA_LIBRARY);
+  EXPECT_THAT(start_with_driver().errors, HasSubstr("this is the fake cuda:0"));
+}
+
+TEST_F(Installed, ABrokenCudaPartIsAnErrorWhereThereIsADriver) {
+  put_beside_it(NEEDS_CUDNN_LIBRARY);
+  const Ended broken = start_with_driver();
+  EXPECT_EQ(broken.code, 1);
+  EXPECT_THAT(broken.errors, HasSubstr("cuDNN (libcudnn.so.99) is not found"));
+  EXPECT_THAT(broken.output, IsEmpty());
+}
+
 TEST(RankDevice, WrongVariablesAreNamed) {
   const Ended ninth = rank("two", {{"LOCKSTEP_DEVICE", "cuda:9"}});
   EXPECT_EQ(ninth.code, kWrongUse);
