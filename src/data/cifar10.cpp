@@ -73,6 +73,13 @@ class Cifar10::Impl {
     cpu.kernels().distort({1, kCifar10Side, kCrop}, record + 1, &how, input.data(), cpu.default_stream());
   }
 
+  void read_picture(std::int64_t index, std::int64_t epoch, std::span<std::uint8_t> planes, Distortion& how, std::int64_t& target) const {
+    const std::uint8_t* record = records_.at(static_cast<std::size_t>(index));
+    target = record[0];
+    how = distortion_of(index, epoch);
+    std::copy_n(record + 1, planes.size(), planes.begin());
+  }
+
  private:
   Distortion distortion_of(std::int64_t index, std::int64_t epoch) const {
     if (!options_.distort) return centre_crop(kCifar10Side, kCrop);
@@ -90,6 +97,11 @@ class Cifar10::Impl {
 Cifar10::Cifar10(const std::string& folder, const Cifar10Options& options) : impl_(std::make_unique<Impl>(folder, options)) {}
 Cifar10::~Cifar10() = default;
 std::int64_t Cifar10::size() const { return impl_->size(); }
+std::int64_t Cifar10::side() const { return kCifar10Side; }
+void Cifar10::read_picture(std::int64_t index, std::int64_t epoch, std::span<std::uint8_t> planes, Distortion& how,
+                           std::int64_t& target) const {
+  impl_->read_picture(index, epoch, planes, how, target);
+}
 void Cifar10::read(std::int64_t index, std::int64_t epoch, std::span<float> input, std::int64_t& target) const {
   impl_->read(index, epoch, input, target);
 }

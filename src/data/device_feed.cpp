@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "src/data/packed_pictures.h"
+
 namespace lockstep::data {
 
 DeviceFeed::~DeviceFeed() {
@@ -12,6 +14,7 @@ DeviceFeed::~DeviceFeed() {
 DeviceFeed::Berth DeviceFeed::allocate(const Shape& inputs, std::int64_t targets) {
   Berth berth;
   berth.batch = {Tensor::empty(inputs, DType::kFloat32, device_), Tensor::empty({targets}, DType::kInt64, device_)};
+  if (pictures_ != nullptr) berth.pictures = device_.allocate(PackedPictures::bytes(picture_shape(targets)));
   berth.writable = device_.new_event();
   berth.writable->record(device_.default_stream());
   berth.copied = device_.new_event();
@@ -42,15 +45,23 @@ Batch DeviceFeed::host_batch(const Shape& inputs, std::int64_t targets) {
     memory.left->synchronize();
   else
     memory.left = device_.new_event();
-  return {view(device_, memory.inputs, inputs, DType::kFloat32), view(device_, memory.targets, {targets}, DType::kInt64)};
+  const Tensor labels = view(device_, memory.targets, {targets}, DType::kInt64);
+  if (pictures_ == nullptr) return {view(device_, memory.inputs, inputs, DType::kFloat32), labels};
+  return {view(device_, memory.inputs, {static_cast<std::int64_t>(PackedPictures::bytes(picture_shape(targets)))}, DType::kUInt8), labels};
 }
 
 void DeviceFeed::copy(const Batch& from, Berth& to) {
   to.writable->order_before(*stream_);
-  device_.copy(to.batch.inputs.buffer().data(), from.inputs.buffer().data(), from.inputs.bytes(), *stream_);
+  const Buffer& inputs = pictures_ == nullptr ? to.batch.inputs.buffer() : to.pictures;
+  device_.copy(inputs.data(), from.inputs.buffer().data(), from.inputs.bytes(), *stream_);
   device_.copy(to.batch.targets.buffer().data(), from.targets.buffer().data(), from.targets.bytes(), *stream_);
-  to.copied->record(*stream_);
   host_[turn_].left->record(*stream_);
+  if (pictures_ != nullptr) {
+    const PictureShape shape = picture_shape(to.batch.targets.count());
+    const PackedPictures packed(shape, to.pictures.data());
+    device_.kernels().distort(shape, packed.planes(), packed.each(), to.batch.inputs.data<float>(), *stream_);
+  }
+  to.copied->record(*stream_);
 }
 
 }  // namespace lockstep::data

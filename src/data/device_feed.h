@@ -1,5 +1,7 @@
 // Batches on their way into a GPU: filled in pinned memory and copied on a stream of their own, beside the computation.
 //
+// Pictures of a PictureSource travel as bytes; the device makes the inputs of them, on the same stream.
+//
 // The thread that computes allocates the device's memory, in whose stream's order memory is handed out, and takes the batches; the
 // loader's thread fills and copies, and touches no stream but its own. Between them stand two events a batch: the memory may be
 // written; the batch is there. The computing host waits for neither.
@@ -16,12 +18,13 @@ namespace lockstep::data {
 
 class DeviceFeed {
  public:
-  explicit DeviceFeed(Device& device) : device_(device), stream_(device.new_stream()) {}
+  DeviceFeed(Device& device, const PictureSource* pictures) : device_(device), pictures_(pictures), stream_(device.new_stream()) {}
   ~DeviceFeed();  // waits for copies that are under way
 
   // Device memory for one batch, and the marks of its journey.
   struct Berth {
     Batch batch;
+    Buffer pictures;  // as they came, of a PictureSource
     std::unique_ptr<Event> writable, copied;
   };
 
@@ -31,8 +34,11 @@ class DeviceFeed {
   // What was not taken goes: the default stream, in whose order its memory is used again, waits for the copies.
   void drop_the_rest();
 
-  // The loader's thread's. Host memory for a batch, which waits until the copy before last has left it; then its copy.
+  // The loader's thread's. Host memory for a batch, which waits until the copy before last has left it; then its copy. Of a
+  // PictureSource the inputs are bytes: PackedPictures.
   Batch host_batch(const Shape& inputs, std::int64_t targets);
+  PictureShape picture_shape(std::int64_t batch) const { return {batch, pictures_->side(), pictures_->crop()}; }
+  const PictureSource* pictures() const { return pictures_; }
   void copy(const Batch& from, Berth& to);
 
  private:
@@ -43,6 +49,7 @@ class DeviceFeed {
   static Tensor view(Device& device, Buffer& memory, const Shape& shape, DType dtype);
 
   Device& device_;
+  const PictureSource* pictures_;  // may be null
   std::unique_ptr<Stream> stream_;
   std::array<HostMemory, 2> host_;  // one is copied while the other is filled
   std::size_t turn_ = 0;

@@ -11,6 +11,7 @@
 
 #include "lockstep/core/error.h"
 #include "src/data/device_feed.h"
+#include "src/data/packed_pictures.h"
 
 namespace lockstep::data {
 
@@ -23,7 +24,8 @@ class DataLoader::Impl {
     if (options.drop_last && sampler.size() < options.batch_size)
       throw InvalidArgument("DataLoader: a batch of {} is larger than the {} samples of rank {}: nothing is left to train on",
                             options.batch_size, sampler.size(), sampler.place().rank);
-    if (options.device != nullptr && options.device->kind() != DeviceKind::kCpu) feed_ = std::make_unique<DeviceFeed>(*options.device);
+    if (options.device != nullptr && options.device->kind() != DeviceKind::kCpu)
+      feed_ = std::make_unique<DeviceFeed>(*options.device, dataset.pictures());
   }
 
   ~Impl() { stop(); }
@@ -94,7 +96,7 @@ class DataLoader::Impl {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [&] { return stop_ || has_room(); });
         if (stop_) return;
-        DeviceFeed::Berth berth{.batch = batch, .writable = {}, .copied = {}};
+        DeviceFeed::Berth berth{.batch = batch, .pictures = {}, .writable = {}, .copied = {}};
         if (feed_) {
           berth = std::move(berths_.front());
           berths_.pop_front();
@@ -131,8 +133,15 @@ class DataLoader::Impl {
     const std::int64_t begin = number * options_.batch_size, count = count_of(number);
     const Shape shape = shape_of(number);
     Batch batch = feed_ ? feed_->host_batch(shape, count) : Batch{Tensor::empty(shape), Tensor::empty({count}, DType::kInt64)};
-    const auto values = batch.inputs.span<float>();
     const auto labels = batch.targets.span<std::int64_t>();
+    if (feed_ && feed_->pictures() != nullptr) {
+      const PackedPictures packed(feed_->picture_shape(count), batch.inputs.buffer().data());
+      for (std::int64_t i = 0; i < count; ++i)
+        feed_->pictures()->read_picture(indices_[static_cast<std::size_t>(begin + i)], epoch_, packed.planes_of(i), packed.each()[i],
+                                        labels[static_cast<std::size_t>(i)]);
+      return batch;
+    }
+    const auto values = batch.inputs.span<float>();
     const auto size = static_cast<std::size_t>(dataset_.sample_shape().count());
     for (std::int64_t i = 0; i < count; ++i)
       dataset_.read(indices_[static_cast<std::size_t>(begin + i)], epoch_, values.subspan(static_cast<std::size_t>(i) * size, size),

@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <thread>
 
+#include "lockstep/data/cifar10.h"
 #include "lockstep/data/loader.h"
 #include "tests/support/device_training.h"
 #include "tests/support/recording_device.h"
+#include "tests/support/temporary.h"
 
 namespace lockstep::testing {
 namespace {
@@ -129,6 +132,41 @@ TEST(DeviceLoader, APassTakesNoNewMemory) {
   const std::uint64_t before = device.allocator_stats().system_allocations;
   for (auto& batch : loader) batch.inputs.fill(1);
   EXPECT_EQ(device.allocator_stats().system_allocations, before);
+}
+
+template <typename T>
+bool same(std::span<T> a, std::span<T> b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end());
+}
+
+// The device distorts what the host only reads: the same pictures as on the CPU, to the bit where the kernels are the same.
+TEST(DeviceLoader, PicturesTravelAsBytesAndAreDistortedOnTheDevice) {
+  const std::string folder = temporary("pictures");
+  std::filesystem::create_directories(folder);
+  data::write_generated_cifar10(folder, {.train_images = 30, .test_images = 1});
+  RecordingDevice device;
+  for (const bool distort : {true, false}) {
+    const data::Cifar10 set(folder, {.distort = distort, .seed = 4});
+    data::DistributedSampler sampler(set.size(), {}, {.shuffle = true, .seed = 2});
+    sampler.set_epoch(3);
+    data::DataLoader on_cpu(set, sampler, {.batch_size = 8}), on_device(set, sampler, {.batch_size = 8, .device = &device});
+    device.clear_log();
+    auto expected = on_cpu.begin();
+    std::size_t batches = 0;
+    for (auto& batch : on_device) {
+      EXPECT_EQ(batch.inputs.shape(), (*expected).inputs.shape());
+      const Tensor inputs = batch.inputs.to(cpu_device()), targets = batch.targets.to(cpu_device());
+      device.default_stream().synchronize();
+      EXPECT_TRUE(same(inputs.span<float>(), (*expected).inputs.span<float>())) << "batch " << batches;
+      EXPECT_TRUE(same(targets.span<std::int64_t>(), (*expected).targets.span<std::int64_t>()));
+      ++expected, ++batches;
+    }
+    EXPECT_EQ(batches, 4U);
+    const std::vector<std::string> log = device.log();
+    EXPECT_EQ(std::count_if(log.begin(), log.end(), [](const std::string& line) { return line.ends_with(": distort"); }), 4);
+    EXPECT_THAT(log, ::testing::Not(Contains("stream 0: distort")));
+  }
+  std::filesystem::remove_all(folder);
 }
 
 TEST(DeviceLoader, EndsEarlyAndRethrows) {

@@ -19,7 +19,7 @@ struct Cifar10Options {
 };
 
 // Samples are (24, 24, 3), standardised per image: (x - mean) / max(deviation, 1 / sqrt(count)).
-class Cifar10 : public Dataset {
+class Cifar10 : public Dataset, public PictureSource {
  public:
   static constexpr std::int64_t kCrop = 24;
 
@@ -29,6 +29,11 @@ class Cifar10 : public Dataset {
   std::int64_t size() const override;
   Shape sample_shape() const override { return {kCrop, kCrop, 3}; }
   void read(std::int64_t index, std::int64_t epoch, std::span<float> input, std::int64_t& target) const override;
+  const PictureSource* pictures() const override { return this; }
+  std::int64_t side() const override;
+  std::int64_t crop() const override { return kCrop; }
+  void read_picture(std::int64_t index, std::int64_t epoch, std::span<std::uint8_t> planes, Distortion& how,
+                    std::int64_t& target) const override;
 
  private:
   class Impl;
