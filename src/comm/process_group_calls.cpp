@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <exception>
 #include <numeric>
+#include <utility>
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
@@ -223,6 +224,11 @@ ProcessGroup::CapturedCalls ProcessGroup::end_capture() {
   }
   flight::note_finished(captured.flight);
   return calls;
+}
+
+void ProcessGroup::drop_capture() noexcept {
+  if (!std::exchange(impl_->is_capturing, false)) return;
+  impl_->backends[static_cast<std::size_t>(DeviceKind::kCuda)]->end_capture();
 }
 
 Work ProcessGroup::replayed(const CapturedCalls& calls, const CallOptions& options) {

@@ -143,6 +143,7 @@ class ProcessGroup {
     std::int32_t index = 0;  // the how-many-th graph of the group, from 1
   };
   CapturedCalls end_capture();
+  void drop_capture() noexcept;  // instead, by a rank whose graph came to nothing: asks no other rank
   // To be called after each launch of the graph on the default stream: one call, numbered, compared and watched over like any other.
   Work replayed(const CapturedCalls& calls, const CallOptions& = {});
 

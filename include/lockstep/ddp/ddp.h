@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/graph.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/reduce/reducer.h"
 
@@ -57,6 +58,9 @@ class DistributedDataParallel {
     bool before_;
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
+
+  // Graph mode, for GPUs: see ddp/graph.h. Throws InvalidArgument for a model on the CPU.
+  CapturedStep capture(std::function<Tensor()> step, const CaptureOptions& options = {}) { return {*this, std::move(step), options}; }
 
   const Reducer& reducer() const;
   bool synchronizes() const;  // not under no_sync()

@@ -1,0 +1,188 @@
+#include "lockstep/ddp/graph.h"
+
+#include <exception>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "lockstep/autograd/variable.h"
+#include "lockstep/core/baked_numbers.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+#include "lockstep/ddp/ddp.h"
+
+namespace lockstep {
+
+namespace {
+
+// A graph under way on a device and in the group. Whoever does not finish it drops it.
+class Recording {
+ public:
+  Recording(Device& device, ProcessGroup& group) : device_(device), group_(group) {
+    group_.begin_capture();
+    try {
+      device_.begin_capture(device_.default_stream());
+    } catch (...) {
+      group_.drop_capture();
+      throw;
+    }
+  }
+  ~Recording() {
+    if (!is_open_) return;
+    try {
+      device_.end_capture(device_.default_stream());
+    } catch (const std::exception& error) {
+      log::debug("capture: dropped a graph: {}", error.what());
+    }
+    group_.drop_capture();
+  }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+  std::unique_ptr<Graph> finish() {
+    is_open_ = false;
+    try {
+      return device_.end_capture(device_.default_stream());
+    } catch (...) {
+      group_.drop_capture();
+      throw;
+    }
+  }
+
+ private:
+  Device& device_;
+  ProcessGroup& group_;
+  bool is_open_ = true;
+};
+
+}  // namespace
+
+class CapturedStep::Impl {
+ public:
+  Impl(DistributedDataParallel& ddp, std::function<Tensor()> step, const CaptureOptions& options)
+      : ddp_(ddp), step_(std::move(step)), options_(options), parameters_(ddp.parameters()), device_(parameters_.front().tensor.device()) {
+    if (!step_) throw InvalidArgument("capture: the step is an empty function");
+    if (options_.warm_up < 1)
+      throw InvalidArgument("capture: warm_up is {}: at least one step runs as written, in which libraries choose their kernels",
+                            options_.warm_up);
+    if (device_.kind() == DeviceKind::kCpu)
+      throw InvalidArgument(
+          "capture: the model is on the CPU, where there is nothing to record: each call is done when it returns. Call the step directly");
+    for (const auto& list : {ddp_.module().named_parameters(), ddp_.module().named_buffers()})
+      for (const auto& [name, tensor] : list) memory_.push_back(tensor);
+    for (const auto& [name, tensor] : parameters_) memory_.push_back(grad(tensor));
+  }
+
+  Tensor run() {
+    if (counts_.as_written < static_cast<std::size_t>(options_.warm_up) || has_changed()) return run_as_written();
+    if (!graph_) return record();
+    launch();
+    set_has_grads(left_grads_);
+    ++counts_.replayed;
+    return result_;
+  }
+
+  const Counts& counts() const { return counts_; }
+
+ private:
+  // What a recording takes from the host beside the numbers: when it differs, the graph is of another step.
+  struct Surroundings {
+    std::vector<const void*> places;
+    bool is_training = false, synchronizes = false;
+    bool operator==(const Surroundings&) const = default;
+  };
+  Surroundings surroundings() const {
+    Surroundings now{{}, ddp_.module().is_training(), ddp_.synchronizes()};
+    for (const Tensor& tensor : memory_) now.places.push_back(tensor.buffer().data());
+    return now;
+  }
+  // Which gradients backward adds to, instead of overwriting them.
+  std::vector<bool> has_grads() const {
+    std::vector<bool> all;
+    for (const auto& [name, tensor] : parameters_) all.push_back(has_grad(tensor));
+    return all;
+  }
+  // A replay leaves the gradients as the step did.
+  void set_has_grads(const std::vector<bool>& wanted) const {
+    for (std::size_t i = 0; i < wanted.size(); ++i)
+      if (wanted[i])
+        mark_grad_written(parameters_[i].tensor);
+      else
+        clear_grad(parameters_[i].tensor);
+  }
+
+  bool has_changed() const {
+    if (!still_hold(numbers_) || surroundings() != surroundings_) return true;
+    return graph_ && has_grads() != found_grads_;  // a recording finds them as they are
+  }
+
+  // Runs the user's code and keeps what it took from the host.
+  Tensor run_step() {
+    surroundings_ = surroundings();
+    found_grads_ = has_grads();
+    BakedNumbers numbers;
+    Tensor result = step_();
+    numbers_ = numbers.take();
+    left_grads_ = has_grads();
+    if (!result.defined()) throw InvalidArgument("capture: the step returned an undefined tensor: return its loss");
+    return result;
+  }
+
+  Tensor run_as_written() {
+    graph_.reset();
+    result_ = Tensor();
+    ++counts_.as_written;
+    return run_step();
+  }
+
+  Tensor record() {
+    try {
+      Recording recording(device_, ddp_.group());
+      result_ = run_step();
+      if (&result_.device() != &device_)
+        throw InvalidArgument("the result is on {}, the model on {}: return a tensor of the device", result_.device().name(),
+                              device_.name());
+      graph_ = recording.finish();
+    } catch (const InvalidArgument& error) {
+      result_ = Tensor();
+      throw InvalidArgument("capture: the step cannot be recorded as a graph: {}", error.what());
+    }
+    calls_ = ddp_.group().end_capture();
+    result_ = result_.reshaped(result_.shape());  // without its history, which is used up
+    launch();
+    ++counts_.recorded;
+    return result_;
+  }
+
+  void launch() {
+    graph_->launch(device_.default_stream());
+    ddp_.group().replayed(calls_);
+  }
+
+  DistributedDataParallel& ddp_;
+  const std::function<Tensor()> step_;
+  const CaptureOptions options_;
+  const std::vector<NamedTensor> parameters_;  // that have gradients
+  Device& device_;
+  std::vector<Tensor> memory_;  // the module's, and its gradients
+  Counts counts_;
+  // Of the last run of the user's code.
+  Surroundings surroundings_;
+  std::vector<BakedNumbers::Number> numbers_;
+  std::vector<bool> found_grads_, left_grads_;
+
+  std::unique_ptr<Graph> graph_;
+  ProcessGroup::CapturedCalls calls_;
+  Tensor result_;
+};
+
+CapturedStep::CapturedStep(DistributedDataParallel& ddp, std::function<Tensor()> step, const CaptureOptions& options)
+    : impl_(std::make_unique<Impl>(ddp, std::move(step), options)) {}
+CapturedStep::CapturedStep(CapturedStep&&) noexcept = default;
+CapturedStep& CapturedStep::operator=(CapturedStep&&) noexcept = default;
+CapturedStep::~CapturedStep() = default;
+
+Tensor CapturedStep::operator()() { return impl_->run(); }
+const CapturedStep::Counts& CapturedStep::counts() const { return impl_->counts(); }
+
+}  // namespace lockstep

@@ -1,0 +1,63 @@
+// Ranks in threads, each with a GPU made of threads: a process group whose GPU backend is the real one, above a stub in NCCL's place.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "src/comm/nccl/nccl_backend.h"
+#include "src/comm/ring/control_block.h"
+#include "src/comm/ring/ring_backend.h"
+#include "src/comm/ring/shm_transport.h"
+#include "src/comm/ring/thread_fabric.h"
+#include "tests/conformance/table_store.h"
+#include "tests/support/recording_device.h"
+
+namespace lockstep::testing {
+
+inline constexpr std::chrono::seconds kGpuRanksTimeout{30};
+
+inline std::unique_ptr<Backend> ring_of_threads(const Place& place, const std::shared_ptr<ring::ThreadMeeting>& meeting) {
+  auto fabric = std::make_unique<ring::ThreadFabric>(meeting);
+  auto control = fabric->share(ring::ControlLayout::bytes(place.world_size), kGpuRanksTimeout);
+  return make_ring_backend(place, std::make_unique<ring::ShmTransport>(place, std::move(fabric), std::move(control)), kGpuRanksTimeout);
+}
+
+// What each rank threw, "" for those that ended well.
+inline std::vector<std::string> run_gpu_ranks(int ranks, const std::function<void(std::shared_ptr<ProcessGroup>, RecordingDevice&)>& body) {
+  static const nccl::Api kApi = nccl::load_api(STUB_NCCL);
+  const auto store = std::make_shared<TableStore>();
+  const auto calls = std::make_shared<ring::ThreadMeeting>(), watching = std::make_shared<ring::ThreadMeeting>();
+  std::vector<std::string> said(static_cast<std::size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ranks; ++r)
+    threads.emplace_back([&, r] {
+      try {
+        const Place place{r, ranks, r, ranks};
+        RecordingDevice device(r);
+        auto cpu_backend = ring_of_threads(place, calls);
+        BackendContext context;
+        context.place = place;
+        context.store = store;
+        context.timeout = context.store_timeout = kGpuRanksTimeout;
+        context.device = &device;
+        auto gpu_backend = std::make_unique<NcclBackend>(context, ring_of_threads(place, watching), kApi);
+        body(ProcessGroup::wrap(place, std::move(cpu_backend), kGpuRanksTimeout, std::move(gpu_backend), &device), device);
+      } catch (const std::exception& error) {
+        said[static_cast<std::size_t>(r)] = error.what();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  return said;
+}
+
+// A world of one, as a program that is started without lockrun has it.
+inline std::shared_ptr<ProcessGroup> group_of_one(RecordingDevice& device) {
+  return ProcessGroup::create({0, 1, 0, 1}, std::make_shared<TableStore>(), "token", {.device = &device});
+}
+
+}  // namespace lockstep::testing
