@@ -150,8 +150,9 @@ void CudaDevice::copy(void* destination, const void* source, std::size_t bytes, 
 
 // Relaxed: libraries may allocate and ask what they like while they are recorded, and so may other threads.
 void CudaDevice::begin_capture(Stream& stream) {
+  const cudaStream_t queue = native(stream);
   allocator_->begin_capture();
-  const cudaError_t result = cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeRelaxed);
+  const cudaError_t result = cudaStreamBeginCapture(queue, cudaStreamCaptureModeRelaxed);
   if (result != cudaSuccess) allocator_->end_capture();
   LOCKSTEP_CUDA(result);
 }

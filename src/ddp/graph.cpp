@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/baked_numbers.h"
 #include "lockstep/core/error.h"
@@ -73,6 +74,17 @@ class CapturedStep::Impl {
     for (const auto& [name, tensor] : parameters_) memory_.push_back(grad(tensor));
   }
 
+  // The ranks may be steps ahead of their devices: the last step is seen to its end before anything of it goes.
+  ~Impl() {
+    try {
+      last_replay_.wait();
+    } catch (const std::exception& error) {
+      log::debug("capture: the last replay did not end well: {}", error.what());
+    }
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
   Tensor run() {
     if (counts_.as_written < static_cast<std::size_t>(options_.warm_up) || has_changed()) return run_as_written();
     if (!graph_) return record();
@@ -88,11 +100,12 @@ class CapturedStep::Impl {
   // What a recording takes from the host beside the numbers: when it differs, the graph is of another step.
   struct Surroundings {
     std::vector<const void*> places;
-    bool is_training = false, synchronizes = false;
+    bool is_training = false, synchronizes = false, records_no_tape = false;
+    DType cast = DType::kFloat32;
     bool operator==(const Surroundings&) const = default;
   };
   Surroundings surroundings() const {
-    Surroundings now{{}, ddp_.module().is_training(), ddp_.synchronizes()};
+    Surroundings now{{}, ddp_.module().is_training(), ddp_.synchronizes(), NoGrad::active(), AutoCast::active()};
     for (const Tensor& tensor : memory_) now.places.push_back(tensor.buffer().data());
     return now;
   }
@@ -156,7 +169,7 @@ class CapturedStep::Impl {
 
   void launch() {
     graph_->launch(device_.default_stream());
-    ddp_.group().replayed(calls_);
+    last_replay_ = ddp_.group().replayed(calls_);
   }
 
   DistributedDataParallel& ddp_;
@@ -173,6 +186,7 @@ class CapturedStep::Impl {
 
   std::unique_ptr<Graph> graph_;
   ProcessGroup::CapturedCalls calls_;
+  Work last_replay_;
   Tensor result_;
 };
 

@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <tuple>
 
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/ddp/ddp.h"
+#include "lockstep/optim/loss_scaler.h"
 #include "tests/support/device_training.h"
 #include "tests/support/gpu_ranks.h"
 #include "tests/support/message_of.h"
@@ -231,6 +234,43 @@ TEST(GraphMode, WhatTheHostDecidedOtherwiseIsNotReplayed) {
   weight.rebind(weight.clone().buffer());
   step();
   expect_counts(step, 5, 2, 1);
+}
+
+// 16-bit operators, and a loss scale that lives on the device: nothing of it is the host's, skipped steps included.
+TEST(GraphMode, MixedPrecisionWithItsLossScaleIsReplayed) {
+  const auto train = [](bool graphs) {
+    RecordingDevice device;
+    const Trainee trainee(group_of_one(device), device);
+    optim::LossScaler scaler({.initial = 65536 * 1024.0F, .growth_interval = 3});  // too large at first: steps are skipped
+    optim::SGD sgd(trainee.ddp->parameters(), {.lr = 0.05F, .momentum = 0.9F, .loss_scaler = &scaler});
+    const auto step = [&] {
+      const AutoCast half(DType::kFloat16);
+      const Tensor loss = nn::cross_entropy((*trainee.ddp)(trainee.images), trainee.labels);
+      sgd.zero_grad();
+      scaler.scale(loss).backward();
+      sgd.step();
+      return loss;
+    };
+    CapturedStep captured = trainee.ddp->capture(step, {.warm_up = 2});
+    const Training result = trainee.train(10, [&](int) { return graphs ? captured() : step(); });
+    EXPECT_EQ(captured.counts().replayed, graphs ? 7u : 0u);
+    EXPECT_GT(scaler.skipped_steps(), 0);
+    EXPECT_LT(scaler.skipped_steps(), 10);
+    return std::tuple(result, scaler.value(), scaler.skipped_steps());
+  };
+  EXPECT_EQ(train(true), train(false));
+}
+
+TEST(GraphMode, AnAutoCastAroundTheCallIsNotReplayedWithoutIt) {
+  RecordingDevice device;
+  const Trainee trainee(group_of_one(device), device);
+  CapturedStep step = trainee.captured({.warm_up = 1});
+  trainee.fill(0);
+  for (int number = 0; number < 3; ++number) step();
+  expect_counts(step, 1, 1, 1);
+  const AutoCast half(DType::kBFloat16);
+  step();
+  expect_counts(step, 2, 1, 1);
 }
 
 // A step that leaves the update to its caller: whether gradients add up is decided by what was cleared outside.

@@ -20,9 +20,9 @@
 //   - the host's code of the step runs when it is recorded, and not in a replay: counters, schedules and prints belong outside;
 //   - nothing in it may wait for the device: item(), to(cpu_device()), a collective's wait(). That throws when it is recorded.
 // What of the host's does go into the recording is watched: the learning rate and other numbers that optimizers note
-// (core/baked_numbers.h), the places of weights and gradients, which gradients were cleared, train() or not, no_sync(). When one has
-// changed, that step runs as written, and the next one with the same values is recorded anew: a rate that changes now and then costs a step
-// each time, one that changes in every step never gets to a graph.
+// (core/baked_numbers.h), the places of weights and gradients, which gradients were cleared, train() or not, no_sync(), AutoCast around the
+// call. When one has changed, that step runs as written, and the next one with the same values is recorded anew: a rate that changes now
+// and then costs a step each time, one that changes in every step never gets to a graph.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +46,7 @@ class CapturedStep {
   CapturedStep(DistributedDataParallel& ddp, std::function<Tensor()> step, const CaptureOptions& options);
   CapturedStep(CapturedStep&&) noexcept;
   CapturedStep& operator=(CapturedStep&&) noexcept;
-  ~CapturedStep();
+  ~CapturedStep();  // waits for the last replay
 
   // One training step: as written, recorded and launched, or replayed. Collective, and the same on all ranks. A replay never waits for
   // the device; a recording waits for the collectives under way, and for the other ranks'. Throws InvalidArgument that says why when the

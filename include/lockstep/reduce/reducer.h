@@ -46,7 +46,7 @@ class Reducer {
  public:
   // Collective: allocates every bucket from the group's backend, registered and zeroed. The group must outlive it.
   Reducer(std::shared_ptr<ProcessGroup> group, std::vector<GradientInfo> gradients, ReducerOptions options = {});
-  ~Reducer();  // waits for what is under way; never throws
+  ~Reducer();  // waits for what is under way, on a GPU for the last pass; never throws
 
   // The memory of gradient i inside its bucket, valid as long as the reducer lives: write gradients here.
   Buffer slot(std::size_t gradient) const;

@@ -1,0 +1,114 @@
+// The device seam's graphs as the recording device has them: the rules are CUDA's, so that what passes here can be captured there.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/autograd/ops.h"
+#include "tests/support/device_training.h"
+#include "tests/support/message_of.h"
+#include "tests/support/recording_device.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(Capture, RunsNothingUntilItIsLaunchedAndThenEveryTime) {
+  RecordingDevice device;
+  Stream& stream = device.default_stream();
+  const Tensor sum = Tensor::full({3}, 1, device), one = Tensor::full({3}, 1, device);
+  device.begin_capture(stream);
+  EXPECT_TRUE(stream.is_capturing());
+  device.kernels().accumulate(sum.data<float>(), one.data<float>(), 3, stream);
+  const auto graph = device.end_capture(stream);
+  EXPECT_FALSE(stream.is_capturing());
+  EXPECT_THAT(values_of(sum), Each(1.0F));
+  graph->launch(stream);
+  graph->launch(stream);
+  EXPECT_THAT(values_of(sum), Each(3.0F));
+}
+
+// How communication gets into a graph: a stream takes part once it waits for an event of the capture, and has to be waited for.
+TEST(Capture, TakesOtherStreamsInByTheirEvents) {
+  RecordingDevice device;
+  const auto other = device.new_stream();
+  const auto fork = device.new_event(), join = device.new_event();
+  const Tensor value = Tensor::full({2}, 1, device);
+  device.clear_log();
+  device.begin_capture(device.default_stream());
+  fork->record(device.default_stream());
+  fork->order_before(*other);
+  EXPECT_TRUE(other->is_capturing());
+  device.kernels().fill(value.data<float>(), 5, 2, *other);
+  join->record(*other);
+  join->order_before(device.default_stream());
+  const auto graph = device.end_capture(device.default_stream());
+  EXPECT_FALSE(other->is_capturing());
+  EXPECT_THAT(device.log(), ElementsAre("captured, stream 0: record", "captured, stream 1: wait", "captured, stream 1: fill",
+                                        "captured, stream 1: record", "captured, stream 0: wait"));
+  EXPECT_THAT(values_of(value), Each(1.0F));
+  graph->launch(device.default_stream());
+  EXPECT_THAT(values_of(value), Each(5.0F));
+}
+
+TEST(Capture, AStreamThatIsNotWaitedForMakesNoGraph) {
+  RecordingDevice device;
+  const auto other = device.new_stream();
+  const auto fork = device.new_event();
+  const Tensor value = Tensor::full({2}, 1, device);
+  device.default_stream().synchronize();
+  device.begin_capture(device.default_stream());
+  fork->record(device.default_stream());
+  fork->order_before(*other);
+  device.kernels().fill(value.data<float>(), 5, 2, *other);
+  EXPECT_THAT(message_of([&] { device.end_capture(device.default_stream()); }), HasSubstr("nothing orders the captured stream behind it"));
+  EXPECT_FALSE(device.default_stream().is_capturing());
+  EXPECT_FALSE(other->is_capturing());
+  device.kernels().fill(value.data<float>(), 7, 2, *other);
+  other->synchronize();
+  EXPECT_THAT(values_of(value), Each(7.0F)) << "both streams go on";
+}
+
+TEST(Capture, EventsMeanNothingAcrossItsEdges) {
+  RecordingDevice device;
+  const auto other = device.new_stream();
+  const auto before = device.new_event(), within = device.new_event();
+  before->record(*other);
+  device.begin_capture(device.default_stream());
+  EXPECT_THAT(message_of([&] { before->order_before(device.default_stream()); }), HasSubstr("from outside the capture"));
+  within->record(device.default_stream());
+  EXPECT_THAT(message_of([&] { within->done(); }), HasSubstr("the host asked for an event of a capture"));
+  const auto graph = device.end_capture(device.default_stream());
+  EXPECT_THAT(message_of([&] { within->order_before(*other); }), HasSubstr("a capture that is over"));
+}
+
+TEST(Capture, TheHostNeitherWaitsForItNorUploadsIntoIt) {
+  RecordingDevice device;
+  const Tensor value = Tensor::full({}, 1, device), host = Tensor::full({}, 2);
+  device.begin_capture(device.default_stream());
+  EXPECT_THAT(message_of([&] { value.item(); }), HasSubstr("Tensor::item: the step is being recorded"));
+  EXPECT_THAT(message_of([&] { value.to(cpu_device()); }), HasSubstr("Tensor::copy_from: the step is being recorded"));
+  EXPECT_THAT(message_of([&] { host.to(device); }), HasSubstr("4 bytes of host memory are copied to the device while a graph is recorded"));
+  EXPECT_THAT(message_of([&] { device.default_stream().synchronize(); }), HasSubstr("the host cannot wait"));
+  EXPECT_THAT(message_of([&] { device.begin_capture(device.default_stream()); }), HasSubstr("one at a time"));
+  device.end_capture(device.default_stream());
+  EXPECT_EQ(value.item(), 1);
+}
+
+// A replay works on the memory of its recording, whatever was allocated since.
+TEST(Capture, TheGraphsMemoryIsNobodyElses) {
+  RecordingDevice device;
+  const Tensor input = Tensor::full({1000}, 1, device);
+  device.begin_capture(device.default_stream());
+  Tensor result = scale(scale(input, 2), 3);  // the one between is free again
+  const auto graph = device.end_capture(device.default_stream());
+  std::vector<Tensor> others;
+  for (int i = 0; i < 8; ++i) others.push_back(Tensor::full({1000}, 9, device));
+  graph->launch(device.default_stream());
+  for (const Tensor& other : others) EXPECT_THAT(values_of(other), Each(9.0F));
+  EXPECT_THAT(values_of(result), Each(6.0F));
+}
+
+}  // namespace
+}  // namespace lockstep::testing
