@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 
+#include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::bench {
@@ -31,6 +33,13 @@ std::string bytes_text(std::size_t bytes) {
   auto number = static_cast<double>(bytes);
   for (; number >= 1024 && unit < 3; ++unit) number /= 1024;
   return fmt::format("{:.4g} {}", number, kUnits[unit]);
+}
+
+DeviceKind choose_device(const std::string& word) {
+  if (word != "cpu" && word != "cuda" && !word.starts_with("cuda:")) throw InvalidArgument("--device {}: cpu, cuda or cuda:N", word);
+  const bool is_chosen = word == "cuda" && env::text(env::kDevice).value_or("").starts_with("cuda:");
+  if (!is_chosen) ::setenv(env::kDevice, word.c_str(), 1);
+  return word == "cpu" ? DeviceKind::kCpu : DeviceKind::kCuda;
 }
 
 double quantile(std::vector<double> samples, double share) {

@@ -6,11 +6,17 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/device.h"
+
 namespace lockstep::bench {
 
 // "64", "4K", "25M", "1G"; K, M and G are binary. Throws InvalidArgument that names the flag.
 std::size_t parse_bytes(const std::string& flag, const std::string& text);
 std::string bytes_text(std::size_t bytes);  // "25 MiB", "48 B"
+
+// Makes --device the device of this process and of the ranks that it starts: cpu, cuda (the GPU of the local rank, an error where there is
+// none; a launcher's choice of one stands) or cuda:N. Throws InvalidArgument for another word.
+DeviceKind choose_device(const std::string& word);
 
 // The value below which `share` of the samples lie (0.5: the median). Not empty; order does not matter.
 double quantile(std::vector<double> samples, double share);

@@ -27,9 +27,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string place_of(ProcessGroup& group) {
-  return fmt::format("{} rank{}, {} over {}", group.world_size(), group.world_size() == 1 ? "" : "s", group.backend().name(),
-                     group.backend().transport());
+std::string place_of(ProcessGroup& group, DeviceKind device) {
+  const Backend& backend = group.backend(device);
+  return fmt::format("{} rank{}, {} over {}", group.world_size(), group.world_size() == 1 ? "" : "s", backend.name(), backend.transport());
 }
 
 // Sizes that round to the same message are measured once.
@@ -48,7 +48,7 @@ std::vector<std::size_t> distinct_sizes(const Settings& settings, int ranks) {
 int run_table(const std::shared_ptr<ProcessGroup>& group, const Settings& settings, Json& document) {
   Measurement measurement(group, settings.measure, settings.sizes.back());
   std::optional<ResultReport> report;
-  if (group->rank() == 0) report.emplace(settings, group->world_size(), place_of(*group));
+  if (group->rank() == 0) report.emplace(settings, group->world_size(), place_of(*group, settings.measure.device));
   std::int64_t wrong = 0;
   for (const std::size_t bytes : distinct_sizes(settings, group->world_size())) {
     const Row row = measurement.measure(bytes);
@@ -87,7 +87,8 @@ int run_rank(const Settings& settings) {
   Json document = {{"program", settings.program}, {"environment", describe_environment(*group)}, {"settings", settings_as_json(settings)}};
   const int code = settings.overlap ? run_overlap(group, settings, document) : run_table(group, settings, document);
   if (group->rank() == 0 && !settings.json_file.empty()) write_document(settings.json_file, document);
-  if (group->rank() == 0 && !settings.plot_file.empty()) plot_results({{place_of(*group), document}}, settings.plot_file);
+  if (group->rank() == 0 && !settings.plot_file.empty())
+    plot_results({{place_of(*group, settings.measure.device), document}}, settings.plot_file);
   if (code != 0 && group->rank() == 0) fmt::print(stderr, "{}: results are wrong, see #wrong\n", settings.program);
   group->barrier();  // a rank that fails early would have the others ended before rank 0 has written
   return code;

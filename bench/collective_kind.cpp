@@ -14,24 +14,25 @@ double whole(double) { return 1; }
 double all_but_own(double ranks) { return (ranks - 1) / ranks; }
 double twice_all_but_own(double ranks) { return 2 * (ranks - 1) / ranks; }
 
+CallOptions options_of(const Call& call) { return {.device = call.device, .factor = call.factor}; }
+
 // The odd rank sends back what it has received.
 void ping_pong(ProcessGroup& group, const Call& call) {
   const int rank = group.rank(), partner = rank ^ 1;
   if (partner >= group.world_size()) return;
-  if (rank < partner) group.send(call.send, call.count, call.dtype, partner);
-  group.recv(call.receive, call.count, call.dtype, partner);
-  if (rank > partner) group.send(call.receive, call.count, call.dtype, partner);
+  if (rank < partner) group.send(call.send, call.count, call.dtype, partner, 0, options_of(call));
+  group.recv(call.receive, call.count, call.dtype, partner, 0, options_of(call));
+  if (rank > partner) group.send(call.receive, call.count, call.dtype, partner, 0, options_of(call));
 }
 
 constexpr std::array kCollectives = {
-    CollectiveKind{
-        .name = "all_reduce",
-        .sends = Parts::kOne,
-        .receives = Parts::kOne,
-        .reduces = true,
-        .same_on_all = true,
-        .bus_factor = twice_all_but_own,
-        .run = [](ProcessGroup& g, const Call& c) { g.all_reduce(c.send, c.receive, c.count, c.dtype, c.op, {.factor = c.factor}); }},
+    CollectiveKind{.name = "all_reduce",
+                   .sends = Parts::kOne,
+                   .receives = Parts::kOne,
+                   .reduces = true,
+                   .same_on_all = true,
+                   .bus_factor = twice_all_but_own,
+                   .run = [](ProcessGroup& g, const Call& c) { g.all_reduce(c.send, c.receive, c.count, c.dtype, c.op, options_of(c)); }},
     CollectiveKind{
         .name = "reduce",
         .sends = Parts::kOne,
@@ -40,7 +41,7 @@ constexpr std::array kCollectives = {
         .has_root = true,
         .only_root_receives = true,
         .bus_factor = whole,
-        .run = [](ProcessGroup& g, const Call& c) { g.reduce(c.send, c.receive, c.count, c.dtype, c.op, c.root, {.factor = c.factor}); }},
+        .run = [](ProcessGroup& g, const Call& c) { g.reduce(c.send, c.receive, c.count, c.dtype, c.op, c.root, options_of(c)); }},
     CollectiveKind{.name = "broadcast",
                    .sends = Parts::kOne,
                    .receives = Parts::kOne,
@@ -49,41 +50,41 @@ constexpr std::array kCollectives = {
                    .same_on_all = true,
                    .always_in_place = true,
                    .bus_factor = whole,
-                   .run = [](ProcessGroup& g, const Call& c) { g.broadcast(c.receive, c.count, c.dtype, c.root); }},
+                   .run = [](ProcessGroup& g, const Call& c) { g.broadcast(c.receive, c.count, c.dtype, c.root, options_of(c)); }},
     CollectiveKind{.name = "all_gather",
                    .sends = Parts::kOne,
                    .receives = Parts::kAll,
                    .same_on_all = true,
                    .bus_factor = all_but_own,
-                   .run = [](ProcessGroup& g, const Call& c) { g.all_gather(c.send, c.receive, c.count, c.dtype); }},
+                   .run = [](ProcessGroup& g, const Call& c) { g.all_gather(c.send, c.receive, c.count, c.dtype, options_of(c)); }},
     CollectiveKind{.name = "gather",
                    .sends = Parts::kOne,
                    .receives = Parts::kAll,
                    .has_root = true,
                    .only_root_receives = true,
                    .bus_factor = all_but_own,
-                   .run = [](ProcessGroup& g, const Call& c) { g.gather(c.send, c.receive, c.count, c.dtype, c.root); }},
+                   .run = [](ProcessGroup& g, const Call& c) { g.gather(c.send, c.receive, c.count, c.dtype, c.root, options_of(c)); }},
     CollectiveKind{.name = "scatter",
                    .sends = Parts::kAll,
                    .receives = Parts::kOne,
                    .has_root = true,
                    .only_root_sends = true,
                    .bus_factor = all_but_own,
-                   .run = [](ProcessGroup& g, const Call& c) { g.scatter(c.send, c.receive, c.count, c.dtype, c.root); }},
+                   .run = [](ProcessGroup& g, const Call& c) { g.scatter(c.send, c.receive, c.count, c.dtype, c.root, options_of(c)); }},
     CollectiveKind{
         .name = "reduce_scatter",
         .sends = Parts::kAll,
         .receives = Parts::kOne,
         .reduces = true,
         .bus_factor = all_but_own,
-        .run = [](ProcessGroup& g, const Call& c) { g.reduce_scatter(c.send, c.receive, c.count, c.dtype, c.op, {.factor = c.factor}); }},
+        .run = [](ProcessGroup& g, const Call& c) { g.reduce_scatter(c.send, c.receive, c.count, c.dtype, c.op, options_of(c)); }},
     CollectiveKind{.name = "all_to_all",
                    .sends = Parts::kAll,
                    .receives = Parts::kAll,
                    .bus_factor = all_but_own,
-                   .run = [](ProcessGroup& g, const Call& c) { g.all_to_all(c.send, c.receive, c.count, c.dtype); }},
+                   .run = [](ProcessGroup& g, const Call& c) { g.all_to_all(c.send, c.receive, c.count, c.dtype, options_of(c)); }},
     CollectiveKind{.name = "sendrecv", .sends = Parts::kOne, .receives = Parts::kOne, .pairs = true, .bus_factor = whole, .run = ping_pong},
-    CollectiveKind{.name = "barrier", .bus_factor = no_wire, .run = [](ProcessGroup& g, const Call&) { g.barrier(); }},
+    CollectiveKind{.name = "barrier", .bus_factor = no_wire, .run = [](ProcessGroup& g, const Call& c) { g.barrier(options_of(c)); }},
 };
 
 int parts(Parts parts, int ranks) { return parts == Parts::kAll ? ranks : parts == Parts::kOne ? 1 : 0; }

@@ -21,6 +21,7 @@ struct Call {
   ReduceOp op = ReduceOp::kSum;
   int root = 0;
   double factor = 1;  // of premul_sum, this rank's
+  DeviceKind device = DeviceKind::kCpu;
 };
 
 enum class Parts { kNone, kOne, kAll };

@@ -1,6 +1,9 @@
-// Times each operator of the tutorial network's training step (and the update of the 16.8 M parameter perceptron):
-//   build/bench/kernels [--json] [--batch 128] [--rounds 15]
-// A row is the median of its rounds and the rate at which it computes or touches memory (bytes that must move once).
+// Times each operator of the tutorial network's training step (and the update of the 16.8 M parameter perceptron), and those that memory
+// bounds on arrays too large for any cache:
+//   build/bench/kernels [--device cuda] [--json] [--batch 128] [--rounds 15] [--elements 64M] [--product 8192]
+// A row is the median of its rounds, the rate at which it computes or touches memory (bytes that must move once), and its share of the
+// limit: of the best linear layer's rate, or of the rate at which the device copies memory. Both limits are rows themselves. What fits into
+// a cache may have more than 100 %. On a GPU a round queues a call so often that 2 ms pass, and waits once.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +14,7 @@
 #include <random>
 #include <vector>
 
+#include "bench/bench_common.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
 
@@ -22,22 +26,15 @@ using Index = std::int64_t;
 struct Row {
   std::string name;
   double ms, gflops, gbps;  // a rate of 0 is not shown
+  bool is_linear;           // a linear layer's product: the best one is the limit of computation
 };
 
-// Random floats that last as long as the program.
-float* data(Index count) {
-  static std::vector<lockstep::Buffer> buffers;
-  static std::mt19937 random(1);
-  buffers.push_back(lockstep::cpu_device().allocate(count * sizeof(float)));
-  auto* values = reinterpret_cast<float*>(buffers.back().data());
-  std::uniform_real_distribution<float> uniform(-1, 1);
-  for (Index i = 0; i < count; ++i) values[i] = uniform(random);
-  return values;
-}
+constexpr double kRoundSeconds = 0.002;
+constexpr Index kMostCalls = 1000;
 
 class Bench {
  public:
-  Bench(Index batch, int rounds) : batch_(batch), rounds_(rounds) {}
+  Bench(lockstep::Device& device, Index batch, int rounds) : device_(device), batch_(batch), rounds_(rounds) {}
 
   void convolution(const std::string& name, Index size, Index channels, bool data_grad) {
     const Conv2dShape shape{batch_, size, size, channels, size, size, 64, 5, 5, 1, 1, 2, 2, 2, 2};
@@ -85,11 +82,13 @@ class Bench {
   }
 
   void loss() {
-    const auto labels = std::vector<Index>(batch_, 3);
+    auto* labels = reinterpret_cast<Index*>(data(2 * batch_));
+    const std::vector<Index> threes(batch_, 3);
+    upload(labels, threes.data(), threes.size() * sizeof(Index));
     float *logits = data(batch_ * 10), *probabilities = data(batch_ * 10), *value = data(1), *one = data(1);
     time("cross entropy", 0, 0, [=, this] {
-      kernels_.softmax_cross_entropy(logits, labels.data(), batch_, 10, value, probabilities, stream_);
-      kernels_.softmax_cross_entropy_backward(probabilities, labels.data(), batch_, 10, one, logits, false, stream_);
+      kernels_.softmax_cross_entropy(logits, labels, batch_, 10, value, probabilities, stream_);
+      kernels_.softmax_cross_entropy_backward(probabilities, labels, batch_, 10, one, logits, false, stream_);
     });
   }
 
@@ -103,45 +102,105 @@ class Bench {
     time(name, 0, bytes, [=, this] { kernels_.sgd_step(tensors, {1e-6F, momentum, 0, false}, stream_); });
   }
 
-  const std::vector<Row>& rows() const { return rows_; }
-
- private:
-  void time(const std::string& name, double flops, double bytes, const std::function<void()>& call) {
-    std::vector<double> seconds;
-    for (int round = -2; round < rounds_; ++round) {
-      const auto start = std::chrono::steady_clock::now();
-      call();
-      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-      if (round >= 0) seconds.push_back(taken.count());
-    }
-    std::sort(seconds.begin(), seconds.end());
-    const double median = seconds[seconds.size() / 2];
-    rows_.push_back({name, median * 1e3, flops / median * 1e-9, bytes / median * 1e-9});
+  // The limit of what memory bounds, then what it bounds.
+  void memory(Index count) {
+    float *a = data(count), *b = data(count), *c = data(count);
+    const std::string size = fmt::format(" {:.1f} M", static_cast<double>(count) / (1 << 20));
+    const auto bytes = static_cast<double>(count) * sizeof(float);
+    time("device copy" + size, 0, 2 * bytes, [=, this] { device_.copy(b, a, count * sizeof(float), stream_); });
+    copy_gbps_ = rows_.back().gbps;
+    time("fill" + size, 0, bytes, [=, this] { kernels_.fill(a, 0.5F, count, stream_); });
+    time("add" + size, 0, 3 * bytes, [=, this] { kernels_.add(a, b, c, count, stream_); });
+    time("accumulate" + size, 0, 3 * bytes, [=, this] { kernels_.accumulate(c, a, count, stream_); });
+    time("scale" + size, 0, 2 * bytes, [=, this] { kernels_.scale(a, 0.5F, b, count, false, stream_); });
+    time("relu" + size, 0, 2 * bytes, [=, this] { kernels_.relu(a, b, count, stream_); });
+    time("relu backward" + size, 0, 3 * bytes, [=, this] { kernels_.relu_backward(a, b, count, stream_); });
+    time("bias" + size, 0, 2 * bytes, [=, this] { kernels_.bias(b, a, count / 64, 64, stream_); });
+    const auto step = [=, this](float* momentum) {
+      const lockstep::SgdTensor tensor{a, b, momentum, count};
+      kernels_.sgd_step({&tensor, 1}, {1e-6F, momentum == nullptr ? 0 : 0.9F, 0, false}, stream_);
+    };
+    time("sgd" + size, 0, 3 * bytes, [=] { step(nullptr); });
+    time("sgd momentum" + size, 0, 5 * bytes, [=] { step(c); });
   }
 
+  void print(bool json) const {
+    double best_gflops = 0;
+    for (const Row& row : rows_)
+      if (row.is_linear) best_gflops = std::max(best_gflops, row.gflops);
+    if (!json) fmt::print("{:<36} {:>9} {:>9} {:>9} {:>10}\n", "operator on " + device_.name(), "ms", "GFLOP/s", "GB/s", "% of limit");
+    for (const Row& row : rows_) {
+      const double share = row.gflops > 0 ? 100 * row.gflops / best_gflops : 100 * row.gbps / copy_gbps_;
+      if (json) {
+        fmt::print("{}\n", nlohmann::ordered_json{{"operator", row.name},
+                                                  {"device", device_.name()},
+                                                  {"ms", row.ms},
+                                                  {"gflops", row.gflops},
+                                                  {"gbps", row.gbps},
+                                                  {"share_percent", lockstep::bench::rounded(share, 1)}}
+                               .dump());
+        continue;
+      }
+      const auto rate = [](double value) { return value == 0 ? std::string() : fmt::format("{:.1f}", value); };
+      fmt::print("{:<36} {:>9.4f} {:>9} {:>9} {:>10}\n", row.name, row.ms, rate(row.gflops), rate(row.gbps), rate(share));
+    }
+  }
+
+ private:
+  void upload(void* to, const void* from, std::size_t bytes) {
+    device_.copy(to, from, bytes, stream_);
+    stream_.synchronize();
+  }
+
+  // Random floats that last as long as the bench.
+  float* data(Index count) {
+    const auto bytes = static_cast<std::size_t>(count) * sizeof(float);
+    std::vector<float> values(static_cast<std::size_t>(count));
+    std::uniform_real_distribution<float> uniform(-1, 1);
+    for (float& value : values) value = uniform(random_);
+    buffers_.push_back(device_.allocate(bytes));
+    upload(buffers_.back().data(), values.data(), bytes);
+    return reinterpret_cast<float*>(buffers_.back().data());
+  }
+
+  double seconds_of(const std::function<void()>& call, Index calls) {
+    const auto start = std::chrono::steady_clock::now();
+    for (Index i = 0; i < calls; ++i) call();
+    stream_.synchronize();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / static_cast<double>(calls);
+  }
+
+  void time(const std::string& name, double flops, double bytes, const std::function<void()>& call) {
+    seconds_of(call, 1);  // libraries choose their ways
+    Index calls = 1;
+    if (device_.kind() != lockstep::DeviceKind::kCpu)
+      calls = std::clamp<Index>(static_cast<Index>(kRoundSeconds / seconds_of(call, 10)), 1, kMostCalls);
+    seconds_of(call, calls);
+    std::vector<double> seconds;
+    for (int round = 0; round < rounds_; ++round) seconds.push_back(seconds_of(call, calls));
+    const double median = lockstep::bench::quantile(seconds, 0.5);
+    const bool is_linear = flops > 0 && name.find("conv") == std::string::npos;
+    rows_.push_back({name, median * 1e3, flops / median * 1e-9, bytes / median * 1e-9, is_linear});
+  }
+
+  lockstep::Device& device_;
   Index batch_;
   int rounds_;
   std::vector<Row> rows_;
-  const lockstep::KernelTable& kernels_ = lockstep::cpu_device().kernels();
-  lockstep::Stream& stream_ = lockstep::cpu_device().default_stream();
+  double copy_gbps_ = 0;
+  std::vector<lockstep::Buffer> buffers_;
+  std::mt19937 random_{1};
+  const lockstep::KernelTable& kernels_ = device_.kernels();
+  lockstep::Stream& stream_ = device_.default_stream();
 };
 
-void print(const std::vector<Row>& rows, bool json) {
-  if (!json) fmt::print("{:<28} {:>9} {:>9} {:>9}\n", "operator", "ms", "GFLOP/s", "GB/s");
-  for (const Row& row : rows) {
-    if (json) {
-      fmt::print("{}\n", nlohmann::json{{"operator", row.name}, {"ms", row.ms}, {"gflops", row.gflops}, {"gbps", row.gbps}}.dump());
-      continue;
-    }
-    const auto rate = [](double value) { return value == 0 ? std::string() : fmt::format("{:.1f}", value); };
-    fmt::print("{:<28} {:>9.3f} {:>9} {:>9}\n", row.name, row.ms, rate(row.gflops), rate(row.gbps));
-  }
-}
-
 int run(int argc, char** argv) {
-  cxxopts::Options options("kernels", "Times the CPU operators of a training step");
+  cxxopts::Options options("kernels", "Times the operators of a training step");
   options.add_options()("json", "JSON lines")("batch", "images a step", cxxopts::value<int>()->default_value("128"))(
-      "rounds", "timed calls of each operator", cxxopts::value<int>()->default_value("15"))("help", "this text");
+      "rounds", "timed rounds of each operator", cxxopts::value<int>()->default_value("15"))(
+      "device", "cpu, cuda or cuda:N", cxxopts::value<std::string>()->default_value("cpu"))(
+      "elements", "of the large arrays, at least 64; K, M, G are binary (default: 4M, on a GPU 64M)", cxxopts::value<std::string>())(
+      "product", "side of the large linear layer (default: 1024, on a GPU 8192)", cxxopts::value<int>())("help", "this text");
   const auto flags = options.parse(argc, argv);
   if (flags.count("help") != 0) {
     fmt::print("{}\n", options.help());
@@ -149,7 +208,12 @@ int run(int argc, char** argv) {
   }
   const int batch = flags["batch"].as<int>(), rounds = flags["rounds"].as<int>();
   if (batch < 1 || rounds < 1) throw lockstep::InvalidArgument("kernels: --batch and --rounds must be at least 1");
-  Bench bench(batch, rounds);
+  const bool on_gpu = lockstep::bench::choose_device(flags["device"].as<std::string>()) != lockstep::DeviceKind::kCpu;
+  const std::string size = flags.count("elements") != 0 ? flags["elements"].as<std::string>() : on_gpu ? "64M" : "4M";
+  const auto elements = static_cast<Index>(lockstep::bench::parse_bytes("--elements", size));
+  const Index side = flags.count("product") != 0 ? flags["product"].as<int>() : on_gpu ? 8192 : 1024;
+  if (elements < 64 || side < 1) throw lockstep::InvalidArgument("kernels: --elements must be at least 64, --product at least 1");
+  Bench bench(lockstep::local_device(0), batch, rounds);
   bench.convolution("conv1", 24, 3, false);
   bench.convolution("conv2", 12, 64, true);
   bench.pooling("pool1", 24);
@@ -164,7 +228,9 @@ int run(int argc, char** argv) {
   bench.loss();
   bench.update("sgd tutorial network", {4800, 64, 102400, 64, 884736, 384, 73728, 192, 1920, 10}, 0);
   bench.update("sgd momentum 16.8 M", {4194304, 2048, 4194304, 2048, 4194304, 2048, 4194304, 2048, 20480, 10}, 0.9F);
-  print(bench.rows(), flags.count("json") != 0);
+  bench.linear(fmt::format("linear {}", side), side, side, side);
+  bench.memory(elements);
+  bench.print(flags.count("json") != 0);
   return 0;
 }
 

@@ -43,11 +43,11 @@ Measurement::Measurement(std::shared_ptr<ProcessGroup> group, const MeasureOptio
     throw InvalidArgument("--root {}: the ranks are 0 to {}", options_.root, group_->world_size() - 1);
   const MessageLayout layout = layout_of(*options_.kind, largest, options_.dtype, group_->world_size(), options_.in_place);
   if (!options_.kind->moves_data()) return;
-  const bool shared = !options_.plain && has_shared_parts(*group_);
+  const bool on_host = options_.device == DeviceKind::kCpu, shared = on_host && !options_.plain && has_shared_parts(*group_);
   peers_.resize(shared ? static_cast<std::size_t>(group_->world_size()) : 0);
   const auto take = [&](std::byte* Memory::*side, std::size_t bytes, std::vector<std::byte>& plain) {
     bytes = std::max<std::size_t>(bytes, sizeof(std::int64_t));
-    if (options_.plain) {
+    if (options_.plain || !on_host) {
       plain.resize(bytes);
       memory_.*side = plain.data();
       return;
@@ -60,6 +60,39 @@ Measurement::Measurement(std::shared_ptr<ProcessGroup> group, const MeasureOptio
   };
   take(&Memory::receive, layout.in_place ? layout.message_bytes() : layout.receive_bytes(), plain_receive_);
   if (!layout.in_place) take(&Memory::send, layout.send_bytes(), plain_send_);
+  called_memory_ = memory_;
+  if (!on_host) take_on_device();
+}
+
+// A twin on the device for each of the host's buffers.
+void Measurement::take_on_device() {
+  Device& device = group_->local_device();
+  const auto twin = [&](const std::vector<std::byte>& host) -> std::byte* {
+    if (host.empty()) return nullptr;
+    const bool registered = !options_.plain;
+    return registered_.emplace_back(registered ? group_->allocate(host.size(), options_.device) : device.allocate(host.size())).data();
+  };
+  called_memory_ = {};
+  called_memory_.receive = twin(plain_receive_);
+  called_memory_.send = twin(plain_send_);
+}
+
+void Measurement::to_device() {
+  if (options_.device == DeviceKind::kCpu) return;
+  Device& device = group_->local_device();
+  Stream& stream = device.default_stream();
+  device.copy(called_memory_.receive, plain_receive_.data(), plain_receive_.size(), stream);
+  device.copy(called_memory_.send, plain_send_.data(), plain_send_.size(), stream);
+  stream.synchronize();
+}
+
+void Measurement::from_device() {
+  if (options_.device == DeviceKind::kCpu) return;
+  Device& device = group_->local_device();
+  Stream& stream = device.default_stream();
+  device.copy(plain_receive_.data(), called_memory_.receive, plain_receive_.size(), stream);
+  device.copy(plain_send_.data(), called_memory_.send, plain_send_.size(), stream);
+  stream.synchronize();
 }
 
 std::optional<Bound> Measurement::bound_of(const MessageLayout& layout, const Call& call) const {
@@ -84,6 +117,7 @@ Measurement::Rounds Measurement::run_rounds(const TestData& data, const Call& ca
       group_->barrier();  // a peer may still write into this rank's buffers
     }
     data.fill(memory_, Values::kExact);
+    to_device();
     group_->barrier();
     const std::int64_t entry = now_ns();
     options_.kind->run(*group_, call);
@@ -139,8 +173,10 @@ std::optional<bool> Measurement::gives_same_bits(const TestData& data, const Cal
   bool same = true;
   for (int repeat = 0; repeat < kRepeats; ++repeat) {
     data.fill(memory_, Values::kRough);
+    to_device();
     group_->barrier();
     options_.kind->run(*group_, call);
+    from_device();
     const std::string hash = data.hash_result(memory_);
     if (repeat == 0) first = hash;
     same = same && hash == first;
@@ -154,11 +190,13 @@ Row Measurement::measure(std::size_t bytes) {
   Row row;
   row.layout = layout_of(*options_.kind, bytes, options_.dtype, group_->world_size(), options_.in_place);
   row.rounds = options_.rounds != 0 ? options_.rounds : rounds_for(row.layout.message_bytes());
-  const Memory ends = ends_of(row.layout, memory_, group_->rank());
-  const Call call{ends.send, ends.receive, row.layout.count, options_.dtype, options_.op, options_.root, premul_factor(group_->rank())};
+  const Memory ends = ends_of(row.layout, called_memory_, group_->rank());
+  const Call call{ends.send,      ends.receive, row.layout.count, options_.dtype, options_.op, options_.root, premul_factor(group_->rank()),
+                  options_.device};
   const TestData data(*options_.kind, row.layout, call, group_->rank());
   std::optional<Bound> bound = bound_of(row.layout, call);
   summarize(run_rounds(data, call, bound ? &*bound : nullptr, row.rounds), row);
+  from_device();
   row.wrong = static_cast<std::int64_t>(data.count_wrong(memory_, options_.check));
   group_->all_reduce(std::span(&row.wrong, 1));
   row.same_bits = gives_same_bits(data, call);

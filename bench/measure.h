@@ -18,7 +18,8 @@ struct MeasureOptions {
   ReduceOp op = ReduceOp::kSum;
   int root = 0;
   bool in_place = true;
-  bool plain = false;      // ordinary memory instead of registered
+  bool plain = false;  // ordinary memory instead of registered
+  DeviceKind device = DeviceKind::kCpu;
   bool check = false;      // every element of the last round's results
   std::size_t rounds = 0;  // 0: by size
 };
@@ -56,6 +57,9 @@ class Measurement {
   std::optional<Bound> bound_of(const MessageLayout& layout, const Call& call) const;
   Rounds run_rounds(const TestData& data, const Call& call, Bound* bound, std::size_t rounds);
   void summarize(const Rounds& mine, Row& row);
+  void take_on_device();
+  void to_device();
+  void from_device();
   std::vector<std::int64_t> from_all(const std::vector<std::int64_t>& mine);  // ranks x rounds
   std::optional<bool> gives_same_bits(const TestData& data, const Call& call);
 
@@ -63,7 +67,8 @@ class Measurement {
   MeasureOptions options_;
   std::vector<Buffer> registered_;  // send, receive; in place: receive alone
   std::vector<std::byte> plain_send_, plain_receive_;
-  Memory memory_;
+  Memory memory_;              // where data is filled in and looked at: on the host
+  Memory called_memory_;       // what the calls get: the same, or the device's
   std::vector<Memory> peers_;  // by rank, where a bound can be measured; else empty
   bool clocks_agree_;
 };

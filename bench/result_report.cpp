@@ -98,9 +98,8 @@ void ResultReport::add(const Row& row) {
 Json ResultReport::summary() const {
   Json fit;
   if (const auto line = fit_line(points_))
-    fit = {{"alpha_us", rounded(line->alpha_us, 3)},
-           {"gbps", rounded(line->gb_per_s, 3)},
-           {"worst_percent", rounded(line->worst_percent, 1)}};
+    fit = {
+        {"alpha_us", rounded(line->alpha_us, 3)}, {"gbps", rounded(line->gb_per_s, 3)}, {"worst_percent", rounded(line->worst_percent, 1)}};
   return {{"fit", fit}, {"wrong", wrong_}, {"same_bits", same_bits_ ? Json(*same_bits_) : Json()}};
 }
 
@@ -134,6 +133,7 @@ Json settings_as_json(const Settings& settings) {
           {"sizes", settings.sizes},
           {"in_place", measure.in_place},
           {"memory", measure.plain ? "plain" : "registered"},
+          {"device", measure.device == DeviceKind::kCpu ? "cpu" : "cuda"},
           {"check", measure.check},
           {"rounds", measure.rounds},
           {"backend", settings.backend},

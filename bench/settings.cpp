@@ -38,8 +38,9 @@ cxxopts::Options describe_flags(Program program, const std::string& name) {
       cxxopts::value<std::size_t>()->default_value("0"));
   options.add_options("Where")("ranks", "processes to start (2); a launcher's ranks are used as they are", cxxopts::value<int>())(
       "nodes", "act as if the ranks ran on that many machines, neighbours together", cxxopts::value<int>()->default_value("1"))(
-      "backend", "ring, mpi or nccl; default: LOCKSTEP_BACKEND, else ring", text(""))("transport", "auto, shm, tcp or hierarchical",
-                                                                                      text(""));
+      "device", "where the data lies: cpu, cuda or cuda:N", text("cpu"))("backend",
+                                                                         "ring, mpi or nccl; default: LOCKSTEP_BACKEND, else ring",
+                                                                         text(""))("transport", "auto, shm, tcp or hierarchical", text(""));
   options.add_options("Instead of the table")("overlap", "a matrix product and an all-reduce of the size of -e, alone and together")(
       "compare", "in turn with the peers' programs that bench/peers/setup installs: openmpi,gloo; tcp: with this one over TCP alone",
       cxxopts::value<std::vector<std::string>>()->implicit_value("openmpi,gloo"))(
@@ -163,6 +164,8 @@ void check_together(Program program, const Settings& settings) {
   if (settings.overlap && !settings.plot_file.empty()) throw InvalidArgument("--overlap makes no curve: leave --plot out");
   if (!measure.kind->moves_data() && !settings.plot_file.empty())
     throw InvalidArgument("--plot: {} has one size, no curve", measure.kind->name);
+  if (measure.device != DeviceKind::kCpu && (settings.overlap || !settings.tune_file.empty() || !settings.compare.empty()))
+    throw InvalidArgument("--overlap, --tune and --compare are for the CPU: leave --device out");
   if (!settings.tune_file.empty()) check_tuning(program, settings);
   if (settings.compare.empty()) return;
   if (std::string_view(measure.kind->name) != "all_reduce" || measure.dtype != DType::kFloat32 || measure.op != ReduceOp::kSum ||
@@ -186,6 +189,7 @@ Settings parse_settings(Program program, int argc, char** argv) {
       std::exit(0);
     }
     settings.measure = read_measure(program, flags);
+    settings.measure.device = choose_device(flags["device"].as<std::string>());
     settings.ranks = read_ranks(flags);
     settings.nodes = flags["nodes"].as<int>();
     settings.sizes = read_sizes(flags, *settings.measure.kind);

@@ -2,6 +2,7 @@
 //   build/bench/train_step --model cifar10|cifar10-nolrn|mlp --ranks 2 [--steps 15] [--transport shm|tcp] [--json]
 //   build/bench/train_step --ranks 2 --scaling             beside 2 unrelated runs of one rank, in turn
 //   build/bench/train_step --backend delay --timeline      against the bound that overlap allows, on a wire without work
+//   build/bench/train_step --device cuda [--graph]         on GPUs: steps queued one after the other, and the host's share of the time
 // cifar10 is TensorFlow's tutorial network on 128 images of 24x24 a rank, cifar10-nolrn the same without normalisation,
 // mlp four layers of 2048 (16.8 M parameters) on 64 rows a rank. One thread a rank, unless OMP_NUM_THREADS says otherwise; the
 // first steps are left out.
@@ -13,6 +14,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cxxopts.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,11 +29,14 @@ using ls::bench::rounded;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kWarmUp = 4;
+constexpr int kGpuWarmUp = 10;  // cuDNN tries its ways in the first steps
+constexpr int kGpuBlocks = 5;   // of steps, each timed as a whole
 
 struct Options {
   std::string model, backend, transport;
   int ranks = 1, steps = 15, rounds = 7;
-  bool json = false, unrelated = false, scaling = false, timeline = false;
+  ls::DeviceKind device = ls::DeviceKind::kCpu;
+  bool json = false, unrelated = false, scaling = false, timeline = false, graph = false;
 };
 
 Options parse(int argc, char** argv) {
@@ -41,9 +46,11 @@ Options parse(int argc, char** argv) {
                                                                        cxxopts::value<int>()->default_value("15"))(
       "rounds", "of --scaling", cxxopts::value<int>()->default_value("7"))("backend", "ring, local or delay",
                                                                            cxxopts::value<std::string>()->default_value(""))(
-      "transport", "auto, shm or tcp", cxxopts::value<std::string>()->default_value(""))("json", "one JSON line")(
+      "transport", "auto, shm or tcp", cxxopts::value<std::string>()->default_value(""))(
+      "device", "cpu, cuda or cuda:N", cxxopts::value<std::string>()->default_value("cpu"))("json", "one JSON line")(
       "unrelated", "the ranks start together and then train alone")("scaling", "compare with --unrelated, in turn")(
-      "timeline", "ready times, costs and the bound (--backend delay)")("help", "this text");
+      "graph", "replay each step as a graph (--device cuda)")("timeline", "ready times, costs and the bound (--backend delay)")(
+      "help", "this text");
   const auto given = cli.parse(argc, argv);
   if (given.count("help") != 0) {
     fmt::print("{}", cli.help());
@@ -56,7 +63,12 @@ Options parse(int argc, char** argv) {
   options.json = given.count("json") != 0;
   options.unrelated = given.count("unrelated") != 0;
   options.scaling = given.count("scaling") != 0;
+  options.graph = given.count("graph") != 0;
   options.timeline = given.count("timeline") != 0;
+  options.device = ls::bench::choose_device(given["device"].as<std::string>());
+  if (options.device != ls::DeviceKind::kCpu && (options.scaling || options.timeline || options.unrelated))
+    throw ls::InvalidArgument("train_step: --scaling, --timeline and --unrelated are for the CPU");
+  if (options.graph && options.device == ls::DeviceKind::kCpu) throw ls::InvalidArgument("train_step: --graph needs --device cuda");
   if (options.steps < 1 || options.rounds < 1) throw ls::InvalidArgument("train_step: --steps and --rounds must be positive");
   if (options.timeline && options.backend != "delay") throw ls::InvalidArgument("train_step: --timeline needs --backend delay");
   return options;
@@ -86,13 +98,17 @@ class Trainer {
     double bound;                             // forward + max(backward, what the wire allows) + update
   };
 
-  Trainer(const std::string& name, std::shared_ptr<ls::ProcessGroup> group, const ls::CommHook& hook = {})
+  Trainer(const std::string& name, std::shared_ptr<ls::ProcessGroup> group, const ls::CommHook& hook = {},
+          ls::Device& device = ls::cpu_device())
       : model_(make_model(name)), batch_(name == "mlp" ? 64 : 128) {
     x_ = name == "mlp" ? ls::Tensor::empty({batch_, 2048}) : ls::Tensor::empty({batch_, 24, 24, 3});
     ls::fill_normal(x_, 0, 1);
     labels_ = ls::Tensor::empty({batch_}, ls::DType::kInt64);
     ls::Philox random(1, static_cast<std::uint64_t>(group->rank()));
     for (std::int64_t& label : labels_.span<std::int64_t>()) label = random.below(10);
+    model_->to(device);
+    x_ = x_.to(device);
+    labels_ = labels_.to(device);
     for (const ls::NamedTensor& parameter : model_->named_parameters())  // before ddp's own: fires first
       hooks_.push_back(ls::on_grad_ready(parameter.tensor, [this](const ls::Tensor&) {
         if (first_ready_ == Clock::time_point{}) first_ready_ = Clock::now();
@@ -124,12 +140,31 @@ class Trainer {
     return step;
   }
 
+  // The same without clocks; after use_graph() by replaying it.
+  void run_step() {
+    if (graph_)
+      (*graph_)();
+    else
+      bare_step();
+  }
+  void use_graph() {
+    graph_.emplace(ddp_->capture([this] { return bare_step(); }));
+  }
+
   std::span<const ls::BucketTimes> times() const { return ddp_->reducer().last_pass(); }
   const std::vector<double>& cost_ms() const { return cost_ms_; }
   double ready_ms(std::size_t bucket) const { return ready_ms_[bucket]; }  // since backward began
   int batch() const { return static_cast<int>(batch_); }
 
  private:
+  ls::Tensor bare_step() {
+    sgd_->zero_grad();
+    ls::Tensor loss = ls::nn::cross_entropy((*ddp_)(x_), labels_);
+    loss.backward();
+    sgd_->step();
+    return loss;
+  }
+
   static std::unique_ptr<ls::nn::Sequential> make_model(const std::string& name) {
     auto model = std::make_unique<ls::nn::Sequential>();
     if (name == "cifar10" || name == "cifar10-nolrn") {
@@ -162,6 +197,7 @@ class Trainer {
   std::vector<ls::HookHandle> hooks_;
   std::unique_ptr<ls::DistributedDataParallel> ddp_;
   std::unique_ptr<ls::optim::SGD> sgd_;
+  std::optional<ls::CapturedStep> graph_;
   Clock::time_point first_ready_;
   std::vector<double> cost_ms_, ready_ms_;
 };
@@ -231,6 +267,56 @@ void measure(const Options& options, ls::ProcessGroup& job, const std::shared_pt
   ls::bench::Report(options.json).row(row);
 }
 
+// Of one replica: how long steps take that are queued one after the other, how long the host needs to queue one on an idle device, and how
+// long that one takes until its weights are there.
+struct GpuTimes {
+  double step_ms, least_ms, host_ms, latency_ms;
+};
+GpuTimes time_on_gpu(Trainer& trainer, ls::Stream& stream, int count) {
+  const auto since = [](Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); };
+  for (int i = 0; i < kGpuWarmUp; ++i) trainer.run_step();
+  std::vector<double> steps, host, latency;
+  for (int block = 0; block < kGpuBlocks; ++block) {
+    stream.synchronize();
+    const auto start = Clock::now();
+    for (int i = 0; i < count; ++i) trainer.run_step();
+    stream.synchronize();
+    steps.push_back(since(start) / count);
+  }
+  for (int i = 0; i < count; ++i) {
+    const auto start = Clock::now();
+    trainer.run_step();
+    host.push_back(since(start));
+    stream.synchronize();
+    latency.push_back(since(start));
+  }
+  return {median(steps), *std::min_element(steps.begin(), steps.end()), median(host), median(latency)};
+}
+
+void measure_on_gpu(const Options& options, const std::shared_ptr<ls::ProcessGroup>& job) {
+  ls::Device& device = job->local_device();
+  Trainer trainer(options.model, job, {}, device);
+  if (options.graph) trainer.use_graph();
+  job->barrier();
+  const GpuTimes times = time_on_gpu(trainer, device.default_stream(), options.steps);
+  const double peak = peak_rss_mb(*job);
+  if (job->rank() != 0) return;
+  ls::bench::Report(options.json)
+      .row({{"peer", "lockstep"},
+            {"model", options.model},
+            {"device", device.name()},
+            {"mode", options.graph ? "graph" : "eager"},
+            {"ranks", job->world_size()},
+            {"step_ms", rounded(times.step_ms, 4)},
+            {"min_ms", rounded(times.least_ms, 4)},
+            {"samples_per_s", rounded(trainer.batch() * job->world_size() / times.step_ms * 1e3, 1)},
+            {"host_ms", rounded(times.host_ms, 4)},
+            {"latency_ms", rounded(times.latency_ms, 4)},
+            {"host_percent", rounded(100 * times.host_ms / times.step_ms, 1)},
+            {"gpu_mb", rounded(static_cast<double>(device.allocator_stats().bytes_held) / (1 << 20), 1)},
+            {"peak_rss_mb", rounded(peak, 1)}});
+}
+
 // Averages in the backward thread, which waits: what the communication thread is compared with.
 ls::Work average_inline(ls::ProcessGroup& group, const ls::BucketView& bucket) {
   group.all_reduce(bucket.data, bucket.count, bucket.dtype, ls::ReduceOp::kAvg, {.purpose = {"bucket", bucket.index}});
@@ -269,7 +355,9 @@ void measure_scaling(const Options& options, const std::shared_ptr<ls::ProcessGr
 int run(int argc, char** argv) {
   const Options options = parse(argc, argv);
   const auto job = ls::init_process_group({.backend = options.backend, .transport = options.transport});
-  if (options.scaling)
+  if (options.device != ls::DeviceKind::kCpu)
+    measure_on_gpu(options, job);
+  else if (options.scaling)
     measure_scaling(options, job);
   else
     measure(options, *job, options.unrelated ? group_of_one() : job);

@@ -11,7 +11,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # What liblockstep_cuda.so needs, what is loaded for several ranks, and the driver's own.
 LIBRARIES = ["libcublasLt.so.13", "libcudnn.so.9", "libnvrtc.so.13", "libnccl.so.2", "libcuda.so.1"]
-BUILD_FOLDERS = ["launcher", "examples", "bench", "tests/gpu", "tests/core"]
+BUILD_FOLDERS = ["launcher", "examples", "bench", "tests/gpu", "tests/kernels"]
 
 
 def is_bundle():
@@ -66,3 +66,12 @@ class Programs:
             if place.exists():
                 return str(place)
         sys.exit(f"{name} is not in {', '.join(str(place.parent) for place in places)}: build it with `ninja -C {self.build}`")
+
+
+def build(folder, targets):
+    """What a source tree needs before; the CUDA part along with it, where it is configured."""
+    subprocess.run([ROOT / "scripts/dependencies"], check=True, cwd=ROOT)
+    subprocess.run([ROOT / "scripts/configure", folder], check=True, cwd=ROOT)
+    known = subprocess.run(["ninja", "-C", folder, "-t", "targets", "all"], check=True, capture_output=True, text=True).stdout
+    cuda = "src/cuda/liblockstep_cuda.so"
+    subprocess.run(["ninja", "-C", folder, "launcher/lockrun", *targets, *([cuda] if f"\n{cuda}:" in known else [])], check=True)

@@ -74,6 +74,42 @@ TEST_F(GpuTiming, AnEventIsDoneWhenItsWorkIs) {
   EXPECT_TRUE(event->done());
 }
 
+TEST_F(GpuDevice, UploadsWhatWasThereWhenItWasCalled) {
+  for (const std::size_t count : {std::size_t{1}, std::size_t{1000}, std::size_t{5 << 20}}) {
+    std::vector<float> values(count, 3);
+    const Tensor there = Tensor::full({static_cast<std::int64_t>(count)}, 1, gpu());
+    gpu().upload(there.buffer().data(), values.data(), there.bytes(), gpu().default_stream());
+    std::fill(values.begin(), values.end(), 4.0F);
+    EXPECT_THAT(host_values<float>(there), Each(3.0F)) << count;
+  }
+}
+
+TEST_F(GpuDevice, CopiesFromAndToPinnedMemory) {
+  constexpr std::size_t kBytes = (3 << 20) + 4;
+  const Buffer from = gpu().allocate_pinned(kBytes), to = gpu().allocate_pinned(kBytes), there = gpu().allocate(kBytes);
+  EXPECT_EQ(from.device(), &cpu_device());
+  std::fill_n(from.data(), kBytes, std::byte{0x5A});
+  std::fill_n(to.data(), kBytes, std::byte{0});
+  gpu().copy(there.data(), from.data(), kBytes, gpu().default_stream());
+  gpu().copy(to.data(), there.data(), kBytes, gpu().default_stream());
+  gpu().default_stream().synchronize();
+  EXPECT_TRUE(std::equal(from.data(), from.data() + kBytes, to.data()));
+}
+
+TEST_F(GpuDevice, AGraphRunsWhenItIsLaunchedAndAsOftenAsThat) {
+  Stream& stream = gpu().default_stream();
+  const Tensor one = Tensor::full({1000}, 1, gpu()), sum = Tensor::full({1000}, 0, gpu());
+  gpu().begin_capture(stream);
+  gpu().kernels().accumulate(sum.data<float>(), one.data<float>(), sum.count(), stream);
+  const Tensor twice = Tensor::empty({1000}, DType::kFloat32, gpu());  // the graph's own memory
+  gpu().kernels().add(one.data<float>(), one.data<float>(), twice.data<float>(), twice.count(), stream);
+  gpu().kernels().accumulate(sum.data<float>(), twice.data<float>(), sum.count(), stream);
+  const auto graph = gpu().end_capture(stream);
+  EXPECT_THAT(host_values<float>(sum), Each(0.0F)) << "recording must not run it";
+  for (int i = 0; i < 4; ++i) graph->launch(stream);
+  EXPECT_THAT(host_values<float>(sum), Each(12.0F));
+}
+
 TEST_F(GpuDevice, HandsFreedMemoryOutAgain) {
   { const Buffer warm = gpu().allocate(3 << 20); }
   const AllocatorStats before = gpu().allocator_stats();

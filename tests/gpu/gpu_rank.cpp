@@ -1,5 +1,6 @@
 // One rank of the GPU tests' jobs. Arguments are name=value; mode= is one of
-//   train    trains net= for steps=, on batch=/ranks samples a rank; prints the global mean losses and the hash of the weights
+//   train    trains net= for steps=, on batch=/ranks samples a rank, with graph=1 in graph mode; prints the global mean losses and the hash
+//            of the weights
 //   overlap  shows that the first bucket's all-reduce is over before backward is, by the events of both streams
 //   kill     all-reduces without end; rank fail_rank= dies by SIGKILL with call fail_at= under way, the others say when and why they end
 // What is printed is for gpu_ranks_test, which starts them.
@@ -7,6 +8,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -31,16 +33,27 @@ int train(const RankArguments& arguments, const std::shared_ptr<ls::ProcessGroup
   net->to(device);
   ls::DistributedDataParallel ddp(*net, group, {.caps = {.first_bucket_bytes = 4096, .bucket_bytes = 16384}});  // several buckets
   ls::optim::SGD sgd(ddp.parameters(), {.lr = 0.05F, .momentum = 0.9F});
-  for (int step = 0; step < arguments.number("steps", 40); ++step) {
-    const auto samples = ls::testing::make_samples(name, step, group->rank() * batch, batch);
+  const ls::testing::Samples first = ls::testing::make_samples(name, 0, 0, batch);
+  const ls::Tensor inputs = ls::Tensor::empty(first.inputs.shape(), ls::DType::kFloat32, device);
+  const ls::Tensor labels = ls::Tensor::empty({batch}, ls::DType::kInt64, device);
+  const std::function<ls::Tensor()> as_written = [&] {
+    const ls::Tensor loss = ls::nn::cross_entropy(ddp(inputs), labels);
     sgd.zero_grad();
-    const ls::Tensor loss = ls::nn::cross_entropy(ddp(samples.inputs.to(device)), samples.labels.to(device));
     loss.backward();
     sgd.step();
-    float mean = loss.item();
+    return loss;
+  };
+  std::optional<ls::CapturedStep> captured;
+  if (arguments.number("graph", 0) != 0) captured.emplace(ddp.capture(as_written));
+  for (int step = 0; step < arguments.number("steps", 40); ++step) {
+    const ls::testing::Samples samples = ls::testing::make_samples(name, step, group->rank() * batch, batch);
+    inputs.copy_from(samples.inputs);
+    labels.copy_from(samples.labels);
+    float mean = (captured ? (*captured)() : as_written()).item();
     group->all_reduce(std::span(&mean, 1), ls::ReduceOp::kAvg);
     if (group->rank() == 0) fmt::print("loss {} {:.6f}\n", step, mean);
   }
+  if (captured) fmt::print("graphs: {} recorded, {} replayed\n", captured->counts().recorded, captured->counts().replayed);
   fmt::print("rank {} on {} has {}\n", group->rank(), device.name(), ls::hash_of(net->named_parameters()));
   std::fflush(stdout);
   ls::check_replicas_equal(*group, net->named_parameters(), "weights");

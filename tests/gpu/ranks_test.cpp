@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <set>
 #include <sstream>
@@ -86,6 +87,28 @@ TEST_P(SharedGpu, LearnsWhatTheCpuLearnsWithTheSameBitsOnAllRanks) {
   EXPECT_THAT(hashes, SizeIs(ranks)) << job.output();
   EXPECT_THAT(std::set<std::string>(hashes.begin(), hashes.end()), SizeIs(1)) << job.output();
   EXPECT_THAT(after("on cuda:", job.output()), SizeIs(ranks)) << "ranks that quietly computed elsewhere: " << job.output();
+}
+
+class GpuGraph : public GpuTest, public ::testing::WithParamInterface<std::tuple<int, const char*>> {};
+INSTANTIATE_TEST_SUITE_P(GpuGraphs, GpuGraph, ::testing::Combine(::testing::Values(1, 2), ::testing::Values("convolutional", "perceptron")),
+                         [](const auto& tested) { return fmt::format("{}_{}", std::get<1>(tested.param), std::get<0>(tested.param)); });
+
+// The same kernels in the same order: the same bits.
+TEST_P(GpuGraph, LearnsWhatTheStepAsWrittenLearns) {
+  const auto [ranks, net] = GetParam();
+  std::vector<std::vector<std::string>> hashes;
+  for (const char* graph : {"graph=0", "graph=1"}) {
+    Child job(shared_job(ranks, {"mode=train", fmt::format("net={}", net), graph}), kLaunched);
+    ASSERT_EQ(job.wait(kJob), 0) << job.output() << job.errors();
+    hashes.push_back(after(" has ", job.output()));
+    EXPECT_THAT(hashes.back(), SizeIs(ranks)) << job.output();
+    if (std::string(graph) == "graph=1") {
+      EXPECT_THAT(after("graphs: ", job.output()), ::testing::Each("1 recorded, 36 replayed")) << job.output();
+    }
+  }
+  std::sort(hashes[0].begin(), hashes[0].end());
+  std::sort(hashes[1].begin(), hashes[1].end());
+  EXPECT_EQ(hashes[1], hashes[0]);
 }
 
 // The program of README's first page, unchanged.

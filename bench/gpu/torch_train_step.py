@@ -1,0 +1,142 @@
+"""PyTorch's training steps and linear layers on one GPU, for scripts/bench-gpu: the networks of bench/peers/train_step_ddp.py.
+
+python3 bench/gpu/torch_train_step.py --model cifar10 --mode eager --rounds 5      one JSON line a round
+python3 bench/gpu/torch_train_step.py --model cifar10 --mode compile --serve       one for each line on stdin, so that others take turns
+python3 bench/gpu/torch_train_step.py --linear local3 128 2304 384                 the products of a linear layer
+
+eager           channels_last, fused SGD
+compile         the same; forward, loss and their gradients by torch.compile
+compile-graphs  torch.compile(mode="reduce-overhead"), which replays CUDA graphs
+
+Steps are queued one after the other, and the device is waited for at the end of a round, as bench/train_step does.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+import time
+
+import torch
+from torch import nn
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "peers"))
+import train_step_ddp  # noqa: E402  (its folder has no package)
+
+WARM_UP = 10
+ROUND_SECONDS = 0.002
+
+
+def wait(device):
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def choose_precision(precision):
+    """TF32 on or off for products and convolutions alike: PyTorch's own defaults differ between the two."""
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.benchmark = True
+
+
+def make_step(flags, device):
+    torch.manual_seed(0)
+    model, samples, labels = train_step_ddp.make(flags.model, tuned=True)
+    model, labels = model.to(device), labels.to(device)
+    channels_last = {"memory_format": torch.channels_last} if samples.dim() == 4 else {}
+    samples = samples.to(device, **channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=device.type == "cuda")
+
+    def loss_of(inputs, targets):
+        with torch.autocast(device.type, torch.bfloat16, enabled=flags.precision == "bf16"):
+            return nn.functional.cross_entropy(model(inputs), targets)
+
+    if flags.mode != "eager":
+        loss_of = torch.compile(loss_of, mode="reduce-overhead" if flags.mode == "compile-graphs" else None)
+
+    def step():
+        optimizer.zero_grad()
+        loss_of(samples, labels).backward()
+        optimizer.step()
+
+    return step, len(labels)
+
+
+def train(flags, device):
+    step, batch = make_step(flags, device)
+    for _ in range(WARM_UP if device.type == "cuda" else 2):
+        step()
+    wait(device)
+    if flags.serve:
+        print(json.dumps({"ready": flags.mode}), flush=True)
+    for _ in sys.stdin if flags.serve else range(flags.rounds):
+        start = time.perf_counter()
+        for _ in range(flags.steps):
+            step()
+        queued = time.perf_counter() - start
+        wait(device)
+        seconds = (time.perf_counter() - start) / flags.steps
+        line = {
+            "peer": "pytorch-" + torch.__version__,
+            "model": flags.model,
+            "device": str(device),
+            "mode": flags.mode,
+            "precision": flags.precision,
+            "step_ms": round(seconds * 1e3, 4),
+            "queued_ms": round(queued / flags.steps * 1e3, 4),
+            "samples_per_s": round(batch / seconds, 1),
+        }
+        print(json.dumps(line), flush=True)
+
+
+def seconds_of(call, calls, device):
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    wait(device)
+    return (time.perf_counter() - start) / calls
+
+
+def linear(flags, device):
+    name, (batch, inputs, outputs) = flags.linear[0], map(int, flags.linear[1:])
+    x, weight, bias = torch.randn(batch, inputs), torch.randn(outputs, inputs), torch.randn(outputs)
+    x, weight, bias = x.to(device), weight.to(device), bias.to(device)
+    y = torch.randn(batch, outputs).to(device)
+    products = {
+        "forward + relu": lambda: nn.functional.linear(x, weight, bias),  # without the relu, which costs PyTorch another kernel
+        "backward data": lambda: torch.mm(y, weight),
+        "backward weights": lambda: torch.mm(y.t(), x),
+    }
+    for what, call in products.items():
+        seconds_of(call, 3, device)
+        calls = max(1, min(1000, int(ROUND_SECONDS / seconds_of(call, 10, device)))) if device.type == "cuda" else 1
+        rounds = sorted(seconds_of(call, calls, device) for _ in range(flags.rounds))
+        median = rounds[len(rounds) // 2]
+        gflops = 2 * batch * inputs * outputs / median * 1e-9
+        line = {"operator": f"{name} {what}", "peer": "pytorch-" + torch.__version__, "precision": flags.precision}
+        print(json.dumps({**line, "ms": median * 1e3, "gflops": gflops}), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=["cifar10", "cifar10-nolrn", "mlp"], default="cifar10")
+    parser.add_argument("--mode", choices=["eager", "compile", "compile-graphs"], default="eager")
+    parser.add_argument("--precision", choices=["float32", "tf32", "bf16"], default="float32")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--steps", type=int, default=100, help="a round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--serve", action="store_true", help="a round for each line on stdin")
+    parser.add_argument("--linear", nargs=4, metavar=("NAME", "BATCH", "IN", "OUT"), help="time a linear layer instead")
+    flags = parser.parse_args()
+    device = torch.device(flags.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        sys.exit("torch_train_step.py: this PyTorch sees no GPU")
+    choose_precision(flags.precision)
+    if flags.linear:
+        linear(flags, device)
+    else:
+        train(flags, device)
+
+
+if __name__ == "__main__":
+    main()

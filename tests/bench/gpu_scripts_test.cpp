@@ -1,0 +1,79 @@
+// scripts/test-gpu and scripts/bench-gpu on machines without a GPU: what they say and write, how they end.
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/faults/child.h"
+
+namespace lockstep::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// As if there were no CUDA part, also where there is one.
+const std::map<std::string, std::string> kNoGpu = {{"LOCKSTEP_CUDA_LIBRARY", "/nonexistent.so"}, {"BUILD", BUILD_FOLDER}};
+
+std::vector<std::string> script(const std::string& name, const std::vector<std::string>& arguments) {
+  std::vector<std::string> command = {"python3", SCRIPTS "/" + name, "--no-build"};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return command;
+}
+
+TEST(TestGpu, ListsItsStages) {
+  Child list(script("test-gpu", {"--list"}));
+  ASSERT_EQ(list.wait(60s), 0) << list.errors();
+  for (const char* stage : {"devices", "memcheck", "racecheck", "ranks", "overlap", "kill", "graph"}) EXPECT_THAT(list.output(), HasSubstr(stage));
+  Child wrong(script("test-gpu", {"everything"}));
+  EXPECT_EQ(wrong.wait(60s), 2);
+  EXPECT_THAT(wrong.errors(), HasSubstr("no stage everything: there are devices,"));
+}
+
+TEST(TestGpu, AMissingGpuIsASkipWithItsReasonAndAFailureUnlessAllowed) {
+  Child strict(script("test-gpu", {"devices", "kill"}), {.environment = kNoGpu, .unset = {"LOCKSTEP_DEVICE"}});
+  EXPECT_EQ(strict.wait(120s), 1) << strict.output() << strict.errors();
+  EXPECT_THAT(strict.output(), HasSubstr("no GPU: the CUDA part"));
+  EXPECT_THAT(strict.output(), HasSubstr("=== kill: 0 passed, 0 failed, 1 skipped"));
+  Child lenient(script("test-gpu", {"devices", "kill", "--allow-skip"}), {.environment = kNoGpu, .unset = {"LOCKSTEP_DEVICE"}});
+  EXPECT_EQ(lenient.wait(120s), 0) << lenient.output() << lenient.errors();
+}
+
+TEST(BenchGpu, SaysThatThereIsNoGpu) {
+  std::map<std::string, std::string> environment = kNoGpu;
+  environment["PATH"] = "/usr/bin:/bin";
+  Child bench(script("bench-gpu", {}), {.environment = environment});
+  if (std::filesystem::exists("/usr/bin/nvidia-smi")) GTEST_SKIP() << "nvidia-smi is there: it would measure";
+  EXPECT_EQ(bench.wait(60s), 1) << bench.output();
+  EXPECT_THAT(bench.errors(), HasSubstr("nvidia-smi shows no GPU"));
+}
+
+// The whole script on the CPU, with small sizes: every part but PyTorch's.
+TEST(BenchGpu, WritesEveryPart) {
+  const std::string file = ::testing::TempDir() + "bench-gpu-" + std::to_string(::getpid()) + ".json";
+  Child bench(
+      script("bench-gpu", {"--device", "cpu",        "--tiny", "--steps",      "1",       "--rounds",      "2",      "--kernel-rounds",
+                           "1",        "--models",   "mlp",    "--precisions", "float32", "--torch-modes", "--only", "train_step",
+                           "kernels",  "all_reduce", "matmul", "--output",     file}),
+      {.environment = {{"BUILD", BUILD_FOLDER}}});
+  ASSERT_EQ(bench.wait(200s), 0) << bench.output() << bench.errors();
+  EXPECT_THAT(bench.output(), Not(HasSubstr("not measured:")));
+  const auto document = nlohmann::json::parse(std::ifstream(file));
+  std::filesystem::remove(file);
+  ASSERT_EQ(document["train_step"].size(), 1U);
+  EXPECT_EQ(document["train_step"][0]["contestants"]["lockstep"]["rounds_step_ms"].size(), 2U);
+  ASSERT_GT(document["kernels"].size(), 30U);
+  for (const auto& row : document["kernels"]) EXPECT_GT(row["ms"].get<double>(), 0) << row;
+  EXPECT_EQ(document["all_reduce"]["ranks"], 2);
+  EXPECT_GT(document["all_reduce"]["rows"].size(), 3U);
+  EXPECT_EQ(document["matmul"][0]["sum"], 180875753);
+  ASSERT_EQ(document["goals"].size(), 5U);
+  EXPECT_TRUE(document["goals"][0]["reached"].is_null()) << "nobody compared it with PyTorch";
+  EXPECT_GT(document["goals"][1]["reached"].get<double>(), 0);
+}
+
+}  // namespace
+}  // namespace lockstep::testing
