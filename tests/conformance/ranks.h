@@ -113,8 +113,9 @@ struct GroupSpec {
   milliseconds stall_timeout = std::chrono::seconds(30);
   std::vector<std::string> tokens = {};  // by rank; empty: the same for all
   std::optional<ring::Tuning> tuning = {};
-  std::string nodes = {};      // by rank, a letter for its node: "aabb"
-  std::string transport = {};  // instead of the wire's
+  std::string nodes = {};                // by rank, a letter for its node: "aabb"
+  std::string transport = {};            // instead of the wire's
+  std::vector<int> device_of_rank = {};  // kNccl's; empty: one for each
 };
 
 // So many ranks in two nodes, as even as they divide, for a wire between nodes.
@@ -162,7 +163,7 @@ class Meeting {
     if (is_vm(spec_.wire) && !spec_.tuning)
       spec_.tuning = ring::Tuning{.plain_path = ring::PlainPath::kVm, .vm_from_bytes = 0, .vm_piece_bytes = 16384};
 #ifdef STUB_NCCL
-    for (int rank = 0; spec_.wire == Wire::kNccl && rank < spec_.ranks; ++rank) devices_.push_back(std::make_unique<RecordingDevice>(rank));
+    if (spec_.wire == Wire::kNccl) devices_.resize(static_cast<std::size_t>(spec_.ranks));
 #endif
     if (is_between_nodes(spec_.wire) && spec_.nodes.empty()) spec_.nodes = two_nodes(spec_.ranks);
     if (spec_.tuning) file_.emplace(ring::to_json({*spec_.tuning, ring::tuning_origin_here(spec_.ranks)}));
@@ -183,8 +184,7 @@ class Meeting {
       return Rank(place, make_ring_backend(place, std::move(transport), spec_.timeout), spec_.timeout);
     }
 #ifdef STUB_NCCL
-    if (spec_.wire == Wire::kNccl)
-      return Rank(place, make_nccl_over_stub(context, *devices_[static_cast<std::size_t>(rank)]), spec_.timeout);
+    if (spec_.wire == Wire::kNccl) return Rank(place, make_nccl_over_stub(context, new_device_of(rank)), spec_.timeout);
 #endif
     return Rank(place, make_backend(backend_of(spec_.wire), context), spec_.timeout);
   }
@@ -206,6 +206,15 @@ class Meeting {
     return context;
   }
 
+#ifdef STUB_NCCL
+  // Made by its rank, whose process the device's threads are in.
+  RecordingDevice& new_device_of(int rank) const {
+    const auto index = static_cast<std::size_t>(rank);
+    devices_[index] = std::make_unique<RecordingDevice>(spec_.device_of_rank.empty() ? rank : spec_.device_of_rank[index]);
+    return *devices_[index];
+  }
+#endif
+
   // What meet_in_nodes() finds out for processes.
   ring::NodeMeeting meet_as_threads(int rank) const {
     std::vector<int> leaders;
@@ -225,7 +234,7 @@ class Meeting {
       std::make_shared<ring::ThreadMeeting>(), std::make_shared<ring::ThreadMeeting>(), std::make_shared<ring::ThreadMeeting>(),
       std::make_shared<ring::ThreadMeeting>()};
 #ifdef STUB_NCCL
-  std::vector<std::unique_ptr<RecordingDevice>> devices_;  // by rank; they outlive the ranks
+  mutable std::vector<std::unique_ptr<RecordingDevice>> devices_;  // by rank; they outlive the ranks
 #endif
   std::shared_ptr<TableStore> store_ = std::make_shared<TableStore>();
 };

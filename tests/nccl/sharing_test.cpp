@@ -1,0 +1,118 @@
+// Ranks on one GPU: who may, who is told so, and what NCCL's version wants. And ranks that are processes: one dies in an all_reduce.
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstdlib>
+#include <thread>
+
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+#include "src/comm/nccl/nccl_backend.h"
+#include "src/comm/nccl/nccl_meeting.h"
+#include "tests/conformance/forked_ranks.h"
+#include "tests/nccl/stub_nccl.h"
+#include "tests/support/message_of.h"
+
+namespace lockstep::testing {
+namespace {
+
+using nccl::GpuOfRank;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+StubNccl& stub() {
+  static void* const kLibrary = dlopen(STUB_NCCL, RTLD_NOW | RTLD_LOCAL);
+  return *reinterpret_cast<StubNcclControl>(dlsym(kLibrary, "stub_nccl_control"))();
+}
+
+TEST(SharedGpus, AreRefusedByNamingWhoSharesWhich) {
+  nccl::check_sharing({{"GPU-a", 1}, {"GPU-b", 1}});
+  nccl::check_sharing({{"GPU-a", 2}, {"GPU-a", 2}, {"GPU-b", 2}});
+  EXPECT_THAT(message_of([] {
+                nccl::check_sharing({{"GPU-a", 1}, {"GPU-b", 1}, {"GPU-a", 1}, {"GPU-b", 1}, {"GPU-b", 1}, {"GPU-c", 1}});
+              }),
+              AllOf(HasSubstr("nccl: ranks share a GPU: ranks 0 and 2 use GPU-a, ranks 1, 3 and 4 use GPU-b."),
+                    HasSubstr("`lockrun --share-gpu 3`, or LOCKSTEP_SHARE_GPU=3")));
+  EXPECT_THAT(message_of([] { nccl::check_sharing({{"GPU-a", 2}, {"GPU-a", 2}, {"GPU-a", 2}}); }), HasSubstr("ranks 0, 1 and 2 use GPU-a"));
+  EXPECT_THAT(message_of([] {
+                nccl::check_sharing({{"GPU-a", 2}, {"GPU-a", 1}});
+              }),
+              HasSubstr("ranks 0 and 1 use GPU-a"))
+      << "one of the two does not allow it";
+}
+
+TEST(SharedGpus, AreToldToNcclAsItsVersionWants) {
+  const std::vector<GpuOfRank> gpus = {{"GPU-a", 2}, {"GPU-b", 2}, {"GPU-a", 2}, {"GPU-b", 2}, {"GPU-c", 2}};
+  for (const int version : {NCCL_VERSION(2, 19, 3), NCCL_VERSION(2, 28, 9), NCCL_VERSION(2, 29, 7)}) {
+    EXPECT_THAT(nccl::environment_for_sharing(gpus, 0, version, "here"), ElementsAre(Pair("NCCL_HOSTID", "here-0")));
+    EXPECT_THAT(nccl::environment_for_sharing(gpus, 1, version, "here"), ElementsAre(Pair("NCCL_HOSTID", "here-0")))
+        << "ranks with a GPU each stay on one machine";
+    EXPECT_THAT(nccl::environment_for_sharing(gpus, 2, version, "here"), ElementsAre(Pair("NCCL_HOSTID", "here-1")));
+    EXPECT_THAT(nccl::environment_for_sharing(gpus, 3, version, "here"), ElementsAre(Pair("NCCL_HOSTID", "here-1")));
+  }
+  for (const int rank : {0, 3})
+    EXPECT_THAT(nccl::environment_for_sharing(gpus, rank, NCCL_VERSION(2, 30, 0), "here"),
+                ElementsAre(Pair("NCCL_MULTI_RANK_GPU_ENABLE", "1")));
+  for (const int version : {NCCL_VERSION(2, 28, 9), NCCL_VERSION(2, 30, 0)})
+    EXPECT_THAT(nccl::environment_for_sharing({{"GPU-a", 1}, {"GPU-b", 1}}, 1, version, "here"), IsEmpty());
+}
+
+// Two ranks on the GPU of that number each, as processes: what they threw, or what NCCL would find in their environment.
+std::vector<RankReport> share_one(int version, const char* share, const char* algorithm) {
+  return run_processes(
+      {.wire = Wire::kNccl, .ranks = 2, .device_of_rank = {0, 0}},
+      [](Rank&, RankReport&) {
+        const auto text = [](const char* name) { return std::string(name) + "=" + env::text(name).value_or("unset") + " "; };
+        throw Error("{}{}{}", text("NCCL_HOSTID"), text("NCCL_MULTI_RANK_GPU_ENABLE"), text("NCCL_ALGO"));
+      },
+      [=](int) {
+        stub().version.store(version);
+        if (share != nullptr) setenv(env::kShareGpu, share, 1);
+        if (algorithm != nullptr) setenv("NCCL_ALGO", algorithm, 1);
+        return true;
+      });
+}
+
+TEST(SharedGpus, AreRefusedOnAllRanksUnlessAllowed) {
+  for (const RankReport& report : share_one(22809, nullptr, nullptr))
+    EXPECT_THAT(report.text(), AllOf(HasSubstr("ranks 0 and 1 use GPU-recorded-0"), HasSubstr("lockrun --share-gpu 2")));
+  const auto older = share_one(22809, "2", nullptr);
+  for (std::size_t rank : {0U, 1U})
+    EXPECT_THAT(older[rank].text(), AllOf(HasSubstr("-" + std::to_string(rank) + " NCCL_MULTI_RANK_GPU_ENABLE=unset NCCL_ALGO=^NVLS")));
+  for (const RankReport& report : share_one(23000, "2", "Ring"))
+    EXPECT_THAT(report.text(), HasSubstr("NCCL_HOSTID=unset NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_ALGO=Ring"));
+}
+
+// The survivors' kernels wait for a rank that is gone: the ring's watch sees it die, and the communicator is aborted.
+TEST(RanksAsProcesses, ADeathInAnAllReduceIsNamedAndEndsTheKernels) {
+  const auto reports = run_processes({.wire = Wire::kNccl, .ranks = 3}, [](Rank& rank, RankReport& report) {
+    rank.barrier();
+    stub().stall.store(true);
+    const int aborts = stub().aborts.load();
+    std::vector<float> data(1000);
+    const Work work = rank.backend().start(rank.reduction(data.data(), data.size(), DType::kFloat32, ReduceOp::kSum));
+    if (rank.rank() == 1) {
+      std::this_thread::sleep_for(milliseconds(100));
+      report.stamp();
+      raise(SIGKILL);
+    }
+    const Outcome outcome = outcome_of([&] { work.wait(); });
+    report.stamp();
+    if (stub().aborts.load() != aborts + 1) throw Error("the communicator was not aborted");
+    throw PeerLost("{}", outcome.text);
+  });
+  for (const std::size_t survivor : {0U, 2U}) {
+    EXPECT_EQ(reports[survivor].kind(), "peer lost") << reports[survivor].text();
+    EXPECT_THAT(reports[survivor].text(), AllOf(HasSubstr("all_reduce #2 (float32 x 1000, sum): rank 1 (pid "), HasSubstr("died")));
+    EXPECT_LT(reports[survivor].seconds_after(reports[1]), 2.0);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::testing
