@@ -30,14 +30,14 @@ void CudaStream::synchronize() {
   LOCKSTEP_CUDA(cudaStreamSynchronize(stream_));
 }
 
-// Whoever asks is about to queue something, which needs the stream's device to be the thread's.
-cudaStream_t native(Stream& stream) {
-  auto& ours = static_cast<CudaStream&>(stream);
+void* CudaStream::native() const {
   int current = 0;
   LOCKSTEP_CUDA(cudaGetDevice(&current));
-  if (current != ours.device()) LOCKSTEP_CUDA(cudaSetDevice(ours.device()));
-  return ours.get();
+  if (current != device_) LOCKSTEP_CUDA(cudaSetDevice(device_));
+  return stream_;
 }
+
+cudaStream_t native(Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
 
 CudaEvent::CudaEvent(int device) : device_(device) {
   const UseDevice use(device_);

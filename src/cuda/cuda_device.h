@@ -31,7 +31,7 @@ class CudaStream : public Stream {
   CudaStream(int device, int priority);
   ~CudaStream() override;
   void synchronize() override;
-  void* native() const override { return stream_; }
+  void* native() const override;  // its device becomes the thread's: whoever asks, NCCL's caller too, is about to queue something
   bool is_capturing() const override;
   cudaStream_t get() const { return stream_; }
   int device() const { return device_; }

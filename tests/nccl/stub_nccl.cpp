@@ -3,22 +3,18 @@
 #include <nccl.h>
 
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "src/comm/composite.h"
 #include "src/comm/ring/half.h"
 #include "src/comm/ring/reduce_kernels.h"
+#include "tests/nccl/stub_world.h"
 #include "tests/support/recording_device.h"
 
 namespace lockstep::testing {
@@ -67,64 +63,6 @@ ReduceOp op_of(ncclRedOp_t op) {
     default:
       return ReduceOp::kSum;  // and what was made with a factor, which every rank applies itself
   }
-}
-
-// A copy of what a rank gives: its memory may be written, or gone, before all have read it.
-using Data = std::shared_ptr<const std::vector<std::byte>>;
-Data copy_of(const void* data, std::size_t bytes) {
-  const auto* const begin = static_cast<const std::byte*>(data);
-  return std::make_shared<std::vector<std::byte>>(begin, begin + bytes);
-}
-
-// Ranks whose calls disagree get garbage, as from NCCL, as much as there is.
-void take(void* to, const Data& from, std::size_t bytes) {
-  if (from && bytes != 0) std::memcpy(to, from->data(), std::min(from->size(), bytes));
-}
-
-// Where the ranks of one communicator meet: a table of what each offered for the operation under way.
-struct World {
-  explicit World(int ranks) : offers(static_cast<std::size_t>(ranks)), aborted(static_cast<std::size_t>(ranks)) {}
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::vector<Data> offers;
-  std::uint64_t arrived = 0, generation = 0;
-  std::map<std::pair<int, int>, std::deque<Data>> mail;  // what was sent and not taken yet, by sender and receiver
-  std::vector<bool> aborted;                             // by rank
-
-  bool is_aborted(int rank) const { return aborted[static_cast<std::size_t>(rank)]; }
-
-  // All ranks' offers, once all have come; false: aborted.
-  bool meet(int rank, Data offer, std::vector<Data>& all) {
-    std::unique_lock lock(mutex);
-    offers[static_cast<std::size_t>(rank)] = std::move(offer);
-    if (!await_all(lock, rank)) return false;
-    all = offers;
-    return await_all(lock, rank);
-  }
-
- private:
-  bool await_all(std::unique_lock<std::mutex>& lock, int rank) {
-    const std::uint64_t mine = generation;
-    if (++arrived == offers.size()) {
-      arrived = 0;
-      ++generation;
-      changed.notify_all();
-    } else {
-      changed.wait(lock, [&] { return is_aborted(rank) || generation != mine; });
-    }
-    return !is_aborted(rank);
-  }
-};
-
-std::mutex worlds_mutex;
-std::map<std::string, std::weak_ptr<World>> worlds;
-
-std::shared_ptr<World> world_of(const ncclUniqueId& id, int ranks) {
-  const std::lock_guard lock(worlds_mutex);
-  auto& known = worlds[std::string(id.internal, sizeof id.internal)];
-  auto world = known.lock();
-  if (!world) known = world = std::make_shared<World>(ranks);
-  return world;
 }
 
 }  // namespace
@@ -280,7 +218,7 @@ STUB ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int ranks, nc
   if (const ncclResult_t result = fails("ncclCommInitRankConfig"); result != ncclSuccess) return result;
   if (config == nullptr || config->blocking != 0) return ncclInvalidUsage;
   *communicator = new ncclComm;
-  (*communicator)->world = world_of(id, ranks);
+  (*communicator)->world = world_of(std::string(id.internal, sizeof id.internal), ranks);
   (*communicator)->rank = rank;
   (*communicator)->ranks = ranks;
   ++control.communicators;
