@@ -64,7 +64,7 @@ void queue(Table& table, const char* name) {
   table.*entry = Queued<entry>::call;
 }
 
-KernelTable queued_kernels() {
+KernelTable make_queued_kernels() {
   KernelTable table{};
 #define LOCKSTEP_QUEUE(entry) queue<&KernelTable::entry>(table, #entry);
   LOCKSTEP_QUEUE(fill)
@@ -114,6 +114,12 @@ KernelTable queued_kernels() {
   LOCKSTEP_QUEUE(linear_backward_weights)
 #undef LOCKSTEP_QUEUE
   return table;
+}
+
+// Made once: ranks that are threads make their devices at the same time.
+const KernelTable& queued_kernels() {
+  static const KernelTable kTable = make_queued_kernels();
+  return kTable;
 }
 
 // As the driver's pool: what was given back in the order of the default stream is handed out again in that order, so at once.
@@ -183,7 +189,7 @@ class RecordingDevice::Impl {
   Uploader uploader;
   int stream_number = 0;
   ThreadStream stream;  // gone first, when it has worked off what is queued
-  KernelTable kernels = queued_kernels();
+  const KernelTable& kernels = queued_kernels();
   std::shared_ptr<Flag> hold;
   std::mutex mutex;
 };
