@@ -245,16 +245,22 @@ inline void begin_capture(ThreadStream& stream) {
 inline std::vector<std::function<void()>> end_capture(ThreadStream& stream) {
   const auto capture = stream.capture();
   if (!capture) throw InvalidArgument("recording device: no graph is being recorded");
-  const std::lock_guard lock(capture->mutex);
-  capture->over = true;
-  const CaptureClock known = capture->streams[&stream];
+  std::map<ThreadStream*, CaptureClock> streams;
+  std::vector<std::function<void()>> work;
+  {  // and no longer: a stream that queues holds its own mutex first
+    const std::lock_guard lock(capture->mutex);
+    capture->over = true;
+    streams = capture->streams;
+    work = std::move(capture->work);
+  }
+  const CaptureClock known = streams[&stream];
   bool is_joined = true;
-  for (const auto& [other, clock] : capture->streams) {
+  for (const auto& [other, clock] : streams) {
     other->set_capture(nullptr);
     for (const auto& [number, position] : clock) is_joined = is_joined && known.count(number) != 0 && known.at(number) >= position;
   }
   if (!is_joined) throw Error("recording device: a stream took part in the capture, and nothing orders the captured stream behind it");
-  return std::move(capture->work);
+  return work;
 }
 
 }  // namespace lockstep::testing
