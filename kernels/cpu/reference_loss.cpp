@@ -1,10 +1,19 @@
 // Losses. Cross entropy of a softmax, shifted by the largest logit so that exp() stays in range; half the squared norm.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/cpu/reference.h"
 
 namespace lockstep::reference {
+
+namespace {
+
+// On the CPU the operator has looked at the labels; on a GPU nobody has, and one outside makes loss and gradient NaN.
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+bool is_label(Index label, Index classes) { return label >= 0 && label < classes; }
+
+}  // namespace
 
 void softmax_cross_entropy(const float* logits, const Index* labels, Index batch, Index classes, float* loss, float* probabilities,
                            Stream&) {
@@ -16,7 +25,7 @@ void softmax_cross_entropy(const float* logits, const Index* labels, Index batch
     for (Index k = 0; k < classes; ++k) sum += std::exp(static_cast<double>(row[k]) - largest);
     for (Index k = 0; k < classes; ++k)
       probabilities[n * classes + k] = static_cast<float>(std::exp(static_cast<double>(row[k]) - largest) / sum);
-    total += std::log(sum) - (static_cast<double>(row[labels[n]]) - largest);
+    total += is_label(labels[n], classes) ? std::log(sum) - (static_cast<double>(row[labels[n]]) - largest) : kNan;
   }
   *loss = static_cast<float>(total / static_cast<double>(batch));
 }
@@ -27,7 +36,8 @@ void softmax_cross_entropy_backward(const float* probabilities, const Index* lab
   for (Index n = 0; n < batch; ++n)
     for (Index k = 0; k < classes; ++k) {
       const Index at = n * classes + k;
-      store(logits_grad[at], (probabilities[at] - (labels[n] == k ? 1.0F : 0.0F)) * factor, accumulate);
+      const float target = is_label(labels[n], classes) ? (labels[n] == k ? 1.0F : 0.0F) : static_cast<float>(kNan);
+      store(logits_grad[at], (probabilities[at] - target) * factor, accumulate);
     }
 }
 

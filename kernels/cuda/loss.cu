@@ -19,6 +19,9 @@ __device__ float sum_of_warp(float value) {
   return value;
 }
 
+// Nobody on the host looks at labels that are on a GPU: one outside makes loss and gradient NaN.
+__device__ bool is_label(Index label, Index classes) { return label >= 0 && label < classes; }
+
 // A warp a row.
 __global__ void cross_entropy_rows(const float* logits, const Index* labels, Index batch, Index classes, float* losses,
                                    float* probabilities) {
@@ -33,7 +36,7 @@ __global__ void cross_entropy_rows(const float* logits, const Index* labels, Ind
     sum = sum_of_warp(sum);
     const float inverse = 1 / sum;
     for (Index k = lane; k < classes; k += 32) probabilities[n * classes + k] = expf(row[k] - largest) * inverse;
-    if (lane == 0) losses[n] = logf(sum) - (row[labels[n]] - largest);
+    if (lane == 0) losses[n] = is_label(labels[n], classes) ? logf(sum) - (row[labels[n]] - largest) : nanf("");
   }
 }
 
@@ -50,7 +53,8 @@ __global__ void cross_entropy_backward(const float* probabilities, const Index* 
   const float factor = *loss_grad / static_cast<float>(batch);
   const Index count = batch * classes;
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
-    const float target = labels[i / classes] == i % classes ? 1.0F : 0.0F;
+    const Index label = labels[i / classes];
+    const float target = !is_label(label, classes) ? nanf("") : label == i % classes ? 1.0F : 0.0F;
     store(logits_grad[i], (probabilities[i] - target) * factor, accumulate);
   }
 }

@@ -30,7 +30,7 @@ class L2LossNode : public Node {
   }
 };
 
-// On the CPU the labels are at hand; on a device the loader has checked them before they went there.
+// On the CPU the labels are at hand. On a GPU the host would have to wait for them: one outside makes the loss NaN there.
 void check_labels(const Tensor& labels, std::int64_t classes) {
   if (labels.device().kind() != DeviceKind::kCpu) return;
   const auto values = labels.span<std::int64_t>();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 
 #include "lockstep/autograd/engine.h"
 #include "tests/support/device_training.h"
@@ -87,6 +88,21 @@ TEST(DeviceOperators, RefuseInputsOnDifferentDevicesByName) {
   EXPECT_THAT(message_of([&] { bias_add(rows, bias); }), AllOf(HasSubstr("bias_add: bias"), names_both));
   EXPECT_THAT(message_of([&] { add(rows, Tensor::zeros({2, 3})); }), AllOf(HasSubstr("add: b"), names_both));
   EXPECT_THAT(message_of([&] { nn::cross_entropy(rows, labels); }), AllOf(HasSubstr("softmax_cross_entropy: labels"), names_both));
+}
+
+// The host does not wait for labels to look at them: what is wrong with them shows in the numbers, and nothing outside is read.
+TEST(DeviceOperators, ALabelThatIsNoClassMakesTheLossNaN) {
+  RecordingDevice device;
+  for (const std::int64_t label : {std::int64_t{-1}, std::int64_t{3}, std::int64_t{1} << 40}) {
+    const Tensor logits = Tensor::full({2, 3}, 1, device);
+    require_grad(logits);
+    const Tensor loss = nn::cross_entropy(logits, Tensor::from<std::int64_t>(std::array<std::int64_t, 2>{0, label}, {2}).to(device));
+    loss.backward();
+    EXPECT_TRUE(std::isnan(loss.item()));
+    const std::vector<float> gradient = values_of(grad(logits));
+    EXPECT_FALSE(std::isnan(gradient[0]));
+    EXPECT_TRUE(std::isnan(gradient[3]) && std::isnan(gradient[4]) && std::isnan(gradient[5]));
+  }
 }
 
 TEST(DeviceOperators, AModelThatStayedOnTheCpuIsNamedWithItsRemedy) {
