@@ -1,75 +1,20 @@
-// Graph mode: when a step is recorded, what a replay repeats, and what is refused with which reason.
+// Graph mode: when a step is recorded, and what a replay repeats.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <tuple>
 
 #include "lockstep/autograd/autocast.h"
-#include "lockstep/ddp/ddp.h"
 #include "lockstep/optim/loss_scaler.h"
-#include "tests/support/device_training.h"
-#include "tests/support/gpu_ranks.h"
-#include "tests/support/message_of.h"
+#include "tests/device/trainee.h"
 
 namespace lockstep::testing {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-// A training whose batches are copied into tensors that stay.
-struct Trainee {
-  Trainee(const std::shared_ptr<ProcessGroup>& group, Device& device)
-      : group(group),
-        device(device),
-        images(Tensor::empty(kImages, DType::kFloat32, device)),
-        labels(Tensor::empty({kImages[0]}, DType::kInt64, device)) {
-    manual_seed(3);
-    net = std::make_unique<SmallNet>();
-    net->to(device);
-    ddp = std::make_unique<DistributedDataParallel>(*net, group, DistributedDataParallelOptions{.caps = {256, 512}});
-    sgd = std::make_unique<optim::SGD>(ddp->parameters(), optim::SGDOptions{.lr = 0.05F, .momentum = 0.9F});
-  }
-  void fill(int number) const {
-    const data::Batch batch = small_batch(number * group->world_size() + group->rank());
-    images.copy_from(batch.inputs);
-    labels.copy_from(batch.targets);
-  }
-  Tensor step() const {
-    return train_step([&](const Tensor& x) { return (*ddp)(x); }, *sgd, {images, labels});
-  }
-  CapturedStep captured(const CaptureOptions& options = {}) const {
-    return ddp->capture([this] { return step(); }, options);
-  }
-  // Losses and weights after `steps` calls of `each`.
-  template <typename Step>
-  Training train(int steps, Step&& each) const {
-    Training result;
-    for (int number = 0; number < steps; ++number) {
-      fill(number);
-      result.losses.push_back(each(number).item());
-    }
-    result.weights = weights_of(*net);
-    return result;
-  }
-
-  std::shared_ptr<ProcessGroup> group;
-  Device& device;
-  Tensor images, labels;
-  std::unique_ptr<SmallNet> net;
-  std::unique_ptr<DistributedDataParallel> ddp;
-  std::unique_ptr<optim::SGD> sgd;
-};
-
-void expect_counts(const CapturedStep& step, std::size_t as_written, std::size_t recorded, std::size_t replayed) {
-  EXPECT_EQ(step.counts().as_written, as_written);
-  EXPECT_EQ(step.counts().recorded, recorded);
-  EXPECT_EQ(step.counts().replayed, replayed);
-}
 
 TEST(GraphMode, ReplaysAreTheStepsAsWrittenBitForBit) {
   RecordingDevice device;
@@ -296,118 +241,6 @@ TEST(GraphMode, GradientsAddUpInAReplayAsTheyDoAsWritten) {
   EXPECT_EQ(train(true, true), train(false, true));
   EXPECT_EQ(train(true, false), train(false, false));
   EXPECT_NE(train(false, true), train(false, false));
-}
-
-// -- what cannot be recorded
-
-TEST(GraphMode, RefusesTheCpuAndStepsThatAreNone) {
-  const Trainee trainee(ProcessGroup::create({0, 1, 0, 1}, std::make_shared<TableStore>(), "token", {.device = &cpu_device()}),
-                        cpu_device());
-  EXPECT_THAT(message_of([&] { trainee.captured(); }), AllOf(HasSubstr("capture: the model is on the CPU"), HasSubstr("directly")));
-  RecordingDevice device;
-  const Trainee there(group_of_one(device), device);
-  EXPECT_THAT(message_of([&] { there.captured({.warm_up = 0}); }), HasSubstr("capture: warm_up is 0"));
-  EXPECT_THAT(message_of([&] { there.ddp->capture({}); }), HasSubstr("capture: the step is an empty function"));
-}
-
-// The step is refused when it is to be recorded; nothing of it has run, and as written it still does.
-void expect_refusal(const std::function<Tensor(const Trainee&)>& step, const std::string& reason) {
-  RecordingDevice device;
-  const Trainee trainee(group_of_one(device), device);
-  trainee.fill(0);
-  CapturedStep captured = trainee.ddp->capture([&] { return step(trainee); }, {.warm_up = 1});
-  captured();
-  const auto before = weights_of(*trainee.net);
-  EXPECT_THAT(message_of([&] { captured(); }), AllOf(HasSubstr("capture: the step cannot be recorded as a graph: "), HasSubstr(reason)));
-  EXPECT_EQ(weights_of(*trainee.net), before);
-  EXPECT_GT(step(trainee).item(), 0) << "as written it goes on";
-  EXPECT_NE(weights_of(*trainee.net), before);
-  expect_counts(captured, 1, 0, 0);
-}
-
-TEST(GraphMode, RefusesAStepThatReadsAValue) {
-  expect_refusal(
-      [](const Trainee& trainee) {
-        const Tensor loss = trainee.step();
-        if (loss.item() > 1e6F) throw Error("diverged");
-        return loss;
-      },
-      "Tensor::item: the step is being recorded as a graph, and the values of this tensor of shape () on cuda:0 do not exist yet");
-}
-
-TEST(GraphMode, RefusesAStepThatCopiesFromTheDeviceOrToIt) {
-  expect_refusal(
-      [](const Trainee& trainee) {
-        const Tensor loss = trainee.step();
-        loss.to(cpu_device());
-        return loss;
-      },
-      "Tensor::copy_from: the step is being recorded");
-  expect_refusal([](const Trainee& trainee) { return trainee.fill(1), trainee.step(); },
-                 "copy them into a tensor of the device before the step");
-}
-
-TEST(GraphMode, RefusesAStepThatWaitsForTheDevice) {
-  expect_refusal(
-      [](const Trainee& trainee) {
-        trainee.device.default_stream().synchronize();
-        return trainee.step();
-      },
-      "the host cannot wait for work that is recorded as a graph");
-}
-
-TEST(GraphMode, RefusesAStepWithoutAResultOnTheDevice) {
-  RecordingDevice device;
-  const Trainee trainee(group_of_one(device), device);
-  trainee.fill(0);
-  CapturedStep nothing = trainee.ddp->capture([&] { return trainee.step(), Tensor(); });
-  EXPECT_THAT(message_of([&] { nothing(); }), HasSubstr("the step returned an undefined tensor: return its loss"));
-  CapturedStep elsewhere = trainee.ddp->capture([&] { return trainee.step(), Tensor::zeros({}); }, {.warm_up = 1});
-  elsewhere();
-  EXPECT_THAT(message_of([&] { elsewhere(); }), HasSubstr("the result is on cpu, the model on cuda:0"));
-}
-
-TEST(GraphMode, RefusesCollectivesThatWaitOrRunOnTheHost) {
-  EXPECT_THAT(run_gpu_ranks(2,
-                            [&](auto group, RecordingDevice& device) {
-                              const Trainee trainee(group, device);
-                              CapturedStep step = trainee.ddp->capture(
-                                  [&] {
-                                    const Tensor loss = trainee.step();
-                                    group->all_reduce(loss.data<float>(), 1, DType::kFloat32, ReduceOp::kAvg,
-                                                      {.device = DeviceKind::kCuda});
-                                    return loss;
-                                  },
-                                  {.warm_up = 1});
-                              trainee.fill(0);
-                              step();
-                              EXPECT_THAT(message_of([&] { step(); }), AllOf(HasSubstr("capture:"), HasSubstr("asynchronous")));
-                              CapturedStep texts =
-                                  trainee.ddp->capture([&] { return group->broadcast_text("a", 0), trainee.step(); }, {.warm_up = 1});
-                              texts();
-                              EXPECT_THAT(message_of([&] { texts(); }), AllOf(HasSubstr("capture:"), HasSubstr("host's memory")));
-                              EXPECT_GT(trainee.step().item(), 0) << "as written it goes on";
-                            }),
-              Each(""));
-}
-
-TEST(GraphMode, RanksThatRecordDifferentStepsAreTold) {
-  const auto said = run_gpu_ranks(2, [&](auto group, RecordingDevice& device) {
-    const Trainee trainee(group, device);
-    CapturedStep step = trainee.ddp->capture(
-        [&] {
-          const Tensor loss = trainee.step();
-          if (group->rank() == 1 && device.default_stream().is_capturing())
-            group->all_reduce_async(loss.data<float>(), 1, DType::kFloat32, ReduceOp::kAvg, {.device = DeviceKind::kCuda})
-                .order_before(device.default_stream());
-          return loss;
-        },
-        {.warm_up = 1});
-    trainee.fill(0);
-    step();
-    step();
-  });
-  EXPECT_THAT(said, Each(HasSubstr("captured graph")));
 }
 
 }  // namespace

@@ -1,0 +1,63 @@
+// A training on a device whose step can be recorded: its batches are copied into tensors that stay.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "lockstep/ddp/ddp.h"
+#include "tests/support/device_training.h"
+#include "tests/support/gpu_ranks.h"
+
+namespace lockstep::testing {
+
+struct Trainee {
+  Trainee(const std::shared_ptr<ProcessGroup>& group, Device& device)
+      : group(group),
+        device(device),
+        images(Tensor::empty(kImages, DType::kFloat32, device)),
+        labels(Tensor::empty({kImages[0]}, DType::kInt64, device)) {
+    manual_seed(3);
+    net = std::make_unique<SmallNet>();
+    net->to(device);
+    ddp = std::make_unique<DistributedDataParallel>(*net, group, DistributedDataParallelOptions{.caps = {256, 512}});
+    sgd = std::make_unique<optim::SGD>(ddp->parameters(), optim::SGDOptions{.lr = 0.05F, .momentum = 0.9F});
+  }
+  void fill(int number) const {
+    const data::Batch batch = small_batch(number * group->world_size() + group->rank());
+    images.copy_from(batch.inputs);
+    labels.copy_from(batch.targets);
+  }
+  Tensor step() const {
+    return train_step([&](const Tensor& x) { return (*ddp)(x); }, *sgd, {images, labels});
+  }
+  CapturedStep captured(const CaptureOptions& options = {}) const {
+    return ddp->capture([this] { return step(); }, options);
+  }
+  // Losses and weights after `steps` calls of `each`.
+  template <typename Step>
+  Training train(int steps, Step&& each) const {
+    Training result;
+    for (int number = 0; number < steps; ++number) {
+      fill(number);
+      result.losses.push_back(each(number).item());
+    }
+    result.weights = weights_of(*net);
+    return result;
+  }
+
+  std::shared_ptr<ProcessGroup> group;
+  Device& device;
+  Tensor images, labels;
+  std::unique_ptr<SmallNet> net;
+  std::unique_ptr<DistributedDataParallel> ddp;
+  std::unique_ptr<optim::SGD> sgd;
+};
+
+inline void expect_counts(const CapturedStep& step, std::size_t as_written, std::size_t recorded, std::size_t replayed) {
+  EXPECT_EQ(step.counts().as_written, as_written);
+  EXPECT_EQ(step.counts().recorded, recorded);
+  EXPECT_EQ(step.counts().replayed, replayed);
+}
+
+}  // namespace lockstep::testing
