@@ -90,17 +90,19 @@ class Convolution {
 
   // Good when cuDNN has a way to do it; the step that it failed at is in `step`.
   fe::error_t build(cudnnHandle_t handle, const char*& step) {
-    fe::error_t result = graph_.validate();
     step = "describe";
-    if (result.is_good()) result = graph_.build_operation_graph(handle), step = "take";
-    if (result.is_good()) result = graph_.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}), step = "find a way for";
-    if (result.is_bad()) return result;
+    if (const fe::error_t result = graph_.validate(); result.is_bad()) return result;
+    step = "take";
+    if (const fe::error_t result = graph_.build_operation_graph(handle); result.is_bad()) return result;
+    step = "find a way for";
+    if (const fe::error_t result = graph_.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}); result.is_bad())
+      return result;
     graph_.deselect_workspace_greater_than(static_cast<std::int64_t>(math_settings().workspace_bytes));
     graph_.deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
     if (key_.type == DType::kFloat32 && !math_settings().tf32)
       graph_.deselect_numeric_notes({fe::NumericalNote_t::TENSOR_CORE, fe::NumericalNote_t::DOWN_CONVERT_INPUTS});
-    result = graph_.check_support(), step = "support";
-    if (result.is_bad()) return result;
+    step = "support";
+    if (const fe::error_t result = graph_.check_support(); result.is_bad()) return result;
     step = "build";
     return graph_.build_plans(math_settings().autotune ? fe::BuildPlanPolicy_t::ALL : fe::BuildPlanPolicy_t::HEURISTICS_CHOICE);
   }
@@ -187,8 +189,8 @@ void finish(DType type, void* y, const void* bias, bool relu_after, const Conv2d
 void run(DType type, Direction direction, const Conv2dShape& shape, const void* x, const void* weight, const void* bias, bool relu_after,
          const void* y, Stream& stream) {
   Key key{direction, shape, type, bias != nullptr, relu_after, 0};
+  const cudnnHandle_t handle = cudnn_handle(stream);  // the stream's device is the thread's from here on
   LOCKSTEP_CUDA(cudaGetDevice(&key.device));
-  const cudnnHandle_t handle = cudnn_handle(stream);
   std::unordered_map<std::int64_t, void*> pointers{{kX, plain(x)}, {kWeight, plain(weight)}, {kY, plain(y)}};
   if (Convolution* const fused = convolution_for(key, handle, stream)) {
     if (bias != nullptr) pointers.emplace(kBias, plain(bias));

@@ -70,7 +70,8 @@ void set(cublasLtMatmulDesc_t descriptor, cublasLtMatmulDescAttributes_t attribu
 // A product and how cuBLASLt does it best: asked once a shape.
 class Plan {
  public:
-  explicit Plan(const Product& product)
+  // `bias` is one of the epilogue's kind: its presence may matter to the choice.
+  Plan(const Product& product, const void* bias)
       : a_(make_layout(product.in, product.a_op, product.m, product.k)),
         b_(make_layout(product.in, product.b_op, product.k, product.n)),
         d_(make_layout(product.out, CUBLAS_OP_N, product.m, product.n)),
@@ -82,6 +83,7 @@ class Plan {
     set(descriptor, CUBLASLT_MATMUL_DESC_TRANSA, product.a_op);
     set(descriptor, CUBLASLT_MATMUL_DESC_TRANSB, product.b_op);
     set(descriptor, CUBLASLT_MATMUL_DESC_EPILOGUE, product.epilogue);
+    if (bias != nullptr) set(descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     known_ = choose(product);
   }
 
@@ -123,18 +125,20 @@ class Plan {
 };
 
 // By thread: a descriptor holds the bias of the call under way.
-Plan& plan_for(const Product& product) {
+Plan& plan_for(const Product& product, const void* bias, Stream& stream) {
   thread_local std::map<std::pair<int, Product>, Plan> plans;
   int device = 0;
+  native(stream);  // its device is the thread's from here on
   LOCKSTEP_CUDA(cudaGetDevice(&device));
   const std::pair key(device, product);
   const auto found = plans.find(key);
-  return found != plans.end() ? found->second : plans.emplace(key, product).first->second;
+  if (found != plans.end()) return found->second;
+  return plans.try_emplace(key, product, bias).first->second;
 }
 
 void multiply(Product product, const void* a, const void* b, void* d, Stream& stream) {
   product.a_alignment = alignment_of(a), product.b_alignment = alignment_of(b), product.d_alignment = alignment_of(d);
-  Plan& plan = plan_for(product);
+  Plan& plan = plan_for(product, nullptr, stream);
   if (!plan.known())
     throw Error("cuBLASLt knows no way to multiply ({}, {}) by ({}, {}) in {}", product.m, product.k, product.k, product.n,
                 name_of(product.in));
@@ -181,7 +185,7 @@ void forward(DType type, const LinearShape& shape, const void* x, const void* we
                     alignment_of(weight),
                     alignment_of(x),
                     alignment_of(y)};
-    if (Plan& fused = plan_for(product); fused.known()) return fused.run(weight, x, bias, y, stream);
+    if (Plan& fused = plan_for(product, bias, stream); fused.known()) return fused.run(weight, x, bias, y, stream);
     product.epilogue = CUBLASLT_EPILOGUE_DEFAULT;  // narrow products have no fused form
     multiply(product, weight, x, y, stream);
   } else {
