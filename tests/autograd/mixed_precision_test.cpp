@@ -142,7 +142,7 @@ TEST(AutoCast, IsOfTheThreadAndTheInnermostCounts) {
     EXPECT_EQ(AutoCast::active(), DType::kBFloat16);
   }
   EXPECT_EQ(linear(x, weight, Tensor()).dtype(), DType::kFloat32);
-  EXPECT_THROW(AutoCast(DType::kInt32), InvalidArgument);
+  EXPECT_THROW(AutoCast{DType::kInt32}, InvalidArgument);
   EXPECT_EQ(AutoCast::active(), DType::kFloat32);
 }
 
