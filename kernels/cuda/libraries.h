@@ -26,7 +26,7 @@ namespace lockstep::cuda {
       ::lockstep::cuda::throw_cudnn_error(lockstep_status, #call, __FILE__, __LINE__);         \
   } while (false)
 
-// This thread's handles for the current device; made at the first use, kept until the thread ends.
+// This thread's handles for the current device; made at the first use, and left to the end of the process.
 cublasLtHandle_t cublas_handle();
 cudnnHandle_t cudnn_handle(Stream& stream);  // set to the stream
 

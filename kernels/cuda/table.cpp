@@ -62,6 +62,7 @@ KernelTable cuda_kernels() {
 }
 
 void throw_cuda_error(cudaError_t error, const char* call, const char* file, int line) {
+  cudaGetLastError();  // it is reported: the next launch must not find it
   throw Error("CUDA: {} failed at {}:{}: {} ({})", call, file, line, cudaGetErrorString(error), cudaGetErrorName(error));
 }
 void throw_cublas_error(cublasStatus_t status, const char* call, const char* file, int line) {

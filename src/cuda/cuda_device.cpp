@@ -6,20 +6,31 @@
 
 namespace lockstep::cuda {
 
-UseDevice::UseDevice(int ordinal) {
-  LOCKSTEP_CUDA(cudaGetDevice(&before_));
-  if (before_ != ordinal) LOCKSTEP_CUDA(cudaSetDevice(ordinal));
+void use_device(int ordinal) {
+  int current = 0;
+  LOCKSTEP_CUDA(cudaGetDevice(&current));
+  if (current != ordinal) LOCKSTEP_CUDA(cudaSetDevice(ordinal));
 }
-UseDevice::~UseDevice() { cudaSetDevice(before_); }
+
+namespace {
+
+// At the end of a process the driver may be gone: what is left is left to it.
+void use_device_to_free(int ordinal) noexcept { cudaSetDevice(ordinal); }
+
+}  // namespace
 
 // Apart from CUDA's own default stream, which would wait for all others.
 CudaStream::CudaStream(int device, int priority) : device_(device) {
-  const UseDevice use(device_);
+  use_device(device_);
   LOCKSTEP_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority));
 }
-CudaStream::~CudaStream() { cudaStreamDestroy(stream_); }
+CudaStream::~CudaStream() {
+  use_device_to_free(device_);
+  cudaStreamDestroy(stream_);
+}
 bool CudaStream::is_capturing() const {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  use_device(device_);
   LOCKSTEP_CUDA(cudaStreamIsCapturing(stream_, &status));
   return status != cudaStreamCaptureStatusNone;
 }
@@ -31,30 +42,38 @@ void CudaStream::synchronize() {
 }
 
 void* CudaStream::native() const {
-  int current = 0;
-  LOCKSTEP_CUDA(cudaGetDevice(&current));
-  if (current != device_) LOCKSTEP_CUDA(cudaSetDevice(device_));
+  use_device(device_);
   return stream_;
 }
 
 cudaStream_t native(Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
 
 CudaEvent::CudaEvent(int device) : device_(device) {
-  const UseDevice use(device_);
+  use_device(device_);
   LOCKSTEP_CUDA(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming));
 }
-CudaEvent::~CudaEvent() { cudaEventDestroy(event_); }
+CudaEvent::~CudaEvent() {
+  use_device_to_free(device_);
+  cudaEventDestroy(event_);
+}
 void CudaEvent::record(Stream& stream) { LOCKSTEP_CUDA(cudaEventRecord(event_, native(stream))); }
 void CudaEvent::order_before(Stream& later) { LOCKSTEP_CUDA(cudaStreamWaitEvent(native(later), event_, 0)); }
 bool CudaEvent::done() const {
+  use_device(device_);
   const cudaError_t state = cudaEventQuery(event_);
-  if (state == cudaErrorNotReady) return false;
+  if (state == cudaErrorNotReady) {
+    cudaGetLastError();  // kept as this thread's last error, which the next kernel's launch would be blamed for
+    return false;
+  }
   LOCKSTEP_CUDA(state);
   return true;
 }
-void CudaEvent::synchronize() { LOCKSTEP_CUDA(cudaEventSynchronize(event_)); }
+void CudaEvent::synchronize() {
+  use_device(device_);
+  LOCKSTEP_CUDA(cudaEventSynchronize(event_));
+}
 
-CudaPool::CudaPool(int device, Stream& stream) : device_(device), stream_(stream), apart_(device, 0) {
+CudaPool::CudaPool(int device, CudaStream& stream) : device_(device), stream_(stream), apart_(device, 0) {
   cudaMemPoolProps properties{};
   properties.allocType = cudaMemAllocationTypePinned;
   properties.location = {cudaMemLocationTypeDevice, device};
@@ -66,7 +85,7 @@ CudaPool::CudaPool(int device, Stream& stream) : device_(device), stream_(stream
 CudaPool::~CudaPool() { cudaMemPoolDestroy(pool_); }
 
 std::byte* CudaPool::take_on(Stream& stream, std::size_t bytes) {
-  const UseDevice use(device_);
+  use_device(device_);
   void* block = nullptr;
   const cudaError_t result = cudaMallocFromPoolAsync(&block, bytes, pool_, native(stream));
   if (result == cudaErrorMemoryAllocation) {
@@ -84,30 +103,34 @@ std::byte* CudaPool::take_apart(std::size_t bytes) {
   return block;
 }
 
-void CudaPool::give_back(std::byte* block, std::size_t) noexcept { cudaFreeAsync(block, native(stream_)); }
+void CudaPool::give_back(std::byte* block, std::size_t) noexcept {
+  use_device_to_free(device_);
+  cudaFreeAsync(block, stream_.get());
+}
 
 std::size_t CudaPool::held() const {
+  use_device(device_);
   std::uint64_t bytes = 0;
   LOCKSTEP_CUDA(cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrReservedMemCurrent, &bytes));
   return bytes;
 }
 
 std::size_t CudaPool::free_on_device() const {
-  const UseDevice use(device_);
+  use_device(device_);
   std::size_t free = 0, total = 0;
   LOCKSTEP_CUDA(cudaMemGetInfo(&free, &total));
   return free;
 }
 
 std::size_t CudaPool::size_of_device() const {
-  const UseDevice use(device_);
+  use_device(device_);
   std::size_t free = 0, total = 0;
   LOCKSTEP_CUDA(cudaMemGetInfo(&free, &total));
   return total;
 }
 
 std::byte* CudaPinnedSource::take(std::size_t bytes) {
-  const UseDevice use(device_);
+  use_device(device_);
   void* block = nullptr;
   const cudaError_t result = cudaHostAlloc(&block, bytes, cudaHostAllocPortable);
   if (result == cudaErrorMemoryAllocation) {
@@ -117,16 +140,22 @@ std::byte* CudaPinnedSource::take(std::size_t bytes) {
   LOCKSTEP_CUDA(result);
   return static_cast<std::byte*>(block);
 }
-void CudaPinnedSource::give_back(std::byte* block) noexcept { cudaFreeHost(block); }
+void CudaPinnedSource::give_back(std::byte* block) noexcept {
+  use_device_to_free(device_);
+  cudaFreeHost(block);
+}
 
 // Nodes keep the priority of the stream that they were captured from: communication goes first in a graph as well.
-CudaGraph::CudaGraph(int device, cudaGraph_t captured, std::shared_ptr<void> memory) : memory_(std::move(memory)) {
-  const UseDevice use(device);
+CudaGraph::CudaGraph(int device, cudaGraph_t captured, std::shared_ptr<void> memory) : device_(device), memory_(std::move(memory)) {
+  use_device(device);
   const cudaError_t result = cudaGraphInstantiate(&executable_, captured, cudaGraphInstantiateFlagUseNodePriority);
   cudaGraphDestroy(captured);
   LOCKSTEP_CUDA(result);
 }
-CudaGraph::~CudaGraph() { cudaGraphExecDestroy(executable_); }
+CudaGraph::~CudaGraph() {
+  use_device_to_free(device_);
+  cudaGraphExecDestroy(executable_);
+}
 void CudaGraph::launch(Stream& stream) { LOCKSTEP_CUDA(cudaGraphLaunch(executable_, native(stream))); }
 
 CudaDevice::CudaDevice(const Gpu& gpu, const MemoryPolicy& policy)
@@ -144,7 +173,6 @@ Buffer CudaDevice::allocate(std::size_t bytes) { return allocator_->allocate(byt
 
 void CudaDevice::copy(void* destination, const void* source, std::size_t bytes, Stream& stream) {
   if (bytes == 0) return;
-  const UseDevice use(gpu_.ordinal);
   LOCKSTEP_CUDA(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, native(stream)));
 }
 
@@ -168,7 +196,7 @@ std::unique_ptr<Graph> CudaDevice::end_capture(Stream& stream) {
 
 std::unique_ptr<Stream> CudaDevice::new_stream() { return std::make_unique<CudaStream>(gpu_.ordinal, 0); }
 std::unique_ptr<Stream> CudaDevice::new_priority_stream() {
-  const UseDevice use(gpu_.ordinal);
+  use_device(gpu_.ordinal);
   int least = 0, greatest = 0;
   LOCKSTEP_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   return std::make_unique<CudaStream>(gpu_.ordinal, greatest);

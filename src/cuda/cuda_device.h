@@ -14,17 +14,9 @@
 
 namespace lockstep::cuda {
 
-// Calls of this thread go to the device while it lives.
-class UseDevice {
- public:
-  explicit UseDevice(int ordinal);
-  ~UseDevice();
-  UseDevice(const UseDevice&) = delete;
-  UseDevice& operator=(const UseDevice&) = delete;
-
- private:
-  int before_ = 0;
-};
+// Makes it the thread's device, and leaves it so: to set another one again, or to call CUDA in a thread that has set none, would give this
+// process a context, hundreds of MiB, on a GPU that is another rank's.
+void use_device(int ordinal);
 
 class CudaStream : public Stream {
  public:
@@ -58,7 +50,7 @@ class CudaEvent : public Event {
 // The driver's stream-ordered pool, keeping what is freed.
 class CudaPool : public MemoryPool {
  public:
-  CudaPool(int device, Stream& stream);
+  CudaPool(int device, CudaStream& stream);
   ~CudaPool() override;
   std::byte* take(std::size_t bytes) override { return take_on(stream_, bytes); }
   std::byte* take_apart(std::size_t bytes) override;
@@ -71,7 +63,7 @@ class CudaPool : public MemoryPool {
   std::byte* take_on(Stream& stream, std::size_t bytes);
 
   int device_;
-  Stream& stream_;
+  CudaStream& stream_;
   CudaStream apart_;  // never captured
   cudaMemPool_t pool_ = nullptr;
 };
@@ -96,6 +88,7 @@ class CudaGraph : public Graph {
   void launch(Stream& stream) override;
 
  private:
+  const int device_;
   std::shared_ptr<void> memory_;
   cudaGraphExec_t executable_ = nullptr;
 };

@@ -55,7 +55,7 @@ std::vector<Gpu> list_gpus() {
 
 // Code for this chip, or PTX that the driver can compile for it: any kernel of ours tells.
 void require_code_for(const Gpu& gpu) {
-  const UseDevice use(gpu.ordinal);
+  use_device(gpu.ordinal);
   if (has_code_for_this_device()) return;
   throw Error("cuda:{} ({}) is of architecture sm_{}{}, for which this build has no code: configure with -Dgpu_architectures={}{}",
               gpu.ordinal, gpu.name, gpu.compute_major, gpu.compute_minor, gpu.compute_major, gpu.compute_minor);
