@@ -202,7 +202,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
 }
 
 Buffer ProcessGroup::allocate(std::size_t bytes, DeviceKind device) {
-  if (impl_->has_left) throw InvalidArgument("allocate: this rank has left the group");
+  impl_->check_usable("allocate", device, false);
   check_allocation(bytes, impl_->place);
   const FlightNote note = impl_->recorded->recorder.allocation(++impl_->allocations, bytes);
   try {

@@ -81,6 +81,7 @@ class CapturedStep::Impl {
     } catch (const std::exception& error) {
       log::debug("capture: the last replay did not end well: {}", error.what());
     }
+    graph_.reset();  // first: NCCL's communicator, of which the replay may be the last user, waits for it
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -149,25 +150,29 @@ class CapturedStep::Impl {
   }
 
   Tensor record() {
+    std::unique_ptr<Graph> graph;
     try {
       Recording recording(device_, ddp_.group());
       result_ = run_step();
       if (&result_.device() != &device_)
         throw InvalidArgument("the result is on {}, the model on {}: return a tensor of the device", result_.device().name(),
                               device_.name());
-      graph_ = recording.finish();
+      graph = recording.finish();
     } catch (const InvalidArgument& error) {
       result_ = Tensor();
       throw InvalidArgument("capture: the step cannot be recorded as a graph: {}", error.what());
     }
     calls_ = ddp_.group().end_capture();
+    graph_ = std::move(graph);
     result_ = result_.reshaped(result_.shape());  // without its history, which is used up
     launch();
     ++counts_.recorded;
     return result_;
   }
 
+  // Not of a group that is over: its collectives would wait for nobody and leave garbage behind.
   void launch() {
+    ddp_.group().backend(DeviceKind::kCuda).throw_if_over([] { return std::string("the launch of a captured step"); });
     graph_->launch(device_.default_stream());
     last_replay_ = ddp_.group().replayed(calls_);
   }

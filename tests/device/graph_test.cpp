@@ -7,6 +7,7 @@
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/optim/loss_scaler.h"
 #include "tests/device/trainee.h"
+#include "tests/support/message_of.h"
 
 namespace lockstep::testing {
 namespace {
@@ -64,6 +65,25 @@ TEST(GraphMode, SeveralRanksRecordTheirAllReducesWithTheStep) {
                               EXPECT_LT(place("ncclAllReduce", false), place("conv2d_backward_weights", true));
                               EXPECT_LT(place("ncclAllReduce", true), place("sgd_step", false));
                               EXPECT_LT(place("stream 0: wait", true), place("sgd_step", false));
+                            }),
+              Each(""));
+}
+
+TEST(GraphMode, AGroupThatIsOverLaunchesNothing) {
+  EXPECT_THAT(run_gpu_ranks(2,
+                            [&](auto group, RecordingDevice& device) {
+                              const Trainee trainee(group, device);
+                              CapturedStep step = trainee.captured({.warm_up = 1});
+                              trainee.train(4, [&](int) { return step(); });
+                              group->barrier();
+                              if (group->rank() == 1) return group->abort("enough");
+                              EXPECT_THAT(message_of([&] {
+                                            for (;;) group->barrier();
+                                          }),
+                                          HasSubstr("enough"));
+                              device.clear_log();
+                              EXPECT_THAT(message_of([&] { step(); }), HasSubstr("enough"));
+                              EXPECT_EQ(device.counts().launches, 0);
                             }),
               Each(""));
 }

@@ -272,6 +272,7 @@ Recorded record(Member& member, float* data, std::size_t count) {
   EXPECT_THAT(message_of([&] { member.group.all_reduce(&here, 1, DType::kFloat32); }),
               HasSubstr("would run once, and not with every launch"));
   EXPECT_THAT(message_of([&] { member.group.all_reduce(data, count, DType::kFloat32, ReduceOp::kSum, kOnGpu); }), HasSubstr("waits"));
+  EXPECT_THAT(message_of([&] { member.group.allocate(64, DeviceKind::kCuda); }), AllOf(HasSubstr("allocate"), HasSubstr("waits")));
   member.device.kernels().scale(data, 1, data, static_cast<std::int64_t>(count), false, stream);
   const Work work = member.group.all_reduce_async(data, count, DType::kFloat32, ReduceOp::kSum, kOnGpu);
   if (member.group.world_size() > 1) {
@@ -313,7 +314,19 @@ TEST(GraphsOfAGroup, ThatDifferAreSaid) {
   EXPECT_THAT(said, Each(AllOf(HasSubstr("the ranks make different calls"), HasSubstr("captured graph 1"))));
 }
 
+TEST(GraphsOfAGroup, MayOutliveIt) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto said = run_members(2, [](Member& member) {
+    static thread_local std::unique_ptr<Graph> kept;
+    kept = record(member, member.numbers(100, 1), 100).graph;
+    member.group.barrier();
+  });
+  EXPECT_THAT(said, Each(kNothing));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+}
+
 TEST(GraphsOfAGroup, ARankThatDoesNotLaunchIsMissed) {
+  const auto begin = std::chrono::steady_clock::now();
   const auto said = run_members(2, [](Member& member) {
     float* const data = member.numbers(100, 1);
     const auto [graph, calls] = record(member, data, 100);
@@ -322,6 +335,7 @@ TEST(GraphsOfAGroup, ARankThatDoesNotLaunchIsMissed) {
     member.group.replayed(calls).wait();
   });
   EXPECT_THAT(said[0], AllOf(HasSubstr("graph 1"), HasSubstr("rank 1 "), HasSubstr("left")));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10)) << "NCCL waits for the graph, which goes with this rank";
 }
 
 }  // namespace

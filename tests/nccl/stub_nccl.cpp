@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "src/comm/composite.h"
@@ -77,7 +78,11 @@ struct ncclComm {
   std::atomic<int> polls{0};
   std::map<int, double> factors;  // by number of the reduction
   int next_op = 100;
+  // Held by what was captured: as NCCL's, a communicator does not end before the graphs that use it.
+  std::shared_ptr<int> graphs = std::make_shared<int>(0);
+  bool is_finalizing = false;
 
+  bool is_in_graphs() const { return graphs.use_count() > 1; }
   // As NCCL's that do not block: nothing may be asked of one that is still at the last call.
   bool is_busy() const { return polls.load() < control.polls_until_ready.load(); }
 };
@@ -115,6 +120,7 @@ void push(const Queued& queued) {
   copy->rank = queued.communicator->rank;
   copy->ranks = queued.communicator->ranks;
   copy->factors = queued.communicator->factors;
+  if (queued.stream->is_recorded()) copy->graphs = queued.communicator->graphs;
   queued.stream->push(queued.what, [copy, part = queued.part] {
     if (control.stall.load()) {
       std::unique_lock lock(copy->world->mutex);
@@ -228,11 +234,13 @@ STUB ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* s
   if (const ncclResult_t result = fails("ncclCommGetAsyncError"); result != ncclSuccess) return result;
   *state = static_cast<ncclResult_t>(control.async_error.load());
   if (*state == ncclSuccess && communicator->polls.fetch_add(1) < control.polls_until_ready.load()) *state = ncclInProgress;
+  if (*state == ncclSuccess && communicator->is_finalizing && communicator->is_in_graphs()) *state = ncclInProgress;
   return ncclSuccess;
 }
 STUB ncclResult_t ncclCommFinalize(ncclComm_t communicator) {
   if (const ncclResult_t result = fails("ncclCommFinalize"); result != ncclSuccess) return result;
   ++control.finalized;
+  communicator->is_finalizing = true;
   communicator->polls.store(0);
   return ncclInProgress;
 }
@@ -242,7 +250,7 @@ STUB ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
   delete communicator;
   return ncclSuccess;
 }
-// Ends what this rank's streams wait for. Other ranks are left to their own.
+// Ends what this rank's streams wait for, then waits for the graphs to go. Other ranks are left to their own.
 STUB ncclResult_t ncclCommAbort(ncclComm_t communicator) {
   ++control.aborts;
   {
@@ -250,6 +258,7 @@ STUB ncclResult_t ncclCommAbort(ncclComm_t communicator) {
     communicator->world->aborted[static_cast<std::size_t>(communicator->rank)] = true;
     communicator->world->changed.notify_all();
   }
+  for (int round = 0; round < 20'000 && communicator->is_in_graphs(); ++round) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return ncclCommDestroy(communicator);
 }
 

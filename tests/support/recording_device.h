@@ -16,6 +16,7 @@ class HostStream {
  public:
   virtual ~HostStream() = default;
   virtual void push(std::string what, std::function<void()> work) = 0;
+  virtual bool is_recorded() const = 0;  // is what is pushed now part of a graph?
 };
 
 class RecordingDevice : public Device {

@@ -120,6 +120,7 @@ class ThreadStream : public Stream, public HostStream {
   }
   void* native() const override { return const_cast<HostStream*>(static_cast<const HostStream*>(this)); }
   bool is_capturing() const override { return capture() != nullptr; }
+  bool is_recorded() const override { return is_capturing(); }
 
   std::shared_ptr<Capture> capture() const {
     const std::lock_guard lock(mutex_);

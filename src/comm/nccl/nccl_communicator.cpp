@@ -15,6 +15,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// How long an abort is waited for, which graphs may hold up, by who goes on and by who ends. Kernels end at once in any case.
+constexpr auto kPatience = std::chrono::milliseconds(500), kLastPatience = std::chrono::milliseconds(2000);
+
 ncclDataType_t type_of(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:
@@ -140,7 +143,10 @@ Communicator::Communicator(const Api& api, const Place& place, const ncclUniqueI
   }
 }
 
-Communicator::~Communicator() { abort(); }
+Communicator::~Communicator() {
+  abort();
+  await_abort(kLastPatience);
+}
 
 void Communicator::must(ncclResult_t result, const char* call) {
   if (result != ncclSuccess && result != ncclInProgress) throw_nccl_error(api_, result, call, communicator_);
@@ -285,6 +291,7 @@ void* Communicator::allocate(std::size_t bytes) {
 }
 
 void Communicator::free(void* memory) noexcept {
+  await_abort(kPatience);
   const std::lock_guard lock(mutex_);
   const auto found =
       std::find_if(registrations_.begin(), registrations_.end(), [memory](const auto& each) { return each.first == memory; });
@@ -301,11 +308,29 @@ void Communicator::check() {
   must(state, "an operation on the GPU");
 }
 
+// In a thread of its own, which needs nothing of ours: a graph may go later than the communicator, by the thread that calls this.
 void Communicator::abort() noexcept {
-  const std::lock_guard lock(mutex_);
-  if (over_ || communicator_ == nullptr) return;
-  over_ = true;
-  api_.ncclCommAbort(communicator_);
+  {
+    const std::lock_guard lock(mutex_);
+    if (over_ || communicator_ == nullptr) return;
+    over_ = true;
+    std::promise<void> ended;
+    aborting_ = ended.get_future().share();
+    std::thread([abort = api_.ncclCommAbort, communicator = communicator_, ended = std::move(ended)]() mutable {
+      abort(communicator);
+      ended.set_value();
+    }).detach();
+  }
+  await_abort(kPatience);
+}
+
+void Communicator::await_abort(std::chrono::milliseconds at_most) const noexcept {
+  std::shared_future<void> aborting;
+  {
+    const std::lock_guard lock(mutex_);
+    aborting = aborting_;
+  }
+  if (aborting.valid()) aborting.wait_for(at_most);
 }
 
 // Sends of ours may be on their way still, from memory of ours, when our kernels have ended: NCCL's finalising sees to them. It may also

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -36,7 +37,7 @@ class Communicator {
 
   // Throws what went wrong in an operation that was queued before.
   void check();
-  // Ends kernels that wait for peers. Nothing can be queued afterwards.
+  // Ends kernels that wait for peers. Nothing can be queued afterwards. NCCL waits for the graphs that hold its calls to go; this does not.
   void abort() noexcept;
   // Ends the communicator once all that was queued is done, here: what peers have yet to take still gets to them, within `at_most`.
   void finish(std::chrono::milliseconds at_most) noexcept;
@@ -52,14 +53,16 @@ class Communicator {
   void must(ncclResult_t result, const char* call);
   bool is_ready(const char* call);
   void throw_if_over() const;
+  void await_abort(std::chrono::milliseconds at_most) const noexcept;
   void await_ready(const char* call, std::chrono::milliseconds timeout, const std::function<void()>& keep_waiting);
   std::size_t ranks() const { return static_cast<std::size_t>(place_.world_size); }
 
   const Api& api_;
   Place place_;
-  std::mutex mutex_;  // abort() against the rest
+  mutable std::mutex mutex_;  // abort() against the rest
   ncclComm_t communicator_ = nullptr;
   bool over_ = false;                                   // aborted, or finished
+  std::shared_future<void> aborting_;                   // once it is aborted: ready when NCCL has let go of everything
   std::vector<std::pair<void*, void*>> registrations_;  // memory, and NCCL's handle of it
 };
 

@@ -214,12 +214,13 @@ void Queue::release(void* memory) noexcept {
 
 // The first failure stays. Whoever waits is let go when the device has let go of the buffers.
 void Queue::fail(std::exception_ptr failure) {
-  std::uint64_t last = 0;
+  std::uint64_t first = 0, last = 0;
   bool is_leaving = false;
   {
     const std::lock_guard lock(mutex_);
     if (failure_) return;
     failure_ = failure;
+    first = completed_ + 1;
     last = issued_;
     is_leaving = stop_;
     changed_.notify_all();
@@ -227,18 +228,20 @@ void Queue::fail(std::exception_ptr failure) {
   // The others hear why; it changes nothing where they know already.
   if (!is_leaving) watch_->abort(flight::what_is_handled());
   communicator_.abort();
-  await_what_was_queued(last);
+  await_what_was_queued(first, last);
   const std::lock_guard lock(mutex_);
   has_failed_ = true;
   changed_.notify_all();
 }
 
-void Queue::await_what_was_queued(std::uint64_t last) noexcept {
-  const Slot& slot = slots_[last % kSlots];
-  if (last == 0 || slot.way == Way::kNothing) return;
+void Queue::await_what_was_queued(std::uint64_t first, std::uint64_t last) noexcept {
   const auto until = Clock::now() + kLastKernels;
   try {
-    for (int round = 0; !slot.event->done() && Clock::now() < until; ++round) nap(round);
+    for (std::uint64_t ticket = first; ticket <= last; ++ticket) {
+      const Slot& slot = slots_[ticket % kSlots];
+      if (slot.way == Way::kNothing) continue;
+      for (int round = 0; !slot.event->done() && Clock::now() < until; ++round) nap(round);
+    }
   } catch (const std::exception&) {  // the device itself has failed
   }
 }
@@ -267,6 +270,7 @@ void Queue::stop() {
 }
 
 void Queue::serve() {
+  native(*stream_);  // its device, and not the first one, becomes this thread's
   for (std::uint64_t ticket = 1; execute(ticket); ++ticket) {
     slots_[ticket % kSlots].copy = {};
     const std::lock_guard lock(mutex_);

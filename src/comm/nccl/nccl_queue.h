@@ -58,7 +58,7 @@ class Queue : public CompletionQueue {
   bool see_to_its_end(const Slot& slot);
   void fail(std::exception_ptr failure);
   void release(void* memory) noexcept;
-  void await_what_was_queued(std::uint64_t last) noexcept;
+  void await_what_was_queued(std::uint64_t first, std::uint64_t last) noexcept;
   [[noreturn]] void rethrow(std::unique_lock<std::mutex>& lock);
   bool is_stopping();
 
