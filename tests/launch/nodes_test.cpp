@@ -1,64 +1,16 @@
-// Several lockruns as the nodes of one job, with real processes: on this machine, each with its own --node-rank, all on loopback.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <unistd.h>
-
+// Several lockruns as the nodes of one job, and what becomes of it when one fails.
 #include <csignal>
-#include <cstdlib>
-#include <deque>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <thread>
 
-#include "tests/faults/hand_job.h"
+#include "tests/launch/node_job.h"
 
 namespace lockstep::testing {
 namespace {
 
-using std::chrono::milliseconds;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using Words = std::vector<std::string>;
-
-// Failures on other nodes are to be known within seconds, a lost node within 10 s; the rest is for a loaded machine.
-constexpr milliseconds kSoon(10'000), kLost(15'000), kSlow(30'000);
 constexpr const char* kGone = " is gone: the connection to its lockrun (pid ";
 
-Words acts(const Words& words) {
-  Words command = {RANK_PROGRAM};
-  command.insert(command.end(), words.begin(), words.end());
-  return command;
-}
-
-class Job {
- public:
-  explicit Job(int nodes, Environment environment = {}, std::string host = "127.0.0.1")
-      : nodes_(nodes), environment_(std::move(environment)), host_(std::move(host)) {}
-
-  Child& start(int node, int ranks, const Words& program, Environment extra = {}, const Words& flags = {}) {
-    Words words = {
-        LOCKRUN, "--nnodes", std::to_string(nodes_), "--node-rank", std::to_string(node), "--master-addr", host_, "--master-port",
-        port_,   "-n",       std::to_string(ranks)};
-    words.insert(words.end(), flags.begin(), flags.end());
-    words.insert(words.end(), program.begin(), program.end());
-    extra.insert(environment_.begin(), environment_.end());
-    return children_.emplace_back(words, ChildOptions{.environment = std::move(extra)});
-  }
-  const std::string& port() const { return port_; }
-
- private:
-  int nodes_;
-  Environment environment_;
-  std::string host_, port_ = free_port();
-  std::deque<Child> children_;
-};
-
-std::string file(const std::string& name) { return ::testing::TempDir() + "lockstep-nodes-" + std::to_string(::getpid()) + "-" + name; }
-
 TEST(Nodes, UnequalNodesAreNumberedInOrderWhoeverComesFirst) {
-  Job job(3);
+  NodeJob job(3);
   const Words program = acts({"env:RANK+env:LOCAL_RANK+env:WORLD_SIZE+env:LOCAL_WORLD_SIZE+env:GROUP_RANK+env:NODE_RANK"});
   Child& last = job.start(2, 1, program);
   Child& zero = job.start(0, 2, program);
@@ -75,7 +27,7 @@ TEST(Nodes, UnequalNodesAreNumberedInOrderWhoeverComesFirst) {
 
 TEST(Nodes, TheirRanksMeetAndAgree) {
   for (const char* host : {"127.0.0.1", "localhost", "::1"}) {
-    Job job(2, {{"LOCKSTEP_TOKEN", "a shared secret"}}, host);
+    NodeJob job(2, {{"LOCKSTEP_TOKEN", "a shared secret"}}, host);
     Child& one = job.start(1, 1, collective_rank({"steps=20"}));
     Child& zero = job.start(0, 2, collective_rank({"steps=20"}));
     EXPECT_EQ(zero.wait(kSlow), 0) << host << zero.errors();
@@ -86,7 +38,7 @@ TEST(Nodes, TheirRanksMeetAndAgree) {
 }
 
 TEST(Nodes, NodeZeroKeepsTheStoreUntilAllHaveFinished) {
-  Job job(2);
+  NodeJob job(2);
   Child& zero = job.start(0, 1, acts({"out:short"}));
   Child& one = job.start(1, 1, acts({"sleep:1500+out:long"}));
   ASSERT_TRUE(zero.wait_for_output("short")) << zero.errors();
@@ -99,7 +51,7 @@ TEST(Nodes, NodeZeroKeepsTheStoreUntilAllHaveFinished) {
 
 TEST(Nodes, AFailureAnywhereEndsAllWithTheSameCauseAndCode) {
   for (const int guilty : {0, 1, 2}) {
-    Job job(3);
+    NodeJob job(3);
     std::deque<Child*> nodes;
     for (int node = 0; node < 3; ++node)
       nodes.push_back(&job.start(node, 1, acts({node == guilty ? "sleep:300+err:the reason+exit:7" : "out:up+flush+hang"})));
@@ -121,7 +73,7 @@ TEST(Nodes, AFailureAnywhereEndsAllWithTheSameCauseAndCode) {
 }
 
 TEST(Nodes, TheCauseIsFoundBehindItsConsequenceOnAnotherNode) {
-  Job job(2);
+  NodeJob job(2);
   Child& zero = job.start(0, 2, acts({"lost:rank 2 is gone"}));
   Child& one = job.start(1, 2, acts({"out", "out", "sleep:1500+kill", "hang"}));
   for (Child* node : {&zero, &one}) {
@@ -131,7 +83,7 @@ TEST(Nodes, TheCauseIsFoundBehindItsConsequenceOnAnotherNode) {
 }
 
 TEST(Nodes, OnlyConsequencesAreSaidToBeThat) {
-  Job job(2);
+  NodeJob job(2);
   Child& zero = job.start(0, 1, acts({"lost:gone"}));
   Child& one = job.start(1, 1, acts({"hang"}));
   for (Child* node : {&zero, &one}) {
@@ -142,7 +94,7 @@ TEST(Nodes, OnlyConsequencesAreSaidToBeThat) {
 
 TEST(Nodes, AKilledLockrunEndsTheJobAndLeavesNothing) {
   for (const int killed : {0, 1}) {
-    Job job(2);
+    NodeJob job(2);
     Child* nodes[] = {&job.start(0, 2, acts({"daemon+out:up+flush+hang"})), &job.start(1, 2, acts({"daemon+out:up+flush+hang"}))};
     for (Child* node : nodes) ASSERT_TRUE(node->wait_for_output("up")) << node->errors();
     nodes[killed]->signal(SIGKILL);
@@ -157,7 +109,7 @@ TEST(Nodes, AKilledLockrunEndsTheJobAndLeavesNothing) {
 
 TEST(Nodes, ASignalToAnyLockrunEndsTheWholeJob) {
   for (const int interrupted : {0, 1}) {
-    Job job(2);
+    NodeJob job(2);
     Child* nodes[] = {&job.start(0, 1, acts({"out:up+flush+sleep:60000"})), &job.start(1, 1, acts({"out:up+flush+sleep:60000"}))};
     for (Child* node : nodes) ASSERT_TRUE(node->wait_for_output("up")) << node->errors();
     nodes[interrupted]->signal(SIGINT);
@@ -171,7 +123,7 @@ TEST(Nodes, ASignalToAnyLockrunEndsTheWholeJob) {
 
 TEST(Nodes, ASignalToOneThatHasFinishedEndsTheOthersToo) {
   for (const int interrupted : {0, 1}) {
-    Job job(2);
+    NodeJob job(2);
     Child* nodes[] = {&job.start(0, 1, acts({interrupted == 0 ? "out:up" : "out:up+flush+sleep:60000"})),
                       &job.start(1, 1, acts({"out", interrupted == 1 ? "out:up" : "out:up+flush+sleep:60000"}))};
     for (Child* node : nodes) ASSERT_TRUE(node->wait_for_output("up")) << node->errors();
@@ -185,7 +137,7 @@ TEST(Nodes, ASignalToOneThatHasFinishedEndsTheOthersToo) {
 }
 
 TEST(Nodes, AProgramThatIsMissingOnOneNodeEndsAll) {
-  Job job(2);
+  NodeJob job(2);
   Child& zero = job.start(0, 1, acts({"hang"}));
   Child& one = job.start(1, 1, {"/does/not/exist"});
   for (Child* node : {&zero, &one}) {
@@ -197,7 +149,7 @@ TEST(Nodes, AProgramThatIsMissingOnOneNodeEndsAll) {
 
 TEST(Nodes, ALockrunThatCannotStartItsRanksSaysSoOnAllNodes) {
   for (const int poor : {0, 1}) {
-    Job job(2);
+    NodeJob job(2);
     const Words lockrun = {LOCKRUN,         "--nnodes", "2",  "--node-rank", std::to_string(poor), "--master-addr", "127.0.0.1",
                            "--master-port", job.port(), "-n", "20",          RANK_PROGRAM,         "hang"};
     Words command = {"sh", "-c", "ulimit -n 30 && exec \"$@\"", "sh"};
@@ -218,7 +170,7 @@ Environment gpus(const std::string& machine) {
 }
 
 TEST(Nodes, EachGivesItsOwnGpusToItsRanks) {
-  Job job(2, {{"LOCKSTEP_TOKEN", "secret"}});
+  NodeJob job(2, {{"LOCKSTEP_TOKEN", "secret"}});
   const Words program = acts({"env:RANK+env:LOCKSTEP_DEVICE+env:LOCKSTEP_SHARE_GPU"});
   Child& zero = job.start(0, 2, program, gpus("two"));
   Child& one = job.start(1, 2, program, gpus("two"), {"--gpus", "1", "--share-gpu", "2"});
@@ -231,7 +183,7 @@ TEST(Nodes, EachGivesItsOwnGpusToItsRanks) {
 }
 
 TEST(Nodes, GpusThatCannotBeUsedOnOneEndAll) {
-  Job job(2, {{"LOCKSTEP_TOKEN", "secret"}});
+  NodeJob job(2, {{"LOCKSTEP_TOKEN", "secret"}});
   Child& zero = job.start(0, 1, acts({"hang"}), gpus("no gpu"));
   Child& one = job.start(1, 1, acts({"hang"}), gpus("old driver"));
   EXPECT_EQ(one.wait(kSlow), 1) << one.errors();
@@ -241,7 +193,7 @@ TEST(Nodes, GpusThatCannotBeUsedOnOneEndAll) {
 }
 
 TEST(Nodes, GpusThatAreNotThereOnOneEndAllWithTheSameCode) {
-  Job job(2, {{"LOCKSTEP_TOKEN", "secret"}});
+  NodeJob job(2, {{"LOCKSTEP_TOKEN", "secret"}});
   Child& zero = job.start(0, 1, acts({"hang"}), gpus("no gpu"));
   Child& one = job.start(1, 1, acts({"hang"}), gpus("two"), {"--gpus", "7"});
   for (Child* node : {&zero, &one}) {
@@ -251,7 +203,7 @@ TEST(Nodes, GpusThatAreNotThereOnOneEndAllWithTheSameCode) {
 }
 
 TEST(Nodes, WhatFailedHereIsToldThoughNodeZeroIsLostBeforeItJudges) {
-  Job job(2);
+  NodeJob job(2);
   Child& zero = job.start(0, 1, acts({"out:up+flush+hang"}));
   Child& one = job.start(1, 1, acts({"out", "sleep:700+err:the reason+exit:9"}));
   ASSERT_TRUE(zero.wait_for_output("up")) << zero.errors();
@@ -262,154 +214,6 @@ TEST(Nodes, WhatFailedHereIsToldThoughNodeZeroIsLostBeforeItJudges) {
   EXPECT_EQ(one.wait(kLost), 75) << one.errors();
   EXPECT_THAT(one.errors(), AllOf(HasSubstr("lockrun: node 0 on host "), HasSubstr(kGone), HasSubstr(") exited with code 9\n"),
                                   HasSubstr("its last lines on stderr:\n    the reason\n")));
-}
-
-// -- mistakes ---------------------------------------------------------------------------------------------------------
-
-TEST(NodesMistakes, AMissingNodeIsNamedWhileWaitingAndAtTheEnd) {
-  Job job(3, {{"LOCKSTEP_STORE_TIMEOUT_S", "7"}});
-  Child& zero = job.start(0, 1, acts({"exit:0"}));
-  Child& two = job.start(2, 1, acts({"exit:0"}));
-  EXPECT_EQ(zero.wait(kSlow), 1);
-  EXPECT_EQ(two.wait(kSoon), 1);
-  EXPECT_THAT(zero.errors(), AllOf(HasSubstr("lockrun: node 0 waits at 127.0.0.1:" + job.port() + " for node 1 (5 s of 7 s)"),
-                                   HasSubstr("node 1 of 3 did not come to 127.0.0.1:" + job.port() + " within 7 s")));
-  EXPECT_THAT(two.errors(), AllOf(HasSubstr("lockrun: node 2 has joined and waits for node 1"), HasSubstr("node 1 of 3 did not come")));
-}
-
-TEST(NodesMistakes, NodeZeroThatDoesNotComeIsNamed) {
-  Job job(2, {{"LOCKSTEP_STORE_TIMEOUT_S", "6"}});
-  Child& one = job.start(1, 1, acts({"exit:0"}));
-  Job nameless(2, {{"LOCKSTEP_STORE_TIMEOUT_S", "2"}, {"LOCKSTEP_TOKEN", "t"}}, "no-such-host.invalid");
-  Child& lost = nameless.start(1, 1, acts({"exit:0"}));
-  EXPECT_EQ(lost.wait(kSlow), 1);
-  EXPECT_THAT(lost.errors(), HasSubstr("node 0 did not answer at no-such-host.invalid:"));
-  EXPECT_EQ(one.wait(kSlow), 1);
-  EXPECT_THAT(one.errors(),
-              AllOf(HasSubstr("lockrun: node 1 waits for node 0 at 127.0.0.1:" + job.port() + ": Connection refused (5 s of 6 s)"),
-                    HasSubstr("node 0 did not answer at 127.0.0.1:" + job.port() + " within 6 s")));
-}
-
-// A container's first process is spared signals that it does not handle.
-TEST(NodesMistakes, AContainersFirstProcessEndsWhileItWaits) {
-  if (std::system("unshare --pid --fork true > /dev/null 2>&1") != 0) GTEST_SKIP() << "no process namespace may be made here";
-  Child container({"unshare", "--pid", "--fork", LOCKRUN, "--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1",
-                   "--master-port", free_port(), "-n", "1", "true"},
-                  {.environment = {{"LOCKSTEP_STORE_TIMEOUT_S", "60"}}});
-  std::vector<pid_t> processes;
-  for (int tries = 0; tries < 2000 && processes.size() < 2; ++tries, std::this_thread::sleep_for(milliseconds(5)))
-    processes = container.alive();
-  ASSERT_EQ(processes.size(), 2u);
-  std::this_thread::sleep_for(milliseconds(500));
-  for (const pid_t process : processes)
-    if (process != container.pid()) ::kill(process, SIGTERM);
-  EXPECT_EQ(container.wait(kSoon), 143) << container.errors();
-}
-
-TEST(NodesMistakes, TwoLockrunsWithOneNumber) {
-  Job job(3);
-  Child& zero = job.start(0, 1, acts({"exit:0"}));
-  Child& twin = job.start(1, 1, acts({"exit:0"}));
-  std::this_thread::sleep_for(milliseconds(1000));
-  Child& other = job.start(1, 1, acts({"exit:0"}));
-  EXPECT_EQ(other.wait(kSoon), 1) << other.errors();
-  EXPECT_THAT(other.errors(), HasSubstr("--node-rank 1 is taken: lockrun " + std::to_string(twin.pid()) + " on host "));
-  Child& two = job.start(2, 1, acts({"exit:0"}));
-  for (Child* node : {&zero, &twin, &two}) EXPECT_EQ(node->wait(kSlow), 0) << node->errors();
-}
-
-TEST(NodesMistakes, OtherNumbersOfNodes) {
-  Job job(2, {{"LOCKSTEP_STORE_TIMEOUT_S", "5"}});
-  Child& zero = job.start(0, 1, acts({"exit:0"}));
-  Child other({LOCKRUN, "--nnodes", "3", "--node-rank", "1", "--master-addr", "127.0.0.1", "--master-port", job.port(), "-n", "1", "true"});
-  EXPECT_EQ(other.wait(kSoon), 1);
-  EXPECT_THAT(other.errors(), AllOf(HasSubstr("with --nnodes 3"), HasSubstr("with --nnodes 2")));
-  EXPECT_EQ(zero.wait(kSlow), 1);
-  EXPECT_THAT(zero.errors(), HasSubstr("with --nnodes 3"));
-}
-
-TEST(NodesMistakes, APortInUse) {
-  Job job(2, {{"LOCKSTEP_STORE_TIMEOUT_S", "3"}});
-  Child& first = job.start(0, 1, acts({"exit:0"}));
-  std::this_thread::sleep_for(milliseconds(700));
-  Child& second = job.start(0, 1, acts({"exit:0"}));
-  EXPECT_EQ(second.wait(kSoon), 1);
-  EXPECT_THAT(second.errors(), AllOf(HasSubstr("--master-port " + job.port()), HasSubstr("Address already in use")));
-  first.wait(kSlow);
-}
-
-TEST(NodesMistakes, AnAddressOfAnotherMachine) {
-  Job job(2, {{"LOCKSTEP_TOKEN", "secret"}}, "192.0.2.1");
-  Child& zero = job.start(0, 1, acts({"exit:0"}));
-  EXPECT_EQ(zero.wait(kSoon), 1);
-  EXPECT_THAT(zero.errors(), AllOf(HasSubstr("--master-addr 192.0.2.1"), HasSubstr("must be an address of the machine")));
-}
-
-TEST(NodesMistakes, ALockrunThatComesTooLate) {
-  Job job(2);
-  Child& zero = job.start(0, 1, acts({"out:up+flush+sleep:2000"}));
-  Child& one = job.start(1, 1, acts({"out:up+flush+sleep:2000"}));
-  ASSERT_TRUE(zero.wait_for_output("up"));
-  Child& late = job.start(1, 1, acts({"exit:0"}));
-  EXPECT_EQ(late.wait(kSoon), 1);
-  EXPECT_THAT(late.errors(), HasSubstr("runs already, with all its nodes"));
-  EXPECT_EQ(zero.wait(kSlow), 0) << zero.errors();
-  EXPECT_EQ(one.wait(kSlow), 0) << one.errors();
-}
-
-// -- the token --------------------------------------------------------------------------------------------------------
-
-TEST(NodesToken, AnotherOneIsRefusedAndDoesNoHarm) {
-  Job job(2);
-  Child& zero = job.start(0, 1, acts({"exit:0"}), {{"LOCKSTEP_TOKEN", "right"}});
-  Child& stranger = job.start(1, 1, acts({"exit:0"}), {{"LOCKSTEP_TOKEN", "wrong"}});
-  EXPECT_EQ(stranger.wait(kSoon), 1);
-  EXPECT_THAT(stranger.errors(), AllOf(HasSubstr("refuses the token"), HasSubstr("LOCKSTEP_TOKEN")));
-  Child& member = job.start(1, 1, acts({"exit:0"}), {{"LOCKSTEP_TOKEN", "right"}});
-  EXPECT_EQ(member.wait(kSlow), 0) << member.errors();
-  EXPECT_EQ(zero.wait(kSlow), 0) << zero.errors();
-  EXPECT_THAT(zero.errors(), HasSubstr("does not know the job's token"));
-}
-
-TEST(NodesToken, AcrossMachinesThereMustBeOne) {
-  for (const int node : {0, 1}) {
-    Job job(2, {}, "0.0.0.0");
-    Child& lockrun = job.start(node, 1, acts({"exit:0"}));
-    EXPECT_EQ(lockrun.wait(kSoon), 2);
-    EXPECT_THAT(lockrun.errors(),
-                AllOf(HasSubstr("openssl rand -hex 32"), HasSubstr("LOCKSTEP_TOKEN_FILE"), HasSubstr("LOCKSTEP_INSECURE=1")));
-  }
-  Job open(2, {{"LOCKSTEP_INSECURE", "1"}}, "0.0.0.0");
-  Child& zero = open.start(0, 1, collective_rank({"steps=3"}));
-  Child& one = open.start(1, 1, collective_rank({"steps=3"}));
-  EXPECT_EQ(zero.wait(kSlow), 0) << zero.errors();
-  EXPECT_EQ(one.wait(kSlow), 0) << one.errors();
-}
-
-// Every argument of every process of the job, and all that it prints.
-TEST(NodesToken, StandsInNoArgumentAndNoOutput) {
-  const std::string secret = "5ecret-0123456789abcdef", path = file("token");
-  std::ofstream(path) << "\n  " << secret << " \n";
-  Job job(2, {{"LOCKSTEP_LOG_LEVEL", "trace"}});
-  const Words program = collective_rank({"steps=100000", "pause_ms=1", "fail_rank=1", "fail_at=400", "how=throw"});
-  Child& zero = job.start(0, 1, program, {{"LOCKSTEP_TOKEN_FILE", path}});
-  Child& one = job.start(1, 1, program, {{"LOCKSTEP_TOKEN", secret}});
-  ASSERT_TRUE(zero.wait_for_output("is running")) << zero.errors();
-  int looked_at = 0;
-  for (Child* node : {&zero, &one})
-    for (const pid_t process : node->alive()) {
-      std::ifstream stream("/proc/" + std::to_string(process) + "/cmdline", std::ios::binary);
-      std::stringstream words;
-      words << stream.rdbuf();
-      EXPECT_THAT(words.str(), Not(HasSubstr(secret)));
-      ++looked_at;
-    }
-  EXPECT_GE(looked_at, 6) << "two lockruns, their guards and ranks";
-  for (Child* node : {&zero, &one}) {
-    EXPECT_EQ(node->wait(kSlow), 1);
-    EXPECT_THAT(node->output() + node->errors(), Not(HasSubstr(secret)));
-  }
-  std::filesystem::remove(path);
 }
 
 }  // namespace
