@@ -2,7 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <string_view>
+#include <system_error>
 
 #include "lockstep/core/environment.h"
 #include "src/core/cuda_loader.h"
@@ -13,11 +15,16 @@ namespace lockstep {
 namespace {
 
 constexpr long kMaxOrdinal = 1023;
+constexpr const char* kNoDriver = "no NVIDIA driver is installed (there is no libcuda.so.1)";
 
 // What the CUDA runtime itself would load. Opened, it does nothing yet.
 bool has_driver() {
   static void* const kDriver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   return kDriver != nullptr;
+}
+
+GpuSources sources_here() {
+  return {env::text(env::kCudaLibrary).has_value(), has_driver, [] { return cuda_library().gpus(); }};
 }
 
 }  // namespace
@@ -30,11 +37,15 @@ DeviceChoice parse_device_choice(const std::string& text) {
   if (text == "cuda") return {Kind::kCuda};
   if (!std::string_view(text).starts_with(kNumbered))
     throw InvalidArgument("{}='{}' is none of auto, cpu, cuda, cuda:N", env::kDevice, text);
-  return {Kind::kCuda, static_cast<int>(env::parse_integer(env::kDevice, text.substr(kNumbered.size()), 0, kMaxOrdinal))};
+  try {
+    return {Kind::kCuda, static_cast<int>(env::parse_integer(env::kDevice, text.substr(kNumbered.size()), 0, kMaxOrdinal))};
+  } catch (const InvalidArgument&) {
+    throw InvalidArgument("{}='{}': after cuda: comes a GPU's number, 0 to {}", env::kDevice, text, kMaxOrdinal);
+  }
 }
 
 GpuSearch find_gpus(const GpuSources& sources) {
-  if (!sources.named && !sources.has_driver()) return {{}, "no NVIDIA driver is installed (there is no libcuda.so.1)"};
+  if (!sources.named && !sources.has_driver()) return {{}, kNoDriver};
   try {
     return {sources.ask_driver(), ""};
   } catch (const cuda::NoGpu& none) {
@@ -42,8 +53,18 @@ GpuSearch find_gpus(const GpuSources& sources) {
   }
 }
 
-GpuSearch find_gpus() {
-  return find_gpus({env::text(env::kCudaLibrary).has_value(), has_driver, [] { return cuda_library().gpus(); }});
+GpuSearch find_gpus() { return find_gpus(sources_here()); }
+
+std::optional<GpuSearch> clearly_no_gpus(const GpuSources& sources, const std::vector<std::filesystem::path>& traces) {
+  std::error_code failure;
+  const bool has_trace =
+      std::any_of(traces.begin(), traces.end(), [&](const auto& trace) { return std::filesystem::exists(trace, failure); });
+  if (sources.named || has_trace || sources.has_driver()) return std::nullopt;
+  return GpuSearch{{}, kNoDriver};
+}
+
+std::optional<GpuSearch> clearly_no_gpus() {
+  return clearly_no_gpus(sources_here(), {"/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg"});  // the last one is WSL's
 }
 
 int gpu_of_local_rank(int local_rank, int gpus, int share, bool own) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -39,6 +40,11 @@ struct GpuSources {
 // Throws Error when there is a driver, or a named CUDA part, and it cannot be used.
 GpuSearch find_gpus(const GpuSources& sources);
 GpuSearch find_gpus();  // of this machine; makes no CUDA context
+
+// The same answer where it is clear at once: no CUDA part is named, the kernel shows none of the `traces` that a driver leaves, and its
+// library is not installed. A library alone is no such case: a GPU's first use may load the rest. Absent: find_gpus() has to look.
+std::optional<GpuSearch> clearly_no_gpus(const GpuSources& sources, const std::vector<std::filesystem::path>& traces);
+std::optional<GpuSearch> clearly_no_gpus();  // of this machine; where there is a driver it stays unopened
 
 // The GPU of a rank that nobody gave one: `share` ranks take each. `own`: CUDA_VISIBLE_DEVICES is set, and so a single GPU may be what the
 // job's manager (srun --gpus-per-task) gave to this rank alone. Throws InvalidArgument when there are too few.

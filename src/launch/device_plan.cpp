@@ -60,7 +60,7 @@ DeviceFacts look_for_devices(const LaunchSpec& spec) {
   DeviceFacts facts{request_of(spec), {}, "", inherited_cores(), spec.bind_cores};
   if (facts.request.kind == GpuRequest::Kind::kNone) return facts;
   try {
-    facts.found = search_apart([] { return find_gpus(); });
+    facts.found = find_gpus_apart();
   } catch (const Error& error) {
     facts.fault = error.what();
   }

@@ -13,7 +13,6 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/error.h"
-
 #include "src/launch/pipe.h"
 #include "src/launch/waiting.h"
 
@@ -107,6 +106,11 @@ GpuSearch search_apart(const std::function<GpuSearch()>& search, std::chrono::mi
   if (WEXITSTATUS(status) != 0 || text->empty())
     throw Error("the search for GPUs left with code {} and without an answer: {}", WEXITSTATUS(status), kRemedy);
   return read_answer(*text);
+}
+
+GpuSearch find_gpus_apart() {
+  if (auto none = clearly_no_gpus()) return std::move(*none);
+  return search_apart([] { return find_gpus(); });
 }
 
 }  // namespace lockstep::launch

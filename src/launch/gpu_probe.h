@@ -12,4 +12,7 @@ namespace lockstep::launch {
 // that is broken) or does not answer in time (a GPU that is stuck); it is gone then. Call from a process without other threads.
 GpuSearch search_apart(const std::function<GpuSearch()>& search, std::chrono::milliseconds deadline = std::chrono::minutes(2));
 
+// find_gpus() in that way; without a driver, from which to keep clear, no process is started for it.
+GpuSearch find_gpus_apart();
+
 }  // namespace lockstep::launch

@@ -28,7 +28,7 @@ std::optional<Value> read_value(const fs::path& file) {
 
 void read_gpus(Topology& topology) {
   try {
-    GpuSearch found = search_apart([] { return find_gpus(); });
+    GpuSearch found = find_gpus_apart();
     topology.gpus = std::move(found.gpus);
     topology.why_no_gpus = std::move(found.why_none);
   } catch (const Error& error) {

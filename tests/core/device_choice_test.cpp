@@ -20,7 +20,7 @@ TEST(DeviceChoice, ItsWords) {
   EXPECT_EQ(parse_device_choice("cuda"), (DeviceChoice{Kind::kCuda}));
   EXPECT_EQ(parse_device_choice("cuda:9"), (DeviceChoice{Kind::kCuda, 9}));
   for (const char* wrong : {"", "gpu", "CUDA", "cuda:", "cuda:x", "cuda:-1", "cuda:0,1"})
-    EXPECT_THAT(message_of([&] { parse_device_choice(wrong); }), HasSubstr("LOCKSTEP_DEVICE")) << wrong;
+    EXPECT_THAT(message_of([&] { parse_device_choice(wrong); }), HasSubstr("LOCKSTEP_DEVICE='" + std::string(wrong) + "'")) << wrong;
 }
 
 GpuSources sources(bool named, bool driver, std::function<std::vector<cuda::Gpu>()> ask) {
@@ -41,6 +41,17 @@ TEST(FindGpus, NoGpuIsAnAnswerAndABrokenOneAnError) {
   EXPECT_EQ(message_of([&] { find_gpus(sources(true, false, broken)); }), "cuDNN is not found");
   const auto two = [] { return std::vector<cuda::Gpu>(2); };
   EXPECT_EQ(find_gpus(sources(false, true, two)).gpus.size(), 2u);
+}
+
+TEST(ClearlyNoGpus, OnlyWithoutANameATraceAndALibrary) {
+  const std::string here = "/proc/self", nowhere = "/proc/self/no-driver";
+  const auto ask = []() -> std::vector<cuda::Gpu> { throw Error("it was loaded"); };
+  const auto none = clearly_no_gpus(sources(false, false, ask), {nowhere});
+  ASSERT_TRUE(none.has_value());
+  EXPECT_EQ(none->why_none, find_gpus(sources(false, false, ask)).why_none);
+  EXPECT_FALSE(clearly_no_gpus(sources(true, false, ask), {nowhere})) << "a CUDA part is named";
+  EXPECT_FALSE(clearly_no_gpus(sources(false, true, ask), {nowhere})) << "the kernel's part comes with the first use";
+  EXPECT_FALSE(clearly_no_gpus({false, []() -> bool { throw Error("it was opened"); }, ask}, {nowhere, here})) << "there is a driver";
 }
 
 TEST(GpuOfLocalRank, InOrderSeveralOnOneAndTheOnlyOneThatAManagerGave) {
