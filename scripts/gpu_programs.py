@@ -4,6 +4,7 @@ import glob
 import os
 import pathlib
 import shutil
+import signal
 import site
 import subprocess
 import sys
@@ -66,6 +67,15 @@ class Programs:
             if place.exists():
                 return str(place)
         sys.exit(f"{name} is not in {', '.join(str(place.parent) for place in places)}: build it with `ninja -C {self.build}`")
+
+
+def ended_by_user(main):
+    """The exit code of `main`; Ctrl-C and SIGTERM end it with what it cleans up, without a trace of Python's."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        return main()
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
 
 
 def build(folder, targets):

@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "tests/faults/child.h"
 
@@ -43,13 +45,49 @@ TEST(TestGpu, AMissingGpuIsASkipWithItsReasonAndAFailureUnlessAllowed) {
   EXPECT_EQ(lenient.wait(120s), 0) << lenient.output() << lenient.errors();
 }
 
+TEST(TestGpu, EndsWithAllThatItStarted) {
+  namespace fs = std::filesystem;
+  const fs::path build = ::testing::TempDir() + "test-gpu-" + std::to_string(::getpid()), program = build / "tests/gpu/gpu_ranks_test";
+  fs::create_directories(program.parent_path());
+  std::ofstream(program) << "#!/bin/sh\ntouch \"$0.started\"\nsleep 60\n";
+  fs::permissions(program, fs::perms::owner_all);
+  Child kill(script("test-gpu", {"kill"}), {.environment = {{"BUILD", build.string()}}});
+  const fs::path started = program.string() + ".started";
+  for (int tries = 0; tries < 3000 && !fs::exists(started); ++tries) std::this_thread::sleep_for(10ms);
+  EXPECT_TRUE(fs::exists(started)) << kill.errors();
+  kill.signal(SIGTERM);
+  EXPECT_EQ(kill.wait(30s), 128 + SIGTERM) << kill.errors();
+  EXPECT_TRUE(kill.nothing_left());
+  fs::remove_all(build);
+}
+
 TEST(BenchGpu, SaysThatThereIsNoGpu) {
-  std::map<std::string, std::string> environment = kNoGpu;
-  environment["PATH"] = "/usr/bin:/bin";
-  Child bench(script("bench-gpu", {}), {.environment = environment});
-  if (std::filesystem::exists("/usr/bin/nvidia-smi")) GTEST_SKIP() << "nvidia-smi is there: it would measure";
+  Child bench(script("bench-gpu", {}), {.environment = kNoGpu});
   EXPECT_EQ(bench.wait(60s), 1) << bench.output();
-  EXPECT_THAT(bench.errors(), HasSubstr("nvidia-smi shows no GPU"));
+  EXPECT_THAT(bench.errors(), HasSubstr("bench-gpu: no GPU: the CUDA part cannot be loaded: there is no file /nonexistent.so"));
+}
+
+TEST(BenchGpu, SaysOnceThatThereIsNoPyTorch) {
+  const std::string file = ::testing::TempDir() + "bench-gpu-torch-" + std::to_string(::getpid()) + ".json";
+  Child bench(script("bench-gpu",
+                     {"--device", "cpu", "--tiny", "--python", "/bin/false", "--models", "mlp", "--only", "train_step", "--output", file}),
+              {.environment = {{"BUILD", BUILD_FOLDER}}});
+  ASSERT_EQ(bench.wait(100s), 0) << bench.output() << bench.errors();
+  const auto document = nlohmann::json::parse(std::ifstream(file));
+  std::filesystem::remove(file);
+  ASSERT_EQ(document["not_measured"].size(), 1U) << document["not_measured"];
+  EXPECT_EQ(document["train_step"].size(), 1U) << "float32 alone on the CPU";
+  EXPECT_EQ(document["rounds"], 1);
+}
+
+TEST(BenchGpu, RefusesWrongFlags) {
+  const std::pair<std::vector<std::string>, const char*> wrong[] = {{{"--device", "gpu"}, "--device gpu: cpu, cuda or cuda:N"},
+                                                                    {{"--device", "cpu", "--rounds", "0"}, "--rounds 0: at least 1"}};
+  for (const auto& [flags, text] : wrong) {
+    Child bench(script("bench-gpu", flags));
+    EXPECT_EQ(bench.wait(60s), 2) << bench.output();
+    EXPECT_THAT(bench.errors(), HasSubstr(text));
+  }
 }
 
 // The whole script on the CPU, with small sizes: every part but PyTorch's.
