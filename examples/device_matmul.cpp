@@ -135,8 +135,8 @@ Result multiply_and_sum(const Sizes& sizes, const ls::Tensor& first, const ls::T
 ls::Device& gpu() {
   const char* const set = std::getenv("LOCKSTEP_DEVICE");
   const std::string choice = set != nullptr ? set : "auto";
-  if (choice == "cpu") throw ls::InvalidArgument("LOCKSTEP_DEVICE=cpu forbids it");
-  if (choice.rfind("cuda", 0) != 0) setenv("LOCKSTEP_DEVICE", "cuda", 1);  // the CPU instead would be no comparison
+  if (choice == "cpu") throw ls::Error("LOCKSTEP_DEVICE=cpu forbids it");
+  if (choice.empty() || choice == "auto") setenv("LOCKSTEP_DEVICE", "cuda", 1);  // the CPU instead would be no comparison
   return ls::local_device(0);
 }
 
@@ -164,6 +164,8 @@ int run(int argc, char** argv) {
     ls::Device* found = nullptr;
     try {
       found = &gpu();
+    } catch (const ls::InvalidArgument&) {
+      throw;  // LOCKSTEP_DEVICE=gpu, or the number of a GPU that is not there
     } catch (const ls::Error& error) {
       std::printf("no GPU: %s\n", error.what());
     }

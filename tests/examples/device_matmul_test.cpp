@@ -76,6 +76,14 @@ TEST(DeviceMatmulExample, AGpuThatWasAskedForAndIsNotThereIsAnError) {
   EXPECT_THAT(example.errors(), HasSubstr("there is no file /nonexistent.so"));
 }
 
+TEST(DeviceMatmulExample, AWrongWordForTheDeviceIsAnError) {
+  for (const char* word : {"gpu", "cuda:", "cuda:first"}) {
+    Child example({DEVICE_MATMUL, "--rows", "2", "--columns", "2"}, {.environment = {{"LOCKSTEP_DEVICE", word}}});
+    EXPECT_EQ(example.wait(std::chrono::seconds(60)), 2) << example.output();
+    EXPECT_THAT(example.errors(), HasSubstr("LOCKSTEP_DEVICE='" + std::string(word) + "'"));
+  }
+}
+
 TEST(DeviceMatmulExample, RefusesWhatItCannotSumExactly) {
   Child inner({DEVICE_MATMUL, "--inner", "2000000"});
   EXPECT_EQ(inner.wait(std::chrono::seconds(60)), 2);
