@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kRemedy = "does nvidia-smi answer? --gpus none (LOCKSTEP_DEVICE=cpu) computes without GPUs";
+constexpr const char* kRemedy = "does nvidia-smi answer?";
 
 std::string answer(const std::function<GpuSearch()>& search) {
   json text;

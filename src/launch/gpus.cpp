@@ -23,11 +23,12 @@ std::string list_of(const std::vector<Gpu>& gpus) {
   return text;
 }
 
-int find(const std::string& name, const std::vector<Gpu>& gpus) {
+int find(const GpuRequest& request, const std::string& name, const std::vector<Gpu>& gpus) {
   if (is_number(name)) {
     const auto ordinal = static_cast<std::size_t>(std::stoi(name));
     if (ordinal < gpus.size()) return static_cast<int>(ordinal);
-    throw InvalidArgument("--gpus {}: this machine shows {} GPU{}, counted from 0: {}", name, gpus.size(), gpus.size() == 1 ? "" : "s",
+    const std::string asked = request.by_device ? fmt::format("{}=cuda:", env::kDevice) : "--gpus ";
+    throw InvalidArgument("{}{}: this machine shows {} GPU{}, counted from 0: {}", asked, name, gpus.size(), gpus.size() == 1 ? "" : "s",
                           list_of(gpus));
   }
   int found = -1;
@@ -48,7 +49,7 @@ std::vector<int> chosen(const GpuRequest& request, const std::vector<Gpu>& gpus)
   if (request.kind != GpuRequest::Kind::kList) return ordinals;
   ordinals.clear();
   for (const std::string& name : request.names) {
-    const int ordinal = find(name, gpus);
+    const int ordinal = find(request, name, gpus);
     if (std::find(ordinals.begin(), ordinals.end(), ordinal) != ordinals.end())
       throw InvalidArgument("--gpus: GPU {} is named twice; to run several ranks on it, use --share-gpu", ordinal);
     ordinals.push_back(ordinal);
@@ -115,8 +116,8 @@ GpuRequest request_by_device(const std::string& device, int share) {
   const DeviceChoice choice = parse_device_choice(device);
   if (choice.kind == DeviceChoice::Kind::kAuto) return {Kind::kAuto, {}, share};
   if (choice.kind == DeviceChoice::Kind::kCpu) return {Kind::kNone, {}, share};
-  if (!choice.ordinal) return {Kind::kAll, {}, share};
-  return {Kind::kList, {std::to_string(*choice.ordinal)}, share};
+  if (!choice.ordinal) return {Kind::kAll, {}, share, true};
+  return {Kind::kList, {std::to_string(*choice.ordinal)}, share, true};
 }
 
 GpuAssignment assign_gpus(const GpuRequest& request, const std::vector<Gpu>& gpus, const std::string& why_none, const LocalRanks& ranks) {
@@ -124,8 +125,8 @@ GpuAssignment assign_gpus(const GpuRequest& request, const std::vector<Gpu>& gpu
   if (request.kind == Kind::kNone) return all_on_cpu(ranks.count, "");
   if (gpus.empty()) {
     if (request.kind != Kind::kAuto)
-      throw InvalidArgument("GPUs are asked for (--gpus or {}), and there is none to use: {}; --gpus none computes on the CPU",
-                            env::kDevice, why_none);
+      throw InvalidArgument("{} asks for GPUs, and there is none to use: {}; --gpus none ({}=cpu) computes on the CPU",
+                            request.by_device ? env::kDevice : "--gpus", why_none, env::kDevice);
     return all_on_cpu(ranks.count, "computing on the CPU: " + why_none);
   }
   if (ranks.memory) parse_memory_policy(env::kGpuMemory, *ranks.memory);  // said once, here, rather than by every rank

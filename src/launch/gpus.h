@@ -22,6 +22,7 @@ struct GpuRequest {
   Kind kind = Kind::kAuto;
   std::vector<std::string> names = {};  // of kList: ordinals, or UUIDs and beginnings of them
   int share = 1;                        // ranks on one GPU
+  bool by_device = false;               // LOCKSTEP_DEVICE asks, not --gpus
 
   bool operator==(const GpuRequest&) const = default;
 };

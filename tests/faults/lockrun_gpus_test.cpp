@@ -120,6 +120,7 @@ TEST(LockrunGpus, WhatIsBrokenIsAnErrorEvenWhenNobodyAsked) {
     const Ended job = start(machine, 1, {});
     EXPECT_EQ(job.code, 1) << machine;
     EXPECT_THAT(job.errors, AllOf(HasSubstr(sentence), HasSubstr("--gpus none"))) << machine;
+    EXPECT_EQ(job.errors.find("--gpus none"), job.errors.rfind("--gpus none")) << "twice: " << job.errors;
     EXPECT_THAT(job.output, IsEmpty()) << machine;
     EXPECT_EQ(start(machine, 1, {"--gpus", "none"}).code, 0) << machine;
   }

@@ -44,7 +44,7 @@ TEST(SearchApart, ADriverThatCrashesOrHangsIsASentence) {
                   return {};
                 });
               }),
-              AllOf(HasSubstr("ended by signal 9"), HasSubstr("nvidia-smi"), HasSubstr("--gpus none")));
+              AllOf(HasSubstr("ended by signal 9"), HasSubstr("nvidia-smi")));
   EXPECT_THAT(message_of([] { search_apart([]() -> GpuSearch { ::_exit(3); }); }), HasSubstr("left with code 3 and without an answer"));
   EXPECT_THAT(message_of([] { search_apart([]() -> GpuSearch { ::_exit(0); }); }), HasSubstr("without an answer"));
   EXPECT_THAT(message_of([] {

@@ -14,6 +14,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Optional;
 using ::testing::Pair;
+using ::testing::StartsWith;
 using Kind = GpuRequest::Kind;
 
 const std::vector<Gpu> kTwo = {{0, "H200", "GPU-8c9f11", "0000:17:00.0", 100'000'000'000, 9, 0},
@@ -37,8 +38,8 @@ TEST(ParseGpus, ReadsItsForms) {
 TEST(RequestByDevice, SaysInFlagsWhatTheVariableSays) {
   EXPECT_EQ(request_by_device("auto", 2), parse_gpus("auto", 2));
   EXPECT_EQ(request_by_device("cpu", 1), parse_gpus("none", 1));
-  EXPECT_EQ(request_by_device("cuda", 1), parse_gpus("all", 1));
-  EXPECT_EQ(request_by_device("cuda:3", 1), parse_gpus("3", 1));
+  EXPECT_EQ(request_by_device("cuda", 1), (GpuRequest{Kind::kAll, {}, 1, true}));
+  EXPECT_EQ(request_by_device("cuda:3", 1), (GpuRequest{Kind::kList, {"3"}, 1, true}));
   EXPECT_THAT(message_of([] { request_by_device("gpu", 1); }), HasSubstr("LOCKSTEP_DEVICE='gpu' is none of auto, cpu, cuda, cuda:N"));
 }
 
@@ -86,7 +87,11 @@ TEST(AssignGpus, WhatCannotBeIsSaidWithTheRemedy) {
   EXPECT_THAT(message_of([] { gpus_of("all", 1, 3); }), HasSubstr("3 ranks need 3 GPUs, and there are 2: start fewer, let --share-gpu 2"));
   EXPECT_THAT(message_of([] { gpus_of("1", 2, 3); }), HasSubstr("3 ranks need 2 GPUs, and there is 1: start fewer, let --share-gpu 3"));
   EXPECT_THAT(message_of([] { assign_gpus(parse_gpus("all", 1), {}, "no NVIDIA driver is loaded", {1}); }),
-              HasSubstr("there is none to use: no NVIDIA driver is loaded; --gpus none computes on the CPU"));
+              HasSubstr("--gpus asks for GPUs, and there is none to use: no NVIDIA driver is loaded; --gpus none (LOCKSTEP_DEVICE=cpu)"));
+  EXPECT_THAT(message_of([] { assign_gpus(request_by_device("cuda", 1), {}, "no NVIDIA driver is loaded", {1}); }),
+              StartsWith("LOCKSTEP_DEVICE asks for GPUs, and there is none to use"));
+  EXPECT_THAT(message_of([] { assign_gpus(request_by_device("cuda:9", 1), kTwo, "", {1}); }),
+              StartsWith("LOCKSTEP_DEVICE=cuda:9: this machine shows 2 GPUs, counted from 0: "));
 }
 
 std::string described(const std::string& request, int share, const LocalRanks& ranks) {
