@@ -84,7 +84,7 @@ TEST(SharedGpus, AreRefusedOnAllRanksUnlessAllowed) {
     EXPECT_THAT(report.text(), AllOf(HasSubstr("ranks 0 and 1 use GPU-recorded-0"), HasSubstr("lockrun --share-gpu 2")));
   const auto older = share_one(22809, "2", nullptr);
   for (std::size_t rank : {0U, 1U})
-    EXPECT_THAT(older[rank].text(), AllOf(HasSubstr("-" + std::to_string(rank) + " NCCL_MULTI_RANK_GPU_ENABLE=unset NCCL_ALGO=^NVLS")));
+    EXPECT_THAT(older[rank].text(), AllOf(HasSubstr("-" + std::to_string(rank) + " NCCL_MULTI_RANK_GPU_ENABLE=unset NCCL_ALGO=^NVLS,NVLSTree")));
   for (const RankReport& report : share_one(23000, "2", "Ring"))
     EXPECT_THAT(report.text(), HasSubstr("NCCL_HOSTID=unset NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_ALGO=Ring"));
 }

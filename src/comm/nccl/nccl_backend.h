@@ -5,8 +5,8 @@
 // CPU's ring in the same order: calls that disagree, a peer that died or stays away come to light there (MismatchError, PeerLost,
 // TimeoutError, as on the CPU), and end the kernels that wait in vain. The data path itself checks nothing.
 //
-// Bits: sums are NCCL's, the same on all ranks and in every run with the same ranks, as long as NCCL_ALGO=^NVLS holds (set unless the user
-// chose).
+// Bits: sums are NCCL's, the same on all ranks and in every run with the same ranks, as long as NCCL_ALGO=^NVLS,NVLSTree holds (set
+// unless the user chose).
 #pragma once
 
 #include <memory>

@@ -101,7 +101,7 @@ std::vector<std::pair<std::string, std::string>> environment_for_sharing(const s
 
 void prepare_environment(const std::vector<GpuOfRank>& gpus, int rank, int nccl_version) {
   static const std::string kMachine = env::text(kHostId).value_or(host_name());  // as it was before we set it
-  setenv("NCCL_ALGO", "^NVLS", 0);                                               // NVLink SHARP's sums are not the same bits in every run
+  setenv("NCCL_ALGO", "^NVLS,NVLSTree", 0);  // NVLink SHARP's sums, within a machine and across them, are not the same bits in every run
   for (const auto& [name, value] : environment_for_sharing(gpus, rank, nccl_version, kMachine)) setenv(name.c_str(), value.c_str(), 1);
 }
 
