@@ -5,6 +5,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -65,6 +66,40 @@ TEST(BenchGpu, SaysThatThereIsNoGpu) {
   Child bench(script("bench-gpu", {}), {.environment = kNoGpu});
   EXPECT_EQ(bench.wait(60s), 1) << bench.output();
   EXPECT_THAT(bench.errors(), HasSubstr("bench-gpu: no GPU: the CUDA part cannot be loaded: there is no file /nonexistent.so"));
+}
+
+// Programs that only tell how they were called.
+TEST(BenchGpu, CountsTheGpusThatProgramsSee) {
+  namespace fs = std::filesystem;
+  const fs::path build = ::testing::TempDir() + "bench-gpu-seen-" + std::to_string(::getpid());
+  const auto program = [&](const std::string& name, const std::string& text) {
+    fs::create_directories((build / name).parent_path());
+    std::ofstream(build / name) << "#!/bin/sh\n" << text << "\n";
+    fs::permissions(build / name, fs::perms::owner_all);
+  };
+  const std::string visible = R"({"gpus":[{"name":"Fake H200","uuid":"GPU-b","memory_bytes":9,"compute_capability":"9.0"}]})";
+  program("launcher/lockrun", "[ \"$1\" = topology ] && { echo '" + visible + R"('; exit 0; }
+echo "{\"bytes\": 4, \"p50_us\": 1, \"ranks\": $2, \"shared\": $4}")");
+  program("bench/all_reduce", "exit 1");
+  program("path/nvidia-smi", "echo 'Hidden, GPU-a, 1, 2, 3, 4'\necho 'Fake H200, GPU-b, 580, 2, 3, 4'");
+  const std::map<std::string, std::string> environment = {{"BUILD", build.string()},
+                                                          {"PATH", (build / "path").string() + ":/usr/bin:/bin"}};
+  const auto bench = [&](const std::vector<std::string>& flags) {
+    std::vector<std::string> all = {"--only", "all_reduce", "--output", build / "out.json"};
+    all.insert(all.end(), flags.begin(), flags.end());
+    return std::make_unique<Child>(script("bench-gpu", all), ChildOptions{.environment = environment});
+  };
+  const auto one = bench({});
+  ASSERT_EQ(one->wait(60s), 0) << one->output() << one->errors();
+  const auto document = nlohmann::json::parse(std::ifstream(build / "out.json"));
+  ASSERT_EQ(document["gpus"].size(), 1U) << document["gpus"];
+  EXPECT_EQ(document["gpus"][0]["uuid"], "GPU-b");
+  EXPECT_EQ(document["gpus"][0]["driver_version"], "580");
+  EXPECT_EQ(document["all_reduce"]["rows"][0]["shared"], 2) << "two ranks share the one";
+  const auto beyond = bench({"--device", "cuda:1"});
+  EXPECT_EQ(beyond->wait(60s), 1);
+  EXPECT_THAT(beyond->errors(), HasSubstr("--device cuda:1: this machine shows 1, counted from 0"));
+  fs::remove_all(build);
 }
 
 TEST(BenchGpu, SaysOnceThatThereIsNoPyTorch) {
