@@ -8,7 +8,7 @@
 #include "src/comm/nccl/nccl_meeting.h"
 #include "src/comm/nccl/nccl_queue.h"
 #include "src/comm/ring/ring_backend.h"
-#include "src/core/cuda_loader.h"
+#include "src/core/device_choice.h"
 
 namespace lockstep {
 
@@ -35,7 +35,8 @@ std::string why_no_gpu() {
   const std::string choice = env::text(env::kDevice).value_or("auto");
   if (choice == "cpu") return fmt::format("{}=cpu", env::kDevice);
   try {
-    return cuda_library().gpus().empty() ? "no GPU is there" : "its device was chosen by the program";
+    const GpuSearch found = find_gpus();
+    return found.gpus.empty() ? found.why_none : "its device was chosen by the program";
   } catch (const Error& error) {
     return error.what();
   }
