@@ -37,6 +37,7 @@ constexpr Capabilities kMpi{.messages = true, .moves_data = true, .same_bits_on_
 #if LOCKSTEP_WITH_NCCL
 constexpr Capabilities kNccl{
     .reductions = SetOf<ReduceOp>::first(kReduceOps).without({ReduceOp::kBitAnd, ReduceOp::kBitOr, ReduceOp::kBitXor}),
+    .messages = true,
     .moves_data = true,
     .same_bits_on_all_ranks = true,
     .repeatable_bits = true,

@@ -152,7 +152,9 @@ std::shared_ptr<ProcessGroup> ProcessGroup::Impl::create(const Place& place, std
                                .device = settings.device};
   Backends made{make_backend(settings.backend, context), nullptr};
   auto& gpu_backend = made[static_cast<std::size_t>(DeviceKind::kCuda)];
-  if (settings.gpu_backend == "nccl") gpu_backend = make_backend("nccl", context);
+  BackendContext beside_host = context;
+  beside_host.host = made[static_cast<std::size_t>(DeviceKind::kCpu)].get();
+  if (settings.gpu_backend == "nccl") gpu_backend = make_backend("nccl", beside_host);
   if (settings.gpu_backend == "local") gpu_backend = make_local_backend(*settings.device);
   std::shared_ptr<ProcessGroup> group(
       new ProcessGroup(std::make_unique<Impl>(place, std::move(made), settings.device, settings.timeout, origin)));

@@ -59,6 +59,7 @@ class Rank {
   int rank() const { return place_.rank; }
   int ranks() const { return place_.world_size; }
   Backend& backend() { return *backend_; }
+  bool has_gpu_memory() const { return backend_->capabilities().gpu_memory; }
   void set_timeout(milliseconds timeout) { timeout_ = timeout; }
   void leave() { backend_.reset(); }
 

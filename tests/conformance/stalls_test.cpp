@@ -21,10 +21,13 @@ class Stalls : public ::testing::TestWithParam<Wire> {
   }
 };
 
+// Without collectives that move data between processes, which NCCL's stub does not.
+class StallsInWaits : public Stalls {};
+
 std::string after_the_call(const std::string& text) { return text.substr(std::min(text.size(), text.find(": "))); }
 
 // Rank 0 is who would decide between verdicts.
-TEST_P(Stalls, AStoppedRankIsNamedAfterTheStallTimeout) {
+TEST_P(StallsInWaits, AStoppedRankIsNamedAfterTheStallTimeout) {
   for (const int victim : {1, 0}) {
     const auto reports = run_processes(spec(3, milliseconds(1500)), [&](Rank& rank, RankReport& report) {
       rank.barrier();
@@ -51,7 +54,7 @@ TEST_P(Stalls, AStoppedRankIsNamedAfterTheStallTimeout) {
   }
 }
 
-TEST_P(Stalls, ARankThatComputesForLongIsNotStalled) {
+TEST_P(StallsInWaits, ARankThatComputesForLongIsNotStalled) {
   run_threads(spec(3, milliseconds(400)), [](Rank& rank) {
     rank.barrier();
     if (rank.rank() == 1) std::this_thread::sleep_for(milliseconds(1200));
@@ -143,7 +146,7 @@ TEST_P(Stalls, ARankThatComesLateToALotOfDataIsNotLost) {
   });
 }
 
-TEST_P(Stalls, ALateRankIsToldWithWhatItDidLast) {
+TEST_P(StallsInWaits, ALateRankIsToldWithWhatItDidLast) {
   const auto outcomes = outcomes_of_threads(spec(3, milliseconds(1000)), [](Rank& rank) {
     Operation first = rank.operation(OperationKind::kBarrier, nullptr, nullptr, 0, DType::kUInt8);
     first.purpose = {"epoch", 7};
@@ -187,7 +190,7 @@ TEST_P(Stalls, AllSurvivorsOfADeathSayTheSame) {
   }
 }
 
-TEST_P(Stalls, AbortReachesMessagesAsyncWorkAndTheProgramsOwnCode) {
+TEST_P(StallsInWaits, AbortReachesMessagesAsyncWorkAndTheProgramsOwnCode) {
   const auto outcomes = outcomes_of_threads(spec(4, seconds(30)), [](Rank& rank) {
     rank.barrier();
     std::vector<float> data(20000);
@@ -213,7 +216,7 @@ TEST_P(Stalls, AbortReachesMessagesAsyncWorkAndTheProgramsOwnCode) {
 }
 
 // exit() runs no destructor of a local variable.
-TEST_P(Stalls, AProcessThatExitsWellHasLeft) {
+TEST_P(StallsInWaits, AProcessThatExitsWellHasLeft) {
   const auto reports = run_processes(spec(3, seconds(30)), [&](Rank& rank, RankReport& report) {
     rank.barrier();
     if (rank.rank() == 2) {
@@ -239,6 +242,12 @@ INSTANTIATE_TEST_SUITE_P(Ring, Away, ::testing::Values(Wire::kTcp, Wire::kNodes)
                          [](const ::testing::TestParamInfo<Wire>& tested) { return std::string(name_of(tested.param)); });
 INSTANTIATE_TEST_SUITE_P(Ring, Stalls, ::testing::Values(Wire::kMemfd, Wire::kTcp),
                          [](const ::testing::TestParamInfo<Wire>& tested) { return std::string(name_of(tested.param)); });
+INSTANTIATE_TEST_SUITE_P(Ring, StallsInWaits, ::testing::Values(Wire::kMemfd, Wire::kTcp),
+                         [](const ::testing::TestParamInfo<Wire>& tested) { return std::string(name_of(tested.param)); });
+#ifdef STUB_NCCL
+INSTANTIATE_TEST_SUITE_P(Nccl, StallsInWaits, ::testing::Values(Wire::kNccl),
+                         [](const ::testing::TestParamInfo<Wire>& tested) { return std::string(name_of(tested.param)); });
+#endif
 
 }  // namespace
 }  // namespace lockstep::testing

@@ -181,6 +181,49 @@ class Results : public CompletionQueue {
   std::uint64_t last_ = 0;
 };
 
+// A message by way of device memory; what came is copied back by who waits, or asks.
+class DeviceMessage : public CompletionQueue {
+ public:
+  DeviceMessage(RecordingDevice& device, const Message& message, bool is_receive)
+      : device_(device), message_(message), is_receive_(is_receive), memory_(device.allocate(message.bytes())) {
+    if (!is_receive) device.copy(memory_.data(), message.data, message.bytes(), device.default_stream());
+  }
+  ~DeviceMessage() override { device_.default_stream().synchronize(); }
+  Message there() const {
+    Message message = message_;
+    message.data = memory_.data();
+    return message;
+  }
+  void set(Work work) { work_ = std::move(work); }
+
+  bool done(std::uint64_t) override {
+    if (!work_.done()) return false;
+    copy_back();
+    return true;
+  }
+  void wait(std::uint64_t) override {
+    work_.wait();
+    copy_back();
+  }
+  void order_before(std::uint64_t ticket, Stream&) override { wait(ticket); }
+
+ private:
+  void copy_back() {
+    const std::lock_guard lock(mutex_);
+    if (!is_receive_ || std::exchange(is_back_, true)) return;
+    device_.copy(message_.data, memory_.data(), message_.bytes(), device_.default_stream());
+    device_.default_stream().synchronize();
+  }
+
+  RecordingDevice& device_;
+  const Message message_;
+  const bool is_receive_;
+  const Buffer memory_;
+  Work work_;
+  std::mutex mutex_;
+  bool is_back_ = false;
+};
+
 class ThroughDevice : public Backend {
  public:
   ThroughDevice(const BackendContext& context, RecordingDevice& device)
@@ -212,6 +255,17 @@ class ThroughDevice : public Backend {
     return Work(results_, ticket);
   }
 
+  Work send(const Message& message) override {
+    const auto through = std::make_shared<DeviceMessage>(device_, message, false);
+    through->set(inner_->send(through->there()));
+    return keep(through);
+  }
+  Work receive(const Message& message) override {
+    const auto through = std::make_shared<DeviceMessage>(device_, message, true);
+    through->set(inner_->receive(through->there()));
+    return keep(through);
+  }
+
   Buffer allocate(std::size_t bytes) override {
     Buffer buffer = inner_->allocate(bytes);
     device_.default_stream().synchronize();
@@ -225,6 +279,12 @@ class ThroughDevice : public Backend {
   TransportCounters counters() const override { return inner_->counters(); }
 
  private:
+  // A Work may be dropped before its message has gone.
+  Work keep(const std::shared_ptr<DeviceMessage>& message) {
+    messages_.push_back(message);
+    return Work(message, 0);
+  }
+
   bool is_device_memory(const Operands& operands) const {
     const auto is_ours = [this](const Range& range) {
       return range.bytes == 0 || std::any_of(allocated_.begin(), allocated_.end(),
@@ -239,6 +299,7 @@ class ThroughDevice : public Backend {
   std::unique_ptr<Backend> inner_;
   const std::shared_ptr<Results> results_;
   std::vector<Range> allocated_;
+  std::vector<std::shared_ptr<DeviceMessage>> messages_;
 };
 
 }  // namespace

@@ -93,6 +93,7 @@ struct BackendContext {
   std::chrono::milliseconds stall_timeout = std::chrono::seconds(30);  // how long a rank may give no sign of life
   std::string node = {};                                               // LOCKSTEP_NODE: ranks with different ones do not share memory
   Device* device = nullptr;                                            // this rank's; null: local_device()
+  Backend* host = nullptr;  // a GPU's: the group's backend for host memory, which outlives it; null: there is none
 };
 
 // Throws InvalidArgument when this process cannot use the backend called `name`: not built in, made for a world of one, not

@@ -7,18 +7,30 @@
 #include "lockstep/core/error.h"
 #include "src/comm/nccl/nccl_meeting.h"
 #include "src/comm/nccl/nccl_queue.h"
+#include "src/comm/nccl/staged_messages.h"
 #include "src/comm/ring/ring_backend.h"
 #include "src/core/device_choice.h"
 
 namespace lockstep {
 
 NcclBackend::NcclBackend(const BackendContext& context, std::unique_ptr<Backend> watch, const nccl::Api& api)
-    : queue_(std::make_shared<nccl::Queue>(context, std::move(watch), api)) {}
-NcclBackend::~NcclBackend() { queue_->stop(); }
+    : queue_(std::make_shared<nccl::Queue>(context, std::move(watch), api)),
+      carrier_(context.host != nullptr ? *context.host : queue_->watch()),
+      messages_(std::make_shared<nccl::StagedMessages>(context.place, *context.device, carrier_)) {}
+NcclBackend::~NcclBackend() {
+  messages_->stop();
+  queue_->stop();
+  carrier_.leave();  // it lets go of what it was given
+}
 
 Work NcclBackend::start(const Operation& operation) { return nccl::Queue::start(queue_, operation); }
+Work NcclBackend::send(const Message& message) { return nccl::StagedMessages::send(messages_, message); }
+Work NcclBackend::receive(const Message& message) { return nccl::StagedMessages::receive(messages_, message); }
 Buffer NcclBackend::allocate(std::size_t bytes) { return nccl::Queue::allocate(queue_, bytes); }
-void NcclBackend::begin_capture() { queue_->begin_capture(); }
+void NcclBackend::begin_capture() {
+  messages_->await_handover();
+  queue_->begin_capture();
+}
 std::uint64_t NcclBackend::end_capture() { return queue_->end_capture(); }
 Work NcclBackend::start_replay(const Operation& replay) { return nccl::Queue::start_replay(queue_, replay); }
 

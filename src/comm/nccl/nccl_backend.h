@@ -5,6 +5,8 @@
 // CPU's ring in the same order: calls that disagree, a peer that died or stays away come to light there (MismatchError, PeerLost,
 // TimeoutError, as on the CPU), and end the kernels that wait in vain. The data path itself checks nothing.
 //
+// Messages pass through pinned host memory and the group's backend for that: see staged_messages.h.
+//
 // Bits: sums are NCCL's, the same on all ranks and in every run with the same ranks, as long as NCCL_ALGO=^NVLS,NVLSTree holds (set
 // unless the user chose).
 #pragma once
@@ -20,7 +22,8 @@ namespace lockstep {
 
 namespace nccl {
 class Queue;
-}
+class StagedMessages;
+}  // namespace nccl
 
 // Collective over the ranks that meet in the context's store, for its device. Throws InvalidArgument when two ranks have the same GPU
 // (unless that is allowed: LOCKSTEP_SHARE_GPU), Error when NCCL is not there.
@@ -33,7 +36,8 @@ void check_gpu_and_nccl(const Place& place, const Device* device);
 
 class NcclBackend : public Backend {
  public:
-  // `watch` compares the calls: a CPU backend over the same ranks, used by nobody else.
+  // `watch` compares the calls: a CPU backend over the same ranks, used by nobody else. It carries the messages as well, unless the
+  // context has a backend for host memory.
   NcclBackend(const BackendContext& context, std::unique_ptr<Backend> watch, const nccl::Api& api);
   ~NcclBackend() override;
 
@@ -41,6 +45,8 @@ class NcclBackend : public Backend {
   std::string_view transport() const override { return "nccl"; }
   void run(const Operation& operation) override { start(operation).wait(); }
   Work start(const Operation& operation) override;
+  Work send(const Message& message) override;
+  Work receive(const Message& message) override;
   Buffer allocate(std::size_t bytes) override;
   void abort(const std::string& reason) override;
   void throw_if_over(const std::function<std::string()>& doing) override;
@@ -52,7 +58,10 @@ class NcclBackend : public Backend {
   void on_over(std::function<void(const std::string&)> call) override;
 
  private:
-  std::shared_ptr<nccl::Queue> queue_;  // a Work may outlive the backend
+  // Works may outlive the backend.
+  const std::shared_ptr<nccl::Queue> queue_;
+  Backend& carrier_;
+  const std::shared_ptr<nccl::StagedMessages> messages_;
 };
 
 }  // namespace lockstep
