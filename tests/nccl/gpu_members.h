@@ -20,6 +20,7 @@ inline const CallOptions kOnGpu{.device = DeviceKind::kCuda};
 struct Member {
   ProcessGroup& group;
   RecordingDevice& device;
+  std::unique_ptr<Graph>& outlives_group;
   float* numbers(std::size_t count, float value) {
     memory.push_back(device.allocate(count * sizeof(float)));
     auto* const data = reinterpret_cast<float*>(memory.back().data());
@@ -37,13 +38,14 @@ inline std::vector<std::string> run_members(int ranks, const std::function<void(
   for (int r = 0; r < ranks; ++r)
     threads.emplace_back([&, r] {
       RecordingDevice device(r);
+      std::unique_ptr<Graph> outlives_group;
       said[static_cast<std::size_t>(r)] = message_of([&] {
         ProcessGroupOptions options;
         options.backend = backend;
         options.timeout = options.store_timeout = std::chrono::seconds(20);
         options.device = &device;
         const auto group = ProcessGroup::create({r, ranks, r, ranks}, store, "secret", options);
-        Member member{*group, device};
+        Member member{*group, device, outlives_group};
         body(member);
       });
     });
