@@ -174,7 +174,13 @@ MPI_Comm make_communicator(const std::vector<int>& members, int tag) {
 
 }  // namespace
 
-void check_started_by_mpi(const Place& place) { mpi::check_started(place.world_size); }
+void check_started_by_mpi(const Place& place) {
+  try {
+    mpi::check_started(place.world_size);
+  } catch (const InvalidArgument& refusal) {
+    throw InvalidArgument("backend mpi: rank {}: {}", place.rank, refusal.what());
+  }
+}
 
 std::unique_ptr<Backend> make_mpi_backend(const BackendContext& context, std::size_t most) {
   const std::vector<int> members = members_of(context);
