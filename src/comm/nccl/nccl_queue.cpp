@@ -7,6 +7,7 @@
 
 #include "lockstep/core/error.h"
 #include "src/comm/flight_recorder.h"
+#include "src/comm/nccl/nap.h"
 #include "src/comm/nccl/nccl_meeting.h"
 
 namespace lockstep::nccl {
@@ -21,13 +22,6 @@ constexpr auto kFarewell = std::chrono::seconds(2);
 constexpr auto kLastKernels = std::chrono::seconds(1);
 
 std::string name_of_call(const Operation& operation) { return describe(operation.signature, operation.purpose); }
-
-void nap(int round) {
-  if (round < 200)
-    std::this_thread::yield();
-  else
-    std::this_thread::sleep_for(std::chrono::microseconds(round < 2000 ? 50 : 1000));
-}
 
 // NCCL works on the thread's current device, which whoever asks for a stream of it gets.
 cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }

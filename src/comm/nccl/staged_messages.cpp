@@ -7,6 +7,7 @@
 
 #include "lockstep/core/error.h"
 #include "src/comm/flight_recorder.h"
+#include "src/comm/nccl/nap.h"
 
 namespace lockstep::nccl {
 
@@ -16,13 +17,6 @@ using Clock = std::chrono::steady_clock;
 
 // How long a copy may take to end whose message has failed.
 constexpr auto kLastCopies = std::chrono::seconds(1);
-
-void nap(int round) {
-  if (round < 200)
-    std::this_thread::yield();
-  else
-    std::this_thread::sleep_for(std::chrono::microseconds(round < 2000 ? 50 : 1000));
-}
 
 [[noreturn]] void throw_gone() { throw PeerLost("this rank's process group is gone; wait for a Work before its group goes"); }
 
