@@ -85,6 +85,22 @@ TEST_P(Collectives, RandomSumsHaveTheSameBitsOnAllRanksAndInRepeats) {
   });
 }
 
+// A loss that diverged is no reason for replicas to differ: each rank brings another NaN, and all get the same one.
+TEST_P(Collectives, SumsOfNansHaveTheSameBitsOnAllRanks) {
+  run_threads(spec(), [](Rank& rank) {
+    const auto own = std::bit_cast<float>(0x7f800000u | static_cast<std::uint32_t>(rank.rank() % 2) << 31 |
+                                          static_cast<std::uint32_t>(rank.rank() + 1) << 16);
+    for (const std::size_t count : {2, 1001, 50003, 300007}) {
+      std::vector<float> sums(count, own), of_last_rank(count);
+      rank.all_reduce(sums.data(), count);
+      of_last_rank = sums;
+      rank.broadcast(of_last_rank.data(), count, DType::kFloat32, rank.ranks() - 1);
+      ASSERT_TRUE(std::isnan(sums[0]) && std::isnan(sums[count - 1]));
+      ASSERT_EQ(std::memcmp(sums.data(), of_last_rank.data(), count * 4), 0) << "rank " << rank.rank() << " x " << count;
+    }
+  });
+}
+
 // Ranks may differ in where their memory is: registered on some, plain on others, or at another offset.
 TEST_P(Collectives, MixedMemory) {
   run_threads(spec(), [](Rank& rank) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <bit>
 #include <cmath>
+#include <tuple>
 
 #include "src/comm/ring/half.h"
 #include "src/comm/ring/reduce_kernels.h"
@@ -80,6 +81,41 @@ TEST(Slices, CoverTheBufferOnceInWholeCacheLines) {
         ASSERT_EQ(at, count);
         EXPECT_LE((largest - smallest) * size_of(dtype), 127u);
       }
+}
+
+// NaNs with payloads and signs, in each loop that numbers of inputs and outputs select.
+TEST(Reductions, GiveTheSameNanWhateverNansWentIn) {
+  constexpr std::size_t kCount = 67;  // whole vectors and a rest
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax})
+    for (const ring::ReduceOrder order : {ring::ReduceOrder::kRank, ring::ReduceOrder::kTree})
+      for (int inputs = 2; inputs <= 5; ++inputs)
+        for (int outputs = 1; outputs <= inputs; ++outputs) {
+          std::vector<std::vector<std::uint32_t>> values;
+          std::vector<std::vector<float>> results(static_cast<std::size_t>(outputs), std::vector<float>(kCount));
+          std::vector<const std::byte*> in;
+          std::vector<std::byte*> out;
+          for (int k = 0; k < inputs; ++k) {
+            auto& nans = values.emplace_back(kCount);
+            for (std::size_t i = 0; i < kCount; ++i)
+              nans[i] = (k % 2 == 0 ? 0xffc00000u : 0x7fc00000u) + static_cast<std::uint32_t>(k) * 64 + static_cast<std::uint32_t>(i);
+            in.push_back(reinterpret_cast<const std::byte*>(nans.data()));
+          }
+          for (auto& result : results) out.push_back(reinterpret_cast<std::byte*>(result.data()));
+          ring::reduce({DType::kFloat32, op, inputs, outputs, in.data(), out.data(), kCount, order});
+          for (const auto& result : results)
+            for (const float value : result) ASSERT_EQ(std::bit_cast<std::uint32_t>(value), 0x7fc00000u) << name_of(op) << " of " << inputs;
+        }
+}
+
+TEST(Reductions, GiveTheSame16BitNan) {
+  const std::uint16_t halves[] = {0xfe01, 0x7c05}, brains[] = {0xffc1, 0x7f85};
+  for (const auto& [dtype, values, nan] : {std::tuple{DType::kFloat16, halves, 0x7e00}, std::tuple{DType::kBFloat16, brains, 0x7fc0}}) {
+    std::uint16_t result = 0;
+    const std::byte* in[] = {reinterpret_cast<const std::byte*>(&values[0]), reinterpret_cast<const std::byte*>(&values[1])};
+    std::byte* const out = reinterpret_cast<std::byte*>(&result);
+    ring::reduce({dtype, ReduceOp::kSum, 2, 1, in, &out, 1});
+    EXPECT_EQ(result, nan) << name_of(dtype);
+  }
 }
 
 TEST(RegisteredMemory, IsFoundByAddressUntilItsLastHandleGoes) {

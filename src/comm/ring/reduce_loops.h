@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "lockstep/core/cpu_dispatch.h"
@@ -15,11 +16,18 @@ namespace lockstep::ring {
 void reduce_floats(const Reduction& job);    // reduce_floats.cpp
 void reduce_integers(const Reduction& job);  // reduce_integers.cpp
 
+// Which of two NaNs a sum hands on is the compiler's choice, another one in each of the loops below, and ranks may take
+// different loops: a result that is NaN always gets these bits.
+template <typename T>
+LOCKSTEP_RING_INLINE T with_one_nan(T value) {
+  return value != value ? std::numeric_limits<T>::quiet_NaN() : value;
+}
+
 template <typename T>
 struct Element {
   using Sum = T;
   static LOCKSTEP_RING_INLINE Sum load(T value) { return value; }
-  static LOCKSTEP_RING_INLINE T store(Sum value) { return value; }
+  static LOCKSTEP_RING_INLINE T store(Sum value) { return with_one_nan(value); }
 };
 // Integers wrap, as in every MPI and NCCL; in C++ only unsigned ones may.
 template <typename T>
@@ -33,13 +41,13 @@ template <>
 struct Element<BFloat16> {
   using Sum = float;
   static LOCKSTEP_RING_INLINE float load(BFloat16 value) { return widen(value); }
-  static LOCKSTEP_RING_INLINE BFloat16 store(float value) { return narrow_bfloat16(value); }
+  static LOCKSTEP_RING_INLINE BFloat16 store(float value) { return narrow_bfloat16(with_one_nan(value)); }
 };
 template <>
 struct Element<Float16> {
   using Sum = float;
   static LOCKSTEP_RING_INLINE float load(Float16 value) { return widen(value); }
-  static LOCKSTEP_RING_INLINE Float16 store(float value) { return narrow_float16(value); }
+  static LOCKSTEP_RING_INLINE Float16 store(float value) { return narrow_float16(with_one_nan(value)); }
 };
 
 template <typename T>
