@@ -108,14 +108,21 @@ TEST(Reductions, GiveTheSameNanWhateverNansWentIn) {
 }
 
 TEST(Reductions, GiveTheSame16BitNan) {
-  const std::uint16_t halves[] = {0xfe01, 0x7c05}, brains[] = {0xffc1, 0x7f85};
-  for (const auto& [dtype, values, nan] : {std::tuple{DType::kFloat16, halves, 0x7e00}, std::tuple{DType::kBFloat16, brains, 0x7fc0}}) {
-    std::uint16_t result = 0;
-    const std::byte* in[] = {reinterpret_cast<const std::byte*>(&values[0]), reinterpret_cast<const std::byte*>(&values[1])};
-    std::byte* const out = reinterpret_cast<std::byte*>(&result);
-    ring::reduce({dtype, ReduceOp::kSum, 2, 1, in, &out, 1});
-    EXPECT_EQ(result, nan) << name_of(dtype);
-  }
+  constexpr std::size_t kCount = 67;
+  const std::uint16_t halves[] = {0xfe01, 0x7c05}, brains[] = {0xffc1, 0x7f85};  // the second ones are signalling
+  for (const auto& [dtype, nans, expected] : {std::tuple{DType::kFloat16, halves, 0x7e00}, std::tuple{DType::kBFloat16, brains, 0x7fc0}})
+    for (std::size_t inputs = 2; inputs <= 5; ++inputs)
+      for (std::size_t outputs = 1; outputs <= inputs; ++outputs) {
+        std::vector<std::vector<std::uint16_t>> values, results(outputs, std::vector<std::uint16_t>(kCount));
+        std::vector<const std::byte*> in;
+        std::vector<std::byte*> out;
+        for (std::size_t k = 0; k < inputs; ++k)
+          in.push_back(reinterpret_cast<const std::byte*>(values.emplace_back(kCount, nans[k % 2]).data()));
+        for (auto& result : results) out.push_back(reinterpret_cast<std::byte*>(result.data()));
+        ring::reduce({dtype, ReduceOp::kSum, static_cast<int>(inputs), static_cast<int>(outputs), in.data(), out.data(), kCount});
+        for (const auto& result : results)
+          for (const std::uint16_t bits : result) ASSERT_EQ(bits, expected) << name_of(dtype) << " of " << inputs;
+      }
 }
 
 TEST(RegisteredMemory, IsFoundByAddressUntilItsLastHandleGoes) {

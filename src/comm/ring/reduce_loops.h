@@ -23,9 +23,18 @@ LOCKSTEP_RING_INLINE T with_one_nan(T value) {
   return value != value ? std::numeric_limits<T>::quiet_NaN() : value;
 }
 
+// The same on the bits of a 16-bit float: what is beyond its infinity is NaN.
+template <std::uint16_t kInfinity, std::uint16_t kNan>
+LOCKSTEP_RING_INLINE std::uint16_t with_one_nan(std::uint16_t bits) {
+  return (bits & 0x7fff) > kInfinity ? kNan : bits;
+}
+
+// How a type lies in memory, and in which one it is summed. 16-bit floats are read and written as plain integers: GCC makes
+// no vectors of a loop that hands a struct on.
 template <typename T>
 struct Element {
   using Sum = T;
+  using Stored = T;
   static LOCKSTEP_RING_INLINE Sum load(T value) { return value; }
   static LOCKSTEP_RING_INLINE T store(Sum value) { return with_one_nan(value); }
 };
@@ -34,24 +43,29 @@ template <typename T>
 requires std::is_integral_v<T>
 struct Element<T> {
   using Sum = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
+  using Stored = T;
   static LOCKSTEP_RING_INLINE Sum load(T value) { return static_cast<Sum>(value); }
   static LOCKSTEP_RING_INLINE T store(Sum value) { return static_cast<T>(value); }
 };
 template <>
 struct Element<BFloat16> {
   using Sum = float;
-  static LOCKSTEP_RING_INLINE float load(BFloat16 value) { return widen(value); }
-  static LOCKSTEP_RING_INLINE BFloat16 store(float value) { return narrow_bfloat16(with_one_nan(value)); }
+  using Stored = std::uint16_t;
+  static LOCKSTEP_RING_INLINE float load(Stored bits) { return widen(BFloat16{bits}); }
+  static LOCKSTEP_RING_INLINE Stored store(float value) { return with_one_nan<0x7f80, 0x7fc0>(narrow_bfloat16(value).bits); }
 };
 template <>
 struct Element<Float16> {
   using Sum = float;
-  static LOCKSTEP_RING_INLINE float load(Float16 value) { return widen(value); }
-  static LOCKSTEP_RING_INLINE Float16 store(float value) { return narrow_float16(with_one_nan(value)); }
+  using Stored = std::uint16_t;
+  static LOCKSTEP_RING_INLINE float load(Stored bits) { return widen(Float16{bits}); }
+  static LOCKSTEP_RING_INLINE Stored store(float value) { return with_one_nan<0x7c00, 0x7e00>(narrow_float16(value).bits); }
 };
 
 template <typename T>
 using Sum = typename Element<T>::Sum;
+template <typename T>
+using Stored = typename Element<T>::Stored;
 // The type that compares: an int8 of -1 is less than 1 although it is summed as an unsigned number.
 template <typename T>
 using Ordered = std::conditional_t<std::is_integral_v<T>, T, Sum<T>>;
@@ -71,8 +85,8 @@ LOCKSTEP_RING_INLINE Sum<T> combine(Sum<T> a, Sum<T> b) {
 constexpr int kTreeLevels = 16;
 
 template <typename T>
-LOCKSTEP_RING_INLINE T at(const std::byte* data, std::size_t i) {
-  return reinterpret_cast<const T*>(data)[i];
+LOCKSTEP_RING_INLINE Stored<T> at(const std::byte* data, std::size_t i) {
+  return reinterpret_cast<const Stored<T>*>(data)[i];
 }
 
 // Every value is read once and every result written once, with nothing between: memory is the limit. The pointers are
@@ -91,11 +105,11 @@ LOCKSTEP_RING_INLINE void fused(const Reduction& job, Sum<T> scale) {
     if constexpr (kInputs > 2) sum = combine<T, kOp>(sum, Element<T>::load(at<T>(in[2], i)));
     if constexpr (kInputs > 3) sum = combine<T, kOp>(sum, Element<T>::load(at<T>(in[3], i)));
     if constexpr (kOp == ReduceOp::kAvg) sum = sum * scale;
-    const T result = Element<T>::store(sum);
-    reinterpret_cast<T*>(out[0])[i] = result;
-    if constexpr (kOutputs > 1) reinterpret_cast<T*>(out[1])[i] = result;
-    if constexpr (kOutputs > 2) reinterpret_cast<T*>(out[2])[i] = result;
-    if constexpr (kOutputs > 3) reinterpret_cast<T*>(out[3])[i] = result;
+    const Stored<T> result = Element<T>::store(sum);
+    reinterpret_cast<Stored<T>*>(out[0])[i] = result;
+    if constexpr (kOutputs > 1) reinterpret_cast<Stored<T>*>(out[1])[i] = result;
+    if constexpr (kOutputs > 2) reinterpret_cast<Stored<T>*>(out[2])[i] = result;
+    if constexpr (kOutputs > 3) reinterpret_cast<Stored<T>*>(out[3])[i] = result;
   }
 }
 
@@ -104,13 +118,13 @@ template <typename T, ReduceOp kOp>
 LOCKSTEP_RING_INLINE void tiled(const Reduction& job, Sum<T> scale) {
   constexpr std::size_t kTile = 2048;
   alignas(kCacheLine) Sum<T> sums[kTile];
-  alignas(kCacheLine) T results[kTile];
+  alignas(kCacheLine) Stored<T> results[kTile];
   for (std::size_t begin = 0; begin < job.count; begin += kTile) {
     const std::size_t count = std::min(kTile, job.count - begin);
-    const T* first = reinterpret_cast<const T*>(job.in[0]) + begin;
+    const Stored<T>* first = reinterpret_cast<const Stored<T>*>(job.in[0]) + begin;
     for (std::size_t i = 0; i < count; ++i) sums[i] = Element<T>::load(first[i]);
     for (int k = 1; k < job.inputs; ++k) {
-      const T* values = reinterpret_cast<const T*>(job.in[k]) + begin;
+      const Stored<T>* values = reinterpret_cast<const Stored<T>*>(job.in[k]) + begin;
       LOCKSTEP_INDEPENDENT_ITERATIONS
       for (std::size_t i = 0; i < count; ++i) sums[i] = combine<T, kOp>(sums[i], Element<T>::load(values[i]));
     }
@@ -118,7 +132,7 @@ LOCKSTEP_RING_INLINE void tiled(const Reduction& job, Sum<T> scale) {
     for (std::size_t i = 0; i < count; ++i)
       results[i] = Element<T>::store(kOp == ReduceOp::kAvg ? static_cast<Sum<T>>(sums[i] * scale) : sums[i]);
     for (int k = 0; k < job.outputs; ++k) {
-      T* out = reinterpret_cast<T*>(job.out[k]) + begin;
+      Stored<T>* out = reinterpret_cast<Stored<T>*>(job.out[k]) + begin;
       for (std::size_t i = 0; i < count; ++i) out[i] = results[i];
     }
   }
@@ -133,7 +147,7 @@ LOCKSTEP_RING_INLINE void tree(const Reduction& job, Sum<T> scale) {
     const std::size_t count = std::min(kTile, job.count - begin);
     int level = 0;
     for (int k = 0; k < job.inputs; ++k) {
-      const T* values = reinterpret_cast<const T*>(job.in[k]) + begin;
+      const Stored<T>* values = reinterpret_cast<const Stored<T>*>(job.in[k]) + begin;
       // The ones at the end of k are the levels that are full: this value and they become one sum.
       Sum<T>* const loaded = levels[level];
       for (std::size_t i = 0; i < count; ++i) loaded[i] = Element<T>::load(values[i]);
@@ -153,7 +167,7 @@ LOCKSTEP_RING_INLINE void tree(const Reduction& job, Sum<T> scale) {
       for (std::size_t i = 0; i < count; ++i) left[i] = combine<T, kOp>(left[i], right[i]);
     }
     for (int k = 0; k < job.outputs; ++k) {
-      T* out = reinterpret_cast<T*>(job.out[k]) + begin;
+      Stored<T>* out = reinterpret_cast<Stored<T>*>(job.out[k]) + begin;
       LOCKSTEP_INDEPENDENT_ITERATIONS
       for (std::size_t i = 0; i < count; ++i)
         out[i] = Element<T>::store(kOp == ReduceOp::kAvg ? static_cast<Sum<T>>(levels[0][i] * scale) : levels[0][i]);
