@@ -37,8 +37,6 @@ bool is_aligned_to_pack(const T* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % sizeof(Pack<T, count>) == 0;
 }
 
-[[noreturn]] void throw_no_half(DType type);  // InvalidArgument
-
 // Calls `call` with a pointer of the 16-bit type that `type` names: as with_half(type, [&](auto* of) { kernel(like(of, x)); }).
 template <typename Call>
 void with_half(DType type, Call&& call) {

@@ -5,6 +5,8 @@
 
 namespace lockstep::cuda {
 
+KernelTable cuda_kernels();  // all of them
+
 void fill(float* out, float value, std::int64_t count, Stream&);
 void add(const float* a, const float* b, float* out, std::int64_t count, Stream&);
 void accumulate(float* sum, const float* addend, std::int64_t count, Stream&);

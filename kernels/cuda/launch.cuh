@@ -15,12 +15,22 @@ inline unsigned blocks_for(Index items, Index per_block = kThreads) {
   return static_cast<unsigned>(std::clamp<Index>((items + per_block - 1) / per_block, 1, kMostBlocks));
 }
 
+// What plain C++ cannot say; tests compile kernels as such, over a header of their own in cuda_runtime.h's place.
+#ifdef __CUDACC__
 // Launches nothing for an empty range: a grid of 0 blocks is an error to CUDA.
 #define LOCKSTEP_LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                   \
   do {                                                                                        \
     kernel<<<blocks, threads, shared_bytes, ::lockstep::cuda::native(stream)>>>(__VA_ARGS__); \
     LOCKSTEP_CUDA(cudaGetLastError());                                                        \
   } while (false)
+
+// The shared memory whose size the launch says.
+template <typename T>
+__device__ T* dynamic_shared() {
+  extern __shared__ __align__(16) unsigned char lockstep_dynamic_shared[];
+  return reinterpret_cast<T*>(lockstep_dynamic_shared);
+}
+#endif
 
 __device__ inline Index first_item() { return static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x; }
 __device__ inline Index stride_of_grid() { return static_cast<Index>(gridDim.x) * blockDim.x; }

@@ -30,7 +30,7 @@ __device__ float window_sum(const float* row, Index c, const LrnParams& params) 
 
 template <typename T>
 __global__ void lrn_forward(LrnParams params, const T* x, T* y, float* scale, Index rows_of_block) {
-  extern __shared__ float terms[];
+  float* const terms = dynamic_shared<float>();
   for (Index first = blockIdx.x * rows_of_block; first < params.rows; first += gridDim.x * rows_of_block) {
     const Index rows = min(rows_of_block, params.rows - first), count = rows * params.channels, begin = first * params.channels;
     for (Index i = threadIdx.x; i < count; i += blockDim.x) terms[i] = widen(x[begin + i]) * widen(x[begin + i]);
@@ -48,7 +48,7 @@ __global__ void lrn_forward(LrnParams params, const T* x, T* y, float* scale, In
 template <typename T>
 __global__ void lrn_backward_rows(LrnParams params, const T* x, const T* y, const float* scale, const T* y_grad, T* x_grad, bool accumulate,
                                   Index rows_of_block) {
-  extern __shared__ float terms[];
+  float* const terms = dynamic_shared<float>();
   const float factor = 2 * params.alpha * params.beta;
   for (Index first = blockIdx.x * rows_of_block; first < params.rows; first += gridDim.x * rows_of_block) {
     const Index rows = min(rows_of_block, params.rows - first), count = rows * params.channels, begin = first * params.channels;

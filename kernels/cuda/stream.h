@@ -23,6 +23,8 @@ using Index = std::int64_t;
 
 cudaStream_t native(Stream& stream);
 
+[[noreturn]] void throw_no_half(DType type);  // InvalidArgument
+
 bool has_code_for_this_device();  // our kernels can run on the thread's device
 
 // Memory for the length of one operator, from the stream's device: freed in the stream's order, so nobody waits.

@@ -1,12 +1,6 @@
-// The CUDA device's kernel table, and what its kernels share.
-#include <cstdlib>
-
+// The CUDA device's kernel table.
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/libraries.h"
 #include "kernels/cuda/mixed.h"
-#include "kernels/cuda/stream.h"
-#include "lockstep/core/error.h"
-#include "src/cuda/cuda_device.h"
 
 namespace lockstep::cuda {
 
@@ -59,33 +53,6 @@ KernelTable cuda_kernels() {
               .linear_backward_weights = mixed::linear_backward_weights,
           },
   };
-}
-
-void throw_cuda_error(cudaError_t error, const char* call, const char* file, int line) {
-  cudaGetLastError();  // it is reported: the next launch must not find it
-  throw Error("CUDA: {} failed at {}:{}: {} ({})", call, file, line, cudaGetErrorString(error), cudaGetErrorName(error));
-}
-void throw_cublas_error(cublasStatus_t status, const char* call, const char* file, int line) {
-  throw Error("cuBLAS: {} failed at {}:{}: {}", call, file, line, cublasLtGetStatusString(status));
-}
-void throw_cudnn_error(cudnnStatus_t status, const char* call, const char* file, int line) {
-  throw Error("cuDNN: {} failed at {}:{}: {}", call, file, line, cudnnGetErrorString(status));
-}
-
-[[noreturn]] void throw_no_half(DType type) {
-  throw InvalidArgument("mixed precision: float16 or bfloat16 expected, got {}", name_of(type));
-}
-
-void require_lrn_channels(const LrnParams& params) {
-  constexpr std::int64_t kMostChannels = 12 * 1024;  // 48 KiB of shared memory
-  if (params.channels > kMostChannels) throw InvalidArgument("lrn: {} channels; on a GPU at most {}", params.channels, kMostChannels);
-}
-
-Scratch::Scratch(Stream& stream, std::size_t bytes) : stream_(native(stream)) {
-  if (bytes != 0) LOCKSTEP_CUDA(cudaMallocAsync(&data_, bytes, stream_));
-}
-Scratch::~Scratch() {
-  if (data_ != nullptr) cudaFreeAsync(data_, stream_);
 }
 
 }  // namespace lockstep::cuda

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "kernels/cuda/kernels.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::cuda {

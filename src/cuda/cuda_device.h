@@ -127,6 +127,4 @@ class CudaDevice : public Device {
   Uploader uploader_;
 };
 
-KernelTable cuda_kernels();
-
 }  // namespace lockstep::cuda

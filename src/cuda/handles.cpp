@@ -4,6 +4,7 @@
 #include "kernels/cuda/libraries.h"
 #include "kernels/cuda/stream.h"
 #include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
 
 namespace lockstep::cuda {
 
@@ -16,6 +17,13 @@ int current_device() {
 }
 
 }  // namespace
+
+void throw_cublas_error(cublasStatus_t status, const char* call, const char* file, int line) {
+  throw Error("cuBLAS: {} failed at {}:{}: {}", call, file, line, cublasLtGetStatusString(status));
+}
+void throw_cudnn_error(cudnnStatus_t status, const char* call, const char* file, int line) {
+  throw Error("cuDNN: {} failed at {}:{}: {}", call, file, line, cudnnGetErrorString(status));
+}
 
 // Left to the end of the process: at a thread's end the driver may be gone already.
 cublasLtHandle_t cublas_handle() {

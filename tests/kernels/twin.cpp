@@ -1,6 +1,46 @@
 #include "tests/kernels/twin.h"
 
+#include "tests/kernels/emulated_cuda/blocks.h"
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace lockstep::cuda {
+KernelTable cuda_kernels();  // of kernels/cuda, compiled for emulated_cuda/
+}
+
 namespace lockstep::testing {
+
+namespace {
+
+// What reads or writes there does wrong, and under AddressSanitizer is told so.
+void forbid([[maybe_unused]] const std::byte* begin, [[maybe_unused]] const std::byte* end) {
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_poison_memory_region(begin, static_cast<std::size_t>(end - begin));
+#endif
+}
+void allow([[maybe_unused]] const std::byte* begin, [[maybe_unused]] const std::byte* end) {
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_unpoison_memory_region(begin, static_cast<std::size_t>(end - begin));
+#endif
+}
+
+}  // namespace
+
+Bench::~Bench() {
+  for (const Array& array : arrays_) allow(array.memory.data(), array.memory.data() + array.memory.bytes());
+}
+
+void TwinTest::SetUp() {
+  if (GetParam() == "cuda") {
+    if (device_ = found_gpu().device; device_ == nullptr) GTEST_SKIP() << "no GPU: " << found_gpu().why_not;
+  } else {
+    device_ = &cpu_device();
+  }
+  static const KernelTable kEmulated = cuda::cuda_kernels();
+  kernels_ = is_emulated() ? &kEmulated : &device_->kernels();
+  emulated_cuda::set_order(GetParam() == "emulated_backwards" ? emulated_cuda::Order::kBackwards : emulated_cuda::Order::kForwards);
+}
 
 std::byte* Bench::add(const Bytes& bytes, std::size_t element, Place place, Read read) {
   const std::size_t offset = kGuard + (place == Place::kOneElementOff ? element : 0);
@@ -9,6 +49,10 @@ std::byte* Bench::add(const Bytes& bytes, std::size_t element, Place place, Read
   Array array{device_.allocate(all.size()), offset, bytes.size(), static_cast<Index>(bytes.size() / element), std::move(read)};
   device_.copy(array.memory.data(), all.data(), all.size(), stream());
   stream().synchronize();
+  if (device_.kind() == DeviceKind::kCpu) {
+    forbid(array.memory.data(), array.memory.data() + offset);
+    forbid(array.memory.data() + offset + bytes.size(), array.memory.data() + all.size());
+  }
   arrays_.push_back(std::move(array));
   return arrays_.back().memory.data() + offset;
 }
@@ -17,6 +61,7 @@ std::vector<Floats> Bench::results(const std::string& what) {
   std::vector<Floats> all;
   for (const Array& array : arrays_) {
     Bytes bytes(array.offset + array.bytes + kGuard);
+    allow(array.memory.data(), array.memory.data() + array.memory.bytes());
     device_.copy(bytes.data(), array.memory.data(), bytes.size(), stream());
     stream().synchronize();
     const auto begin = bytes.begin() + static_cast<std::ptrdiff_t>(array.offset), end = begin + static_cast<std::ptrdiff_t>(array.bytes);
@@ -36,7 +81,7 @@ void TwinTest::compare(const std::string& what, const std::vector<Bound>& bounds
   };
   const auto expected = run(cpu_device(), reference_kernels(), Values::kGiven);
   const auto products = run(cpu_device(), reference_kernels(), Values::kAbsolute);
-  const auto actual = run(*device_, device_->kernels(), Values::kGiven);
+  const auto actual = run(*device_, *kernels_, Values::kGiven);
   ASSERT_FALSE(expected.empty()) << what << ": nothing is compared";
   for (std::size_t r = 0; r < expected.size(); ++r) {
     const Bound& bound = bounds[std::min(r, bounds.size() - 1)];

@@ -49,6 +49,9 @@ enum class Place { kAligned, kOneElementOff };
 class Bench {
  public:
   Bench(Device& device, const KernelTable& kernels, Values values) : kernels(kernels), device_(device), values_(values) {}
+  ~Bench();
+  Bench(const Bench&) = delete;
+  Bench& operator=(const Bench&) = delete;
 
   const KernelTable& kernels;
   Stream& stream() { return device_.default_stream(); }
@@ -134,24 +137,25 @@ inline constexpr Bound kExact{};
 
 using Work = std::function<void(Bench&)>;
 
-// The device under test; its kernels are compared with the plain ones.
+// What is compared with the plain kernels: the CPU's, the CUDA kernels on a GPU, or as emulated_cuda/ runs them on the CPU, the threads of
+// a block from the first to the last, or the other way round.
 class TwinTest : public ::testing::TestWithParam<std::string> {
  protected:
-  void SetUp() override {
-    if (GetParam() == "cpu") {
-      device_ = &cpu_device();
-    } else if (device_ = found_gpu().device; device_ == nullptr) {
-      GTEST_SKIP() << "no GPU: " << found_gpu().why_not;
-    }
-  }
+  void SetUp() override;
   // One bound an output, or one for all.
   void compare(const std::string& what, const std::vector<Bound>& bounds, const Work& work);
+  bool is_emulated() const { return GetParam().starts_with("emulated"); }
 
  private:
   Device* device_ = nullptr;
+  const KernelTable* kernels_ = nullptr;
 };
 
-#define LOCKSTEP_TWINS(suite) \
-  INSTANTIATE_TEST_SUITE_P(Devices, suite, ::testing::Values("cpu", "cuda"), [](const auto& test) { return test.param; })
+#define LOCKSTEP_TWINS(suite)                                                                                           \
+  INSTANTIATE_TEST_SUITE_P(Devices, suite, ::testing::Values("cpu", "cuda", "emulated_forwards", "emulated_backwards"), \
+                           [](const auto& test) { return test.param; })
+// For operators that are no kernels of ours.
+#define LOCKSTEP_SKIP_EMULATION() \
+  if (is_emulated()) GTEST_SKIP() << "on a GPU this is cuDNN's or cuBLASLt's work, which nobody emulates"
 
 }  // namespace lockstep::testing

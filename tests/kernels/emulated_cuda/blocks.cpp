@@ -1,0 +1,322 @@
+// Compiled without sanitizers: what threads tell this file is no ordering among them.
+#include "tests/kernels/emulated_cuda/blocks.h"
+
+#include <ucontext.h>
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#ifdef EMULATED_UNDER_ASAN
+#include <sanitizer/common_interface_defs.h>
+#endif
+#ifdef EMULATED_UNDER_TSAN
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace emulated_cuda {
+
+namespace {
+
+constexpr std::size_t kMostThreads = 1024, kWarp = 32, kMostShared = 48 * 1024;
+constexpr std::size_t kStackBytes = 256 * 1024;
+#ifdef EMULATED_UNDER_TSAN
+constexpr bool kFiberPerThread = true;  // one that took several would order them
+#else
+constexpr bool kFiberPerThread = false;
+#endif
+
+enum class State { kNew, kReady, kAtBarrier, kAtShuffle, kDone };
+
+struct Thread {
+  State state = State::kNew;
+  int fiber = -1;
+  int vote = 0;
+  unsigned mask = 0;
+  std::uint64_t given = 0;
+};
+
+// A stack that threads run on, one at a time; kept from launch to launch.
+struct Fiber {
+  ucontext_t context{};
+  std::unique_ptr<std::byte[]> stack{new std::byte[kStackBytes]};
+  bool is_idle = true;
+  void* fake_stack = nullptr;
+  void* tsan = nullptr;
+};
+
+class Multiprocessor {
+ public:
+  void run(Dim3 grid, Dim3 block, std::size_t shared_bytes, const char* kernel, const std::function<void()>& body) {
+    const std::lock_guard lock(mutex_);
+    kernel_ = kernel;
+    body_ = &body;
+    place_.grid = grid;
+    place_.block_size = block;
+    threads_count_ = block.count();
+    for (std::size_t i = 0; i < grid.count(); ++i) {
+      const std::size_t index = order_ == Order::kForwards ? i : grid.count() - 1 - i;
+      place_.block = {static_cast<unsigned>(index % grid.x), static_cast<unsigned>(index / grid.x % grid.y),
+                      static_cast<unsigned>(index / grid.x / grid.y)};
+      // New for every block, and NaN before somebody writes: a block must not live on what the one before left.
+      const std::unique_ptr<std::byte[]> shared(new std::byte[shared_bytes]);
+      std::memset(shared.get(), 0xff, shared_bytes);
+      shared_ = shared.get();
+      run_block();
+    }
+  }
+  void set_order(Order order) {
+    const std::lock_guard lock(mutex_);
+    order_ = order;
+  }
+
+  const Place& place() const { return place_; }
+  std::size_t current() const { return current_; }
+  std::byte* shared() const { return shared_; }
+
+  int barrier(int predicate) {
+    threads_[current_].vote = predicate;
+    wait(State::kAtBarrier);
+    return vote_;
+  }
+  std::uint64_t exchange(unsigned mask, std::uint64_t value, int lane) {
+    threads_[current_].given = value;
+    threads_[current_].mask = mask;
+    const std::size_t warp = current_ / kWarp;
+    wait(State::kAtShuffle);
+    return delivered_[warp][static_cast<std::size_t>(lane)];
+  }
+
+ private:
+  std::size_t in_order(std::size_t i) const { return order_ == Order::kForwards ? i : threads_count_ - 1 - i; }
+
+  void run_block() {
+    threads_.fill({});
+    order_of_block_begins();
+    for (;;) {
+      for (next_ = 0; next_ < threads_count_; ++next_) {
+        const std::size_t thread = in_order(next_);
+        if (threads_[thread].state == State::kNew || threads_[thread].state == State::kReady) resume(thread);
+      }
+      std::size_t done = 0;
+      for (std::size_t t = 0; t < threads_count_; ++t) done += threads_[t].state == State::kDone ? 1 : 0;
+      if (done == threads_count_) break;
+      if (!release_warps() && !release_barrier()) fail(done);
+    }
+    order_of_block_ends();
+  }
+
+  // The lanes of a warp are there, all that each one's mask names.
+  bool release_warps() {
+    bool any = false;
+    for (std::size_t first = 0; first < threads_count_; first += kWarp) {
+      unsigned here = 0, named = 0;
+      for (std::size_t lane = 0; lane < kWarp && first + lane < threads_count_; ++lane)
+        if (const Thread& thread = threads_[first + lane]; thread.state == State::kAtShuffle) {
+          here |= 1U << lane;
+          named |= thread.mask;
+        }
+      if (here == 0 || here != named) continue;
+      for (std::size_t lane = 0; lane < kWarp; ++lane) {
+        if ((here >> lane & 1U) == 0) continue;
+        delivered_[first / kWarp][lane] = threads_[first + lane].given;
+        threads_[first + lane].state = State::kReady;
+      }
+      any = true;
+    }
+    return any;
+  }
+
+  bool release_barrier() {
+    int vote = 0;
+    for (std::size_t t = 0; t < threads_count_; ++t) {
+      if (threads_[t].state != State::kAtBarrier) return false;
+      vote |= threads_[t].vote != 0 ? 1 : 0;
+    }
+    for (std::size_t t = 0; t < threads_count_; ++t) threads_[t].state = State::kReady;
+    vote_ = vote;
+    ++barriers_;
+    return true;
+  }
+
+  [[noreturn]] void fail(std::size_t done) {
+    std::size_t at_barrier = 0, at_shuffle = 0;
+    for (std::size_t t = 0; t < threads_count_; ++t) {
+      at_barrier += threads_[t].state == State::kAtBarrier ? 1 : 0;
+      at_shuffle += threads_[t].state == State::kAtShuffle ? 1 : 0;
+      // Its stack is given up, and what lies on it: kernels have nothing that a destructor must see.
+      if (threads_[t].state != State::kDone) fibers_[static_cast<std::size_t>(threads_[t].fiber)] = nullptr;
+    }
+    order_of_block_ends();
+    throw std::logic_error(std::string(kernel_) + ": of " + std::to_string(threads_count_) + " threads of a block " +
+                           std::to_string(at_barrier) + " wait in __syncthreads(), " + std::to_string(at_shuffle) + " in a shuffle, and " +
+                           std::to_string(done) + " have ended: they wait for ever");
+  }
+
+  // From the scheduler to a thread, and back when it waits or when its fiber has no more to do.
+  void resume(std::size_t thread) {
+    if (threads_[thread].state == State::kNew) threads_[thread].fiber = idle_fiber();
+    Fiber& fiber = *fibers_[static_cast<std::size_t>(threads_[thread].fiber)];
+    fiber.is_idle = false;
+    enter(thread);
+#ifdef EMULATED_UNDER_TSAN
+    scheduler_tsan_ = __tsan_get_current_fiber();
+    __tsan_switch_to_fiber(fiber.tsan, __tsan_switch_to_fiber_no_sync);
+#endif
+#ifdef EMULATED_UNDER_ASAN
+    void* fake_stack = nullptr;
+    __sanitizer_start_switch_fiber(&fake_stack, fiber.stack.get(), kStackBytes);
+#endif
+    swapcontext(&scheduler_, &fiber.context);
+#ifdef EMULATED_UNDER_ASAN
+    __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
+#endif
+  }
+  void switch_to_scheduler(Fiber& fiber) {
+#ifdef EMULATED_UNDER_TSAN
+    __tsan_switch_to_fiber(scheduler_tsan_, __tsan_switch_to_fiber_no_sync);
+#endif
+#ifdef EMULATED_UNDER_ASAN
+    __sanitizer_start_switch_fiber(&fiber.fake_stack, scheduler_stack_, scheduler_stack_bytes_);
+#endif
+    swapcontext(&fiber.context, &scheduler_);
+    arrived_on(fiber);
+  }
+  void arrived_on([[maybe_unused]] Fiber& fiber) {
+#ifdef EMULATED_UNDER_ASAN
+    __sanitizer_finish_switch_fiber(fiber.fake_stack, &scheduler_stack_, &scheduler_stack_bytes_);
+#endif
+  }
+
+  void wait(State state) {
+    const std::size_t thread = current_;
+    threads_[thread].state = state;
+    const std::size_t turn = barriers_ % 2;  // a thread may come to the next one before all have left this one
+    if (state == State::kAtBarrier) order_release(&barrier_tokens_[turn]);
+    switch_to_scheduler(*fibers_[static_cast<std::size_t>(threads_[thread].fiber)]);
+    if (state == State::kAtBarrier) order_acquire(&barrier_tokens_[turn]);
+  }
+
+  void enter(std::size_t thread) {
+    current_ = thread;
+    const Dim3& size = place_.block_size;
+    place_.thread = {static_cast<unsigned>(thread % size.x), static_cast<unsigned>(thread / size.x % size.y),
+                     static_cast<unsigned>(thread / size.x / size.y)};
+  }
+
+  // Threads that never wait run one after the other on one fiber.
+  void run_threads_on(Fiber& fiber) {
+    arrived_on(fiber);
+    for (;;) {
+      order_acquire(&begin_token_);
+      (*body_)();
+      order_release(&end_token_);
+      threads_[current_].state = State::kDone;
+      const int own = threads_[current_].fiber;
+      std::size_t next = next_ + 1;
+      if (!kFiberPerThread && next < threads_count_ && threads_[in_order(next)].state == State::kNew) {
+        next_ = next;
+        threads_[in_order(next)].fiber = own;
+        enter(in_order(next));
+        continue;
+      }
+      fiber.is_idle = true;
+      switch_to_scheduler(fiber);
+    }
+  }
+  static void begin_fiber();
+
+  static void prepare(Fiber& fiber) {
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack.get();
+    fiber.context.uc_stack.ss_size = kStackBytes;
+    fiber.context.uc_link = nullptr;
+    makecontext(&fiber.context, begin_fiber, 0);
+#ifdef EMULATED_UNDER_TSAN
+    fiber.tsan = __tsan_create_fiber(0);
+#endif
+  }
+  int idle_fiber() {
+    std::size_t index = 0;
+    while (index < fibers_.size() && fibers_[index] != nullptr && !fibers_[index]->is_idle) ++index;
+    if (index == fibers_.size()) fibers_.emplace_back();
+    if (fibers_[index] == nullptr) {
+      fibers_[index] = std::make_unique<Fiber>();
+      prepare(*fibers_[index]);
+    }
+    return static_cast<int>(index);
+  }
+
+  static void order_release([[maybe_unused]] void* token) {
+#ifdef EMULATED_UNDER_TSAN
+    __tsan_release(token);
+#endif
+  }
+  static void order_acquire([[maybe_unused]] void* token) {
+#ifdef EMULATED_UNDER_TSAN
+    __tsan_acquire(token);
+#endif
+  }
+  void order_of_block_begins() { order_release(&begin_token_); }
+  void order_of_block_ends() { order_acquire(&end_token_); }
+
+  std::mutex mutex_;
+  Order order_ = Order::kForwards;
+  const char* kernel_ = "";
+  const std::function<void()>* body_ = nullptr;
+  Place place_;
+  std::byte* shared_ = nullptr;
+  std::size_t threads_count_ = 0, current_ = 0, next_ = 0, barriers_ = 0;
+  int vote_ = 0;
+  std::array<Thread, kMostThreads> threads_;
+  std::array<std::array<std::uint64_t, kWarp>, kMostThreads / kWarp> delivered_{};
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  ucontext_t scheduler_{};
+  char begin_token_ = 0, end_token_ = 0;
+  std::array<char, 2> barrier_tokens_{};
+#ifdef EMULATED_UNDER_ASAN
+  const void* scheduler_stack_ = nullptr;
+  std::size_t scheduler_stack_bytes_ = 0;
+#endif
+#ifdef EMULATED_UNDER_TSAN
+  void* scheduler_tsan_ = nullptr;
+#endif
+};
+
+Multiprocessor& multiprocessor() {
+  static auto* const kOne = new Multiprocessor;  // its stacks are never left
+  return *kOne;
+}
+
+void Multiprocessor::begin_fiber() {
+  Multiprocessor& all = multiprocessor();
+  all.run_threads_on(*all.fibers_[static_cast<std::size_t>(all.threads_[all.current_].fiber)]);
+}
+
+}  // namespace
+
+const Place& place() { return multiprocessor().place(); }
+int lane() { return static_cast<int>(multiprocessor().current() % kWarp); }
+std::byte* dynamic_shared() { return multiprocessor().shared(); }
+int barrier(int predicate) { return multiprocessor().barrier(predicate); }
+std::uint64_t exchange(unsigned mask, std::uint64_t value, int lane_to_read) {
+  return multiprocessor().exchange(mask, value, lane_to_read);
+}
+
+// The limits of every architecture since sm_30; more than 48 KiB of shared memory must be asked for, which no kernel of ours does.
+bool is_valid(Dim3 grid, Dim3 block, std::size_t shared_bytes) {
+  return grid.count() > 0 && grid.x < 1U << 31 && grid.y < 65536 && grid.z < 65536 && block.count() > 0 && block.count() <= kMostThreads &&
+         block.z <= 64 && shared_bytes <= kMostShared;
+}
+
+void launch(Dim3 grid, Dim3 block, std::size_t shared_bytes, const char* kernel, const std::function<void()>& body) {
+  multiprocessor().run(grid, block, shared_bytes, kernel, body);
+}
+
+void set_order(Order order) { multiprocessor().set_order(order); }
+
+}  // namespace emulated_cuda

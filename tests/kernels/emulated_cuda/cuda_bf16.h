@@ -1,0 +1,14 @@
+// As cuda_runtime.h beside it: the toolkit's brain float, by the conversions that the CPU's kernels use.
+#pragma once
+
+#include <cstdint>
+
+#include "src/core/half.h"
+
+// NOLINTBEGIN(bugprone-reserved-identifier, readability-identifier-naming): CUDA's names.
+struct __nv_bfloat16 {
+  std::uint16_t bits;
+};
+inline float __bfloat162float(__nv_bfloat16 value) { return lockstep::widen(lockstep::BFloat16{value.bits}); }
+inline __nv_bfloat16 __float2bfloat16_rn(float value) { return {lockstep::narrow_bfloat16(value).bits}; }
+// NOLINTEND(bugprone-reserved-identifier, readability-identifier-naming)

@@ -1,0 +1,14 @@
+// As cuda_runtime.h beside it: the toolkit's 16-bit float, by the conversions that the CPU's kernels use.
+#pragma once
+
+#include <cstdint>
+
+#include "src/core/half.h"
+
+// NOLINTBEGIN(bugprone-reserved-identifier, readability-identifier-naming): CUDA's names.
+struct __half {
+  std::uint16_t bits;
+};
+inline float __half2float(__half value) { return lockstep::widen(lockstep::Float16{value.bits}); }
+inline __half __float2half_rn(float value) { return {lockstep::narrow_float16(value).bits}; }
+// NOLINTEND(bugprone-reserved-identifier, readability-identifier-naming)

@@ -1,0 +1,117 @@
+// A GPU's programming model on the CPU: what kernels/cuda needs of CUDA, so that its files compile as plain C++ and run without a GPU. It
+// stands in for the toolkit's header of this name. What it checks and what it cannot, see blocks.h.
+#pragma once
+
+#include <math.h>  // NOLINT: kernels call isnan() and expf() without std::
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "tests/kernels/emulated_cuda/blocks.h"
+
+#define __global__
+#define __device__
+#define __shared__ static  // blocks run one after another
+#define __grid_constant__
+
+using dim3 = emulated_cuda::Dim3;
+#define threadIdx (::emulated_cuda::place().thread)
+#define blockIdx (::emulated_cuda::place().block)
+#define blockDim (::emulated_cuda::place().block_size)
+#define gridDim (::emulated_cuda::place().grid)
+
+using std::max;
+using std::min;
+
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+
+// NOLINTBEGIN(bugprone-reserved-identifier, readability-identifier-naming): CUDA's names.
+inline float rsqrtf(float x) { return 1 / sqrtf(x); }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float atomicExch(float* address, float value) { return std::exchange(*address, value); }
+
+inline void __syncthreads() { emulated_cuda::barrier(0); }
+inline int __syncthreads_or(int predicate) { return emulated_cuda::barrier(predicate); }
+
+template <typename T>
+T exchange_lanes(unsigned mask, T value, int lane) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(std::uint64_t));
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  bits = emulated_cuda::exchange(mask, bits, lane);
+  std::memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int lane_mask) {
+  return exchange_lanes(mask, value, emulated_cuda::lane() ^ lane_mask);
+}
+// A lane without one so far above it keeps its value.
+template <typename T>
+T __shfl_down_sync(unsigned mask, T value, int delta) {
+  const int lane = emulated_cuda::lane();
+  return exchange_lanes(mask, value, lane + delta < 32 ? lane + delta : lane);
+}
+
+using cudaStream_t = void*;
+enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorInvalidConfiguration = 9 };
+inline const char* cudaGetErrorName(cudaError_t error) {
+  return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "cudaErrorInvalidConfiguration";
+}
+inline const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaErrorMemoryAllocation ? "out of memory" : "invalid configuration argument";
+}
+inline cudaError_t& pending_launch_error() {
+  thread_local cudaError_t error = cudaSuccess;
+  return error;
+}
+inline cudaError_t cudaGetLastError() { return std::exchange(pending_launch_error(), cudaSuccess); }
+
+// From the heap, so that a sanitizer knows its bounds.
+inline cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t) {
+  *memory = std::malloc(bytes);
+  return *memory != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+inline cudaError_t cudaFreeAsync(void* memory, cudaStream_t) {
+  std::free(memory);
+  return cudaSuccess;
+}
+
+struct cudaFuncAttributes {};
+template <typename Kernel>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel*) {
+  return cudaSuccess;
+}
+// NOLINTEND(bugprone-reserved-identifier, readability-identifier-naming)
+
+namespace lockstep::cuda {
+
+// Arguments are copied, as a launch does; it has run when this returns.
+#define LOCKSTEP_LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                                             \
+  do {                                                                                                                  \
+    if (!::emulated_cuda::is_valid(blocks, threads, shared_bytes)) {                                                    \
+      pending_launch_error() = cudaErrorInvalidConfiguration;                                                           \
+    } else {                                                                                                            \
+      auto lockstep_arguments = std::make_tuple(__VA_ARGS__);                                                           \
+      ::emulated_cuda::launch(blocks, threads, shared_bytes, #kernel, [&] { std::apply(kernel, lockstep_arguments); }); \
+    }                                                                                                                   \
+    LOCKSTEP_CUDA(cudaGetLastError());                                                                                  \
+  } while (false)
+
+template <typename T>
+T* dynamic_shared() {
+  return reinterpret_cast<T*>(::emulated_cuda::dynamic_shared());
+}
+
+}  // namespace lockstep::cuda

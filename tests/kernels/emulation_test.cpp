@@ -1,0 +1,137 @@
+// What the emulation of CUDA's threads must see, or twins that pass on it would say nothing.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <stdexcept>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "tests/kernels/emulated_cuda/cuda_runtime.h"  // stands in for CUDA's own
+// The kernels' header needs what stands before it.
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/pad.h"
+#include "lockstep/core/device.h"
+
+namespace lockstep::cuda {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Emulation : public ::testing::TestWithParam<emulated_cuda::Order> {
+ protected:
+  void SetUp() override { emulated_cuda::set_order(GetParam()); }
+  Stream& stream = cpu_device().default_stream();
+};
+INSTANTIATE_TEST_SUITE_P(Orders, Emulation, ::testing::Values(emulated_cuda::Order::kForwards, emulated_cuda::Order::kBackwards));
+
+__global__ void number_threads(std::vector<unsigned>* seen) {
+  const unsigned block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+  const unsigned thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+  (*seen)[block * blockDim.x * blockDim.y * blockDim.z + thread] += 1;
+}
+
+TEST_P(Emulation, RunsEveryThreadOfEveryBlockOnce) {
+  std::vector<unsigned> seen(2 * 3 * 4 * 5 * 3 * 2);
+  LOCKSTEP_LAUNCH(number_threads, dim3(2, 3, 4), dim3(5, 3, 2), 0, stream, &seen);
+  EXPECT_EQ(seen, std::vector<unsigned>(seen.size(), 1));
+}
+
+// Sums by halves; without the wait in the loop it would add what nobody wrote yet.
+__global__ void sum_by_halves(const int* in, int* out) {
+  int* const values = dynamic_shared<int>();
+  values[threadIdx.x] = in[blockIdx.x * blockDim.x + threadIdx.x];
+  for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half) values[threadIdx.x] += values[threadIdx.x + half];
+  }
+  if (threadIdx.x == 0) out[blockIdx.x] = values[0];
+}
+__global__ void sum_with_shuffles(const int* in, int* out) {
+  const int sum = sum_of_block<256>(in[blockIdx.x * 256 + threadIdx.x]);
+  if (threadIdx.x == 0) out[blockIdx.x] = sum;
+}
+
+TEST_P(Emulation, ThreadsWaitForEachOther) {
+  std::vector<int> in(3 * 256), halves(3), shuffles(3), expected;
+  std::iota(in.begin(), in.end(), -100);
+  for (auto block = in.begin(); block != in.end(); block += 256) expected.push_back(std::accumulate(block, block + 256, 0));
+  LOCKSTEP_LAUNCH(sum_by_halves, 3, 256, 256 * sizeof(int), stream, in.data(), halves.data());
+  LOCKSTEP_LAUNCH(sum_with_shuffles, 3, 256, 0, stream, in.data(), shuffles.data());
+  EXPECT_EQ(halves, expected);
+  EXPECT_EQ(shuffles, expected);
+}
+
+__global__ void votes(int* out) {
+  const int any_of_seven = __syncthreads_or(threadIdx.x == 7), any_of_none = __syncthreads_or(threadIdx.x > 1000);
+  out[threadIdx.x] = any_of_seven + 2 * any_of_none;
+}
+
+TEST_P(Emulation, AnyThreadsVoteIsEverybodys) {
+  std::vector<int> out(70);
+  LOCKSTEP_LAUNCH(votes, 1, 70, 0, stream, out.data());
+  EXPECT_EQ(out, std::vector<int>(70, 1));
+}
+
+__global__ void reads_its_neighbour(int* out) {
+  int* const values = dynamic_shared<int>();
+  values[threadIdx.x] = static_cast<int>(threadIdx.x);
+  out[threadIdx.x] = values[(threadIdx.x + 1) % blockDim.x];  // __syncthreads() is missing
+}
+
+// ThreadSanitizer would end this program at the race, as it should.
+#if !defined(__SANITIZE_THREAD__)
+TEST_P(Emulation, AForgottenWaitShows) {
+  std::vector<int> out(64), expected(64);
+  for (int i = 0; i < 64; ++i) expected[static_cast<std::size_t>(i)] = (i + 1) % 64;
+  LOCKSTEP_LAUNCH(reads_its_neighbour, 1, 64, 64 * sizeof(int), stream, out.data());
+  EXPECT_NE(out, expected);
+}
+#endif
+
+__global__ void some_leave() {
+  if (threadIdx.x < 3) return;
+  __syncthreads();
+}
+__global__ void a_lane_is_missing() {
+  if (threadIdx.x % 32 != 5) __shfl_xor_sync(0xffffffffU, 1, 1);
+}
+
+TEST_P(Emulation, ThreadsThatWouldWaitForEverAreAnError) {
+  const auto message_of = [&](auto launch) {
+    try {
+      launch();
+    } catch (const std::logic_error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(message_of([&] { LOCKSTEP_LAUNCH(some_leave, 1, 40, 0, stream, ); }),
+            "some_leave: of 40 threads of a block 37 wait in __syncthreads(), 0 in a shuffle, and 3 have ended: they wait for ever");
+  EXPECT_THAT(message_of([&] { LOCKSTEP_LAUNCH(a_lane_is_missing, 1, 64, 0, stream, ); }), HasSubstr("62 in a shuffle, and 2 have ended"));
+  int out = 0;
+  const int in[256] = {1};
+  LOCKSTEP_LAUNCH(sum_with_shuffles, 1, 256, 0, stream, static_cast<const int*>(in), &out);  // goes on
+  EXPECT_EQ(out, 1);
+}
+
+TEST_P(Emulation, SizesThatNoGpuTakesAreRefused) {
+  std::vector<int> out(1);
+  EXPECT_THROW(LOCKSTEP_LAUNCH(votes, 0, 32, 0, stream, out.data()), Error);
+  EXPECT_THROW(LOCKSTEP_LAUNCH(votes, 1, 1025, 0, stream, out.data()), Error);
+  EXPECT_THROW(LOCKSTEP_LAUNCH(votes, dim3(1, 65536), 32, 0, stream, out.data()), Error);
+  EXPECT_THROW(LOCKSTEP_LAUNCH(votes, 1, 32, 48 * 1024 + 1, stream, out.data()), Error);
+}
+
+// What convolutions use around cuDNN, on pictures of 2 x 3 with 1 channel.
+TEST_P(Emulation, ImagesAreShiftedAndCropped) {
+  const std::vector<float> in = {1, 2, 3, 4, 5, 6};
+  std::vector<float> larger(4 * 4, 9), back(6, 1);
+  shift_images(DType::kFloat32, {1, 1, 2, 3, 4, 4, 1, 0}, in.data(), larger.data(), false, stream);
+  EXPECT_EQ(larger, (std::vector<float>{0, 0, 0, 0, 1, 2, 3, 0, 4, 5, 6, 0, 0, 0, 0, 0}));
+  shift_images(DType::kFloat32, {1, 1, 4, 4, 2, 3, -1, 0}, larger.data(), back.data(), true, stream);
+  EXPECT_EQ(back, (std::vector<float>{2, 3, 4, 5, 6, 7}));
+}
+
+}  // namespace
+}  // namespace lockstep::cuda
