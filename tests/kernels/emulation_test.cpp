@@ -73,14 +73,14 @@ TEST_P(Emulation, AnyThreadsVoteIsEverybodys) {
   EXPECT_EQ(out, std::vector<int>(70, 1));
 }
 
+// ThreadSanitizer would end this program at the race, as it should.
+#if !defined(__SANITIZE_THREAD__)
 __global__ void reads_its_neighbour(int* out) {
   int* const values = dynamic_shared<int>();
   values[threadIdx.x] = static_cast<int>(threadIdx.x);
   out[threadIdx.x] = values[(threadIdx.x + 1) % blockDim.x];  // __syncthreads() is missing
 }
 
-// ThreadSanitizer would end this program at the race, as it should.
-#if !defined(__SANITIZE_THREAD__)
 TEST_P(Emulation, AForgottenWaitShows) {
   std::vector<int> out(64), expected(64);
   for (int i = 0; i < 64; ++i) expected[static_cast<std::size_t>(i)] = (i + 1) % 64;

@@ -154,8 +154,5 @@ class TwinTest : public ::testing::TestWithParam<std::string> {
 #define LOCKSTEP_TWINS(suite)                                                                                           \
   INSTANTIATE_TEST_SUITE_P(Devices, suite, ::testing::Values("cpu", "cuda", "emulated_forwards", "emulated_backwards"), \
                            [](const auto& test) { return test.param; })
-// For operators that are no kernels of ours.
-#define LOCKSTEP_SKIP_EMULATION() \
-  if (is_emulated()) GTEST_SKIP() << "on a GPU this is cuDNN's or cuBLASLt's work, which nobody emulates"
 
 }  // namespace lockstep::testing

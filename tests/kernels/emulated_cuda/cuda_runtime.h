@@ -87,6 +87,14 @@ inline cudaError_t cudaFreeAsync(void* memory, cudaStream_t) {
   std::free(memory);
   return cudaSuccess;
 }
+inline cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t) {
+  std::memset(memory, value, bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
 
 struct cudaFuncAttributes {};
 template <typename Kernel>

@@ -1,5 +1,4 @@
-// What the emulation has no kernels of ours for: cuDNN's and cuBLASLt's operators are the plain CPU kernels here; and the stream, which is
-// nobody's.
+// What nobody emulates: cuDNN's convolutions are the plain CPU kernels here; and the stream, which is nobody's.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/mixed.h"
 #include "kernels/cuda/stream.h"
@@ -20,18 +19,6 @@ void conv2d_backward_weights(const Conv2dShape& shape, const float* x, const flo
   reference_kernels().conv2d_backward_weights(shape, x, y_grad, weight_grad, bias_grad, accumulate_weight, accumulate_bias, stream);
 }
 
-void linear(const LinearShape& shape, const float* x, const float* weight, const float* bias, bool relu, float* y, Stream& stream) {
-  reference_kernels().linear(shape, x, weight, bias, relu, y, stream);
-}
-void linear_backward_data(const LinearShape& shape, const float* y_grad, const float* weight, float* x_grad, bool accumulate,
-                          Stream& stream) {
-  reference_kernels().linear_backward_data(shape, y_grad, weight, x_grad, accumulate, stream);
-}
-void linear_backward_weights(const LinearShape& shape, const float* x, const float* y_grad, float* weight_grad, float* bias_grad,
-                             bool accumulate_weight, bool accumulate_bias, Stream& stream) {
-  reference_kernels().linear_backward_weights(shape, x, y_grad, weight_grad, bias_grad, accumulate_weight, accumulate_bias, stream);
-}
-
 namespace mixed {
 
 void conv2d(DType type, const Conv2dShape& shape, const void* x, const void* weight, const void* bias, bool relu, void* y, Stream& stream) {
@@ -44,19 +31,6 @@ void conv2d_backward_data(DType type, const Conv2dShape& shape, const void* y_gr
 void conv2d_backward_weights(DType type, const Conv2dShape& shape, const void* x, const void* y_grad, float* weight_grad, float* bias_grad,
                              bool accumulate_weight, bool accumulate_bias, Stream& stream) {
   reference_kernels().mixed.conv2d_backward_weights(type, shape, x, y_grad, weight_grad, bias_grad, accumulate_weight, accumulate_bias,
-                                                    stream);
-}
-
-void linear(DType type, const LinearShape& shape, const void* x, const void* weight, const void* bias, bool relu, void* y, Stream& stream) {
-  reference_kernels().mixed.linear(type, shape, x, weight, bias, relu, y, stream);
-}
-void linear_backward_data(DType type, const LinearShape& shape, const void* y_grad, const void* weight, void* x_grad, bool accumulate,
-                          Stream& stream) {
-  reference_kernels().mixed.linear_backward_data(type, shape, y_grad, weight, x_grad, accumulate, stream);
-}
-void linear_backward_weights(DType type, const LinearShape& shape, const void* x, const void* y_grad, float* weight_grad, float* bias_grad,
-                             bool accumulate_weight, bool accumulate_bias, Stream& stream) {
-  reference_kernels().mixed.linear_backward_weights(type, shape, x, y_grad, weight_grad, bias_grad, accumulate_weight, accumulate_bias,
                                                     stream);
 }
 

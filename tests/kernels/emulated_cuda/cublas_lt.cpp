@@ -1,0 +1,148 @@
+#include <cstring>
+
+#include "src/core/half.h"
+#include "tests/kernels/emulated_cuda/cublasLt.h"
+
+namespace {
+
+constexpr std::size_t kWorkspace = 1000;  // written to its last byte, so that a sanitizer sees one that is too small
+
+float value_at(cudaDataType_t type, const void* data, std::size_t i) {
+  if (type == CUDA_R_32F) return static_cast<const float*>(data)[i];
+  const std::uint16_t bits = static_cast<const std::uint16_t*>(data)[i];
+  return type == CUDA_R_16F ? lockstep::widen(lockstep::Float16{bits}) : lockstep::widen(lockstep::BFloat16{bits});
+}
+
+void put(cudaDataType_t type, void* data, std::size_t i, float value) {
+  if (type == CUDA_R_32F)
+    static_cast<float*>(data)[i] = value;
+  else
+    static_cast<std::uint16_t*>(data)[i] =
+        type == CUDA_R_16F ? lockstep::narrow_float16(value).bits : lockstep::narrow_bfloat16(value).bits;
+}
+
+std::size_t index_in(const EmulatedLayout& layout, cublasOperation_t op, std::uint64_t row, std::uint64_t column) {
+  const auto leading = static_cast<std::uint64_t>(layout.leading);
+  return op == CUBLAS_OP_N ? row + column * leading : column + row * leading;
+}
+
+std::uint64_t rows_of(const EmulatedLayout& layout, cublasOperation_t op) { return op == CUBLAS_OP_N ? layout.rows : layout.columns; }
+std::uint64_t columns_of(const EmulatedLayout& layout, cublasOperation_t op) { return op == CUBLAS_OP_N ? layout.columns : layout.rows; }
+
+bool fits(const EmulatedProduct& product, const EmulatedLayout& a, const EmulatedLayout& b, const EmulatedLayout& c,
+          const EmulatedLayout& d) {
+  for (const EmulatedLayout* each : {&a, &b, &c, &d})
+    if (each->leading < static_cast<std::int64_t>(each->rows) || each->rows == 0 || each->columns == 0) return false;
+  return a.type == b.type && c.type == d.type && (d.type == a.type || d.type == CUDA_R_32F) && rows_of(a, product.a_op) == d.rows &&
+         columns_of(b, product.b_op) == d.columns && columns_of(a, product.a_op) == rows_of(b, product.b_op) && c.rows == d.rows &&
+         c.columns == d.columns;
+}
+
+bool is_aligned(const void* pointer, std::uint32_t alignment) { return reinterpret_cast<std::uintptr_t>(pointer) % alignment == 0; }
+
+template <typename T>
+cublasStatus_t read(const void* value, std::size_t bytes, T& out) {
+  if (bytes != sizeof out) return CUBLAS_STATUS_INVALID_VALUE;
+  std::memcpy(&out, value, bytes);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+}  // namespace
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  static int one = 0;
+  *handle = &one;
+  return CUBLAS_STATUS_SUCCESS;
+}
+const char* cublasLtGetStatusString(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_INVALID_VALUE ? "CUBLAS_STATUS_INVALID_VALUE" : "CUBLAS_STATUS_NOT_SUPPORTED";
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType_t type, std::uint64_t rows, std::uint64_t columns,
+                                          std::int64_t leading) {
+  *layout = new EmulatedLayout{type, rows, columns, leading};
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+  delete layout;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* product, cublasComputeType_t, cudaDataType_t scale_type) {
+  if (scale_type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+  *product = new EmulatedProduct;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) {
+  delete product;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute, const void* value,
+                                              std::size_t bytes) {
+  switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+      return read(value, bytes, product->a_op);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+      return read(value, bytes, product->b_op);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+      return read(value, bytes, product->epilogue);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+      return read(value, bytes, product->bias);
+  }
+  return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
+  *preference = new EmulatedPreference;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+  delete preference;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void* value, std::size_t bytes) {
+  if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) {
+    std::size_t limit = 0;
+    return read(value, bytes, limit);
+  }
+  return read(value, bytes, preference->alignment[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES]);
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a,
+                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int wanted, cublasLtMatmulHeuristicResult_t* results,
+                                              int* found) {
+  *found = 0;
+  if (wanted < 1 || !fits(*product, *a, *b, *c, *d)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (product->epilogue != CUBLASLT_EPILOGUE_DEFAULT && d->rows % 2 == 1) return CUBLAS_STATUS_NOT_SUPPORTED;
+  *found = 1;
+  results[0] = {{*preference}, kWorkspace};
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, const void* alpha, const void* a,
+                              cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout, const void* beta,
+                              const void* c, cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t* algorithm, void* workspace, std::size_t workspace_bytes, cudaStream_t) {
+  const auto& least = algorithm->chosen_for.alignment;
+  const bool adds_bias = (product->epilogue & CUBLASLT_EPILOGUE_BIAS) != 0, clamps = (product->epilogue & CUBLASLT_EPILOGUE_RELU) != 0;
+  if (!fits(*product, *a_layout, *b_layout, *c_layout, *d_layout) || !is_aligned(a, least[0]) || !is_aligned(b, least[1]) ||
+      !is_aligned(c, least[2]) || !is_aligned(d, least[3]) || workspace_bytes < kWorkspace || (adds_bias && product->bias == nullptr))
+    return CUBLAS_STATUS_INVALID_VALUE;
+  std::memset(workspace, 0xff, kWorkspace);
+  const float by = *static_cast<const float*>(alpha), of_c = *static_cast<const float*>(beta);
+  const std::uint64_t depth = columns_of(*a_layout, product->a_op);
+  for (std::uint64_t column = 0; column < d_layout->columns; ++column)
+    for (std::uint64_t row = 0; row < d_layout->rows; ++row) {
+      float sum = 0;
+      for (std::uint64_t k = 0; k < depth; ++k)
+        sum += value_at(a_layout->type, a, index_in(*a_layout, product->a_op, row, k)) *
+               value_at(b_layout->type, b, index_in(*b_layout, product->b_op, k, column));
+      sum *= by;
+      if (of_c != 0) sum += of_c * value_at(c_layout->type, c, index_in(*c_layout, CUBLAS_OP_N, row, column));  // else C is not read
+      if (adds_bias) sum += value_at(d_layout->type, product->bias, row);
+      put(d_layout->type, d, index_in(*d_layout, CUBLAS_OP_N, row, column), clamps && sum < 0 ? 0 : sum);
+    }
+  return CUBLAS_STATUS_SUCCESS;
+}

@@ -1,0 +1,12 @@
+// As cuda_runtime.h beside it: of cuDNN only what the handles' file names. Convolutions are not emulated, see libraries.cpp.
+#pragma once
+
+#include "tests/kernels/emulated_cuda/cuda_runtime.h"
+
+// NOLINTBEGIN(readability-identifier-naming): NVIDIA's names.
+enum cudnnStatus_t { CUDNN_STATUS_SUCCESS = 0, CUDNN_STATUS_NOT_SUPPORTED = 3000 };
+using cudnnHandle_t = int*;
+inline const char* cudnnGetErrorString(cudnnStatus_t) { return "CUDNN_STATUS_NOT_SUPPORTED"; }
+inline cudnnStatus_t cudnnCreate(cudnnHandle_t*) { return CUDNN_STATUS_NOT_SUPPORTED; }
+inline cudnnStatus_t cudnnSetStream(cudnnHandle_t, cudaStream_t) { return CUDNN_STATUS_NOT_SUPPORTED; }
+// NOLINTEND(readability-identifier-naming)
