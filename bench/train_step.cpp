@@ -3,6 +3,7 @@
 //   build/bench/train_step --ranks 2 --scaling             beside 2 unrelated runs of one rank, in turn
 //   build/bench/train_step --backend delay --timeline      against the bound that overlap allows, on a wire without work
 //   build/bench/train_step --device cuda [--graph]         on GPUs: steps queued one after the other, and the host's share of the time
+//   build/bench/train_step --dtype bfloat16 --device cuda  layers compute in 16 bits, weights stay float32 (docs/precision.md)
 // cifar10 is TensorFlow's tutorial network on 128 images of 24x24 a rank, cifar10-nolrn the same without normalisation,
 // mlp four layers of 2048 (16.8 M parameters) on 64 rows a rank. One thread a rank, unless OMP_NUM_THREADS says otherwise; the
 // first steps are left out.
@@ -34,6 +35,7 @@ constexpr int kGpuBlocks = 5;   // of steps, each timed as a whole
 
 struct Options {
   std::string model, backend, transport;
+  ls::DType dtype = ls::DType::kFloat32;  // what layers compute in
   int ranks = 1, steps = 15, rounds = 7;
   ls::DeviceKind device = ls::DeviceKind::kCpu;
   bool json = false, unrelated = false, scaling = false, timeline = false, graph = false;
@@ -47,7 +49,9 @@ Options parse(int argc, char** argv) {
       "rounds", "of --scaling", cxxopts::value<int>()->default_value("7"))("backend", "ring, local or delay",
                                                                            cxxopts::value<std::string>()->default_value(""))(
       "transport", "auto, shm or tcp", cxxopts::value<std::string>()->default_value(""))(
-      "device", "cpu, cuda or cuda:N", cxxopts::value<std::string>()->default_value("cpu"))("json", "one JSON line")(
+      "device", "cpu, cuda or cuda:N", cxxopts::value<std::string>()->default_value("cpu"))(
+      "dtype", "what layers compute in: float32, bfloat16, float16; weights stay float32",
+      cxxopts::value<std::string>()->default_value("float32"))("json", "one JSON line")(
       "unrelated", "the ranks start together and then train alone")("scaling", "compare with --unrelated, in turn")(
       "graph", "replay each step as a graph (--device cuda)")("timeline", "ready times, costs and the bound (--backend delay)")(
       "help", "this text");
@@ -57,6 +61,7 @@ Options parse(int argc, char** argv) {
     std::exit(0);
   }
   Options options{given["model"].as<std::string>(), given["backend"].as<std::string>(), given["transport"].as<std::string>()};
+  options.dtype = ls::autocast_type(given["dtype"].as<std::string>());
   options.ranks = given["ranks"].as<int>();
   options.steps = given["steps"].as<int>();
   options.rounds = given["rounds"].as<int>();
@@ -90,7 +95,7 @@ void add_cifar10(ls::nn::Sequential& model, bool lrn) {
   model.append_named<ls::nn::Linear>("softmax", 192, 10);
 }
 
-// One replica with its data, its optimizer and its clocks.
+// One replica with its data, its optimizer and its clocks. Layers compute in the type of the AutoCast around it.
 class Trainer {
  public:
   struct Step {
@@ -114,7 +119,9 @@ class Trainer {
         if (first_ready_ == Clock::time_point{}) first_ready_ = Clock::now();
       }));
     ddp_ = std::make_unique<ls::DistributedDataParallel>(*model_, std::move(group), ls::DistributedDataParallelOptions{.comm_hook = hook});
-    sgd_ = std::make_unique<ls::optim::SGD>(ddp_->parameters(), ls::optim::SGDOptions{.lr = 0.01F});
+    if (ls::AutoCast::active() == ls::DType::kFloat16) scaler_.emplace();
+    sgd_ = std::make_unique<ls::optim::SGD>(ddp_->parameters(),
+                                            ls::optim::SGDOptions{.lr = 0.01F, .loss_scaler = scaler_ ? &*scaler_ : nullptr});
     const ls::DelayCost cost = ls::delay_cost_from_environment();
     for (const ls::BucketLayout& bucket : ddp_->reducer().buckets())
       cost_ms_.push_back(1e-6 * static_cast<double>(cost.of(bucket.bytes).count()));
@@ -129,7 +136,7 @@ class Trainer {
     sgd_->zero_grad();
     const ls::Tensor loss = ls::nn::cross_entropy((*ddp_)(x_), labels_);
     const auto forward_end = Clock::now();
-    loss.backward();
+    scaled(loss).backward();
     const auto backward_end = Clock::now();
     sgd_->step();
     const auto end = Clock::now();
@@ -151,6 +158,12 @@ class Trainer {
     graph_.emplace(ddp_->capture([this] { return bare_step(); }));
   }
 
+  // Of the weights as they are now: shows what was computed.
+  float loss() {
+    const ls::NoGrad no_grad;
+    return ls::nn::cross_entropy((*model_)(x_), labels_).item();
+  }
+
   std::span<const ls::BucketTimes> times() const { return ddp_->reducer().last_pass(); }
   const std::vector<double>& cost_ms() const { return cost_ms_; }
   double ready_ms(std::size_t bucket) const { return ready_ms_[bucket]; }  // since backward began
@@ -160,10 +173,11 @@ class Trainer {
   ls::Tensor bare_step() {
     sgd_->zero_grad();
     ls::Tensor loss = ls::nn::cross_entropy((*ddp_)(x_), labels_);
-    loss.backward();
+    scaled(loss).backward();
     sgd_->step();
     return loss;
   }
+  ls::Tensor scaled(const ls::Tensor& loss) { return scaler_ ? scaler_->scale(loss) : loss; }
 
   static std::unique_ptr<ls::nn::Sequential> make_model(const std::string& name) {
     auto model = std::make_unique<ls::nn::Sequential>();
@@ -196,6 +210,7 @@ class Trainer {
   ls::Tensor x_, labels_;
   std::vector<ls::HookHandle> hooks_;
   std::unique_ptr<ls::DistributedDataParallel> ddp_;
+  std::optional<ls::optim::LossScaler> scaler_;
   std::unique_ptr<ls::optim::SGD> sgd_;
   std::optional<ls::CapturedStep> graph_;
   Clock::time_point first_ready_;
@@ -255,6 +270,7 @@ void measure(const Options& options, ls::ProcessGroup& job, const std::shared_pt
   for (const Step& step : steps) least = std::min(least, step.total);
   nlohmann::ordered_json row = {{"peer", options.unrelated ? "lockstep, unrelated" : "lockstep"},
                                 {"model", options.model},
+                                {"dtype", ls::name_of(options.dtype)},
                                 {"ranks", job.world_size()},
                                 {"step_ms", rounded(step_ms, 2)},
                                 {"min_ms", rounded(least, 2)},
@@ -263,6 +279,7 @@ void measure(const Options& options, ls::ProcessGroup& job, const std::shared_pt
                                 {"forward_ms", rounded(median_of(steps, &Step::forward), 2)},
                                 {"backward_ms", rounded(median_of(steps, &Step::backward), 2)},
                                 {"update_ms", rounded(median_of(steps, &Step::update), 2)}};
+  row["loss"] = rounded(trainer.loss(), 6);
   if (options.timeline) row["bound_ms"] = rounded(median_of(steps, &Step::bound), 2);
   ls::bench::Report(options.json).row(row);
 }
@@ -306,6 +323,7 @@ void measure_on_gpu(const Options& options, const std::shared_ptr<ls::ProcessGro
             {"model", options.model},
             {"device", device.name()},
             {"mode", options.graph ? "graph" : "eager"},
+            {"dtype", ls::name_of(options.dtype)},
             {"ranks", job->world_size()},
             {"step_ms", rounded(times.step_ms, 4)},
             {"min_ms", rounded(times.least_ms, 4)},
@@ -314,7 +332,8 @@ void measure_on_gpu(const Options& options, const std::shared_ptr<ls::ProcessGro
             {"latency_ms", rounded(times.latency_ms, 4)},
             {"host_percent", rounded(100 * times.host_ms / times.step_ms, 1)},
             {"gpu_mb", rounded(static_cast<double>(device.allocator_stats().bytes_held) / (1 << 20), 1)},
-            {"peak_rss_mb", rounded(peak, 1)}});
+            {"peak_rss_mb", rounded(peak, 1)},
+            {"loss", rounded(trainer.loss(), 6)}});
 }
 
 // Averages in the backward thread, which waits: what the communication thread is compared with.
@@ -347,6 +366,7 @@ void measure_scaling(const Options& options, const std::shared_ptr<ls::ProcessGr
   for (const Variant& variant : variants)
     report.row({{"peer", variant.name},
                 {"model", options.model},
+                {"dtype", ls::name_of(options.dtype)},
                 {"ranks", job->world_size()},
                 {"step_ms", rounded(median(variant.block_ms), 2)},
                 {"speed_kept", rounded(median(variant.speed), 3)}});
@@ -354,6 +374,7 @@ void measure_scaling(const Options& options, const std::shared_ptr<ls::ProcessGr
 
 int run(int argc, char** argv) {
   const Options options = parse(argc, argv);
+  const ls::AutoCast autocast(options.dtype);
   const auto job = ls::init_process_group({.backend = options.backend, .transport = options.transport});
   if (options.device != ls::DeviceKind::kCpu)
     measure_on_gpu(options, job);

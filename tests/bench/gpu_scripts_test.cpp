@@ -68,20 +68,35 @@ TEST(BenchGpu, SaysThatThereIsNoGpu) {
   EXPECT_THAT(bench.errors(), HasSubstr("bench-gpu: no GPU: the CUDA part cannot be loaded: there is no file /nonexistent.so"));
 }
 
-// Programs that only tell how they were called.
-TEST(BenchGpu, CountsTheGpusThatProgramsSee) {
-  namespace fs = std::filesystem;
-  const fs::path build = ::testing::TempDir() + "bench-gpu-seen-" + std::to_string(::getpid());
-  const auto program = [&](const std::string& name, const std::string& text) {
-    fs::create_directories((build / name).parent_path());
-    std::ofstream(build / name) << "#!/bin/sh\n" << text << "\n";
-    fs::permissions(build / name, fs::perms::owner_all);
-  };
-  const std::string visible = R"({"gpus":[{"name":"Fake H200","uuid":"GPU-b","memory_bytes":9,"compute_capability":"9.0"}]})";
-  program("launcher/lockrun", "[ \"$1\" = topology ] && { echo '" + visible + R"('; exit 0; }
+// A build folder of programs that only tell how they were called; lockrun shows one GPU.
+class FakeBuild {
+ public:
+  explicit FakeBuild(const std::string& name) : folder_(::testing::TempDir() + name + std::to_string(::getpid())) {
+    const std::string visible = R"({"gpus":[{"name":"Fake H200","uuid":"GPU-b","memory_bytes":9,"compute_capability":"9.0"}]})";
+    program("launcher/lockrun", "[ \"$1\" = topology ] && { echo '" + visible + R"('; exit 0; }
 echo "{\"bytes\": 4, \"p50_us\": 1, \"ranks\": $2, \"shared\": $4}")");
-  program("bench/all_reduce", "exit 1");
-  program("path/nvidia-smi", "echo 'Hidden, GPU-a, 1, 2, 3, 4'\necho 'Fake H200, GPU-b, 580, 2, 3, 4'");
+  }
+  ~FakeBuild() { std::filesystem::remove_all(folder_); }
+  FakeBuild(const FakeBuild&) = delete;
+  FakeBuild& operator=(const FakeBuild&) = delete;
+  std::string program(const std::string& name, const std::string& text) const {
+    const std::filesystem::path file = folder_ / name;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << "#!/bin/sh\n" << text << "\n";
+    std::filesystem::permissions(file, std::filesystem::perms::owner_all);
+    return file.string();
+  }
+  const std::filesystem::path& folder() const { return folder_; }
+
+ private:
+  const std::filesystem::path folder_;
+};
+
+TEST(BenchGpu, CountsTheGpusThatProgramsSee) {
+  const FakeBuild fake("bench-gpu-seen-");
+  const auto& build = fake.folder();
+  fake.program("bench/all_reduce", "exit 1");
+  fake.program("path/nvidia-smi", "echo 'Hidden, GPU-a, 1, 2, 3, 4'\necho 'Fake H200, GPU-b, 580, 2, 3, 4'");
   const std::map<std::string, std::string> environment = {{"BUILD", build.string()},
                                                           {"PATH", (build / "path").string() + ":/usr/bin:/bin"}};
   const auto bench = [&](const std::vector<std::string>& flags) {
@@ -99,7 +114,47 @@ echo "{\"bytes\": 4, \"p50_us\": 1, \"ranks\": $2, \"shared\": $4}")");
   const auto beyond = bench({"--device", "cuda:1"});
   EXPECT_EQ(beyond->wait(60s), 1);
   EXPECT_THAT(beyond->errors(), HasSubstr("--device cuda:1: this machine shows 1, counted from 0"));
-  fs::remove_all(build);
+}
+
+// Every precision: ours in that type, as written and in graph mode, beside PyTorch's modes in the same. The times that the programs tell
+// say how they were called.
+TEST(BenchGpu, ComparesEveryPrecisionWithPyTorchsOwn) {
+  const FakeBuild fake("bench-gpu-precisions-");
+  const std::string file = fake.folder() / "out.json";
+  fake.program("bench/train_step", R"(case "$*" in
+*"--dtype bfloat16"*) ms=2 ;;
+*"--dtype float32"*) ms=$((4 - LOCKSTEP_TF32)) ;;
+esac
+case "$*" in *--graph*) ms=$ms.5 ;; esac
+echo "{\"step_ms\": $ms}")");
+  const std::string python = fake.program("python", R"([ "$1" = -c ] && exit 0
+case "$*" in
+*"--mode compile "*"--precision bf16"*) ms=3 ;;
+*"--precision bf16"*) ms=8 ;;
+*) ms=9 ;;
+esac
+echo '{"ready": true}'
+while read -r line; do echo "{\"step_ms\": $ms}"; done)");
+  Child bench(script("bench-gpu", {"--only", "train_step", "--rounds", "2", "--python", python, "--output", file}),
+              {.environment = {{"BUILD", fake.folder().string()}}});
+  ASSERT_EQ(bench.wait(100s), 0) << bench.output() << bench.errors();
+  const auto document = nlohmann::json::parse(std::ifstream(file));
+  EXPECT_TRUE(document["not_measured"].empty()) << document["not_measured"];
+  ASSERT_EQ(document["train_step"].size(), 9U) << "three models in three precisions";
+  const std::map<std::string, double> ours = {{"float32", 4}, {"tf32", 3}, {"bf16", 2}};
+  for (const auto& row : document["train_step"]) {
+    const std::string precision = row["precision"];
+    const auto& contestants = row["contestants"];
+    ASSERT_EQ(contestants.size(), 5U) << row;
+    EXPECT_EQ(contestants["lockstep"]["step_ms"], ours.at(precision)) << row;
+    EXPECT_EQ(contestants["lockstep graph"]["step_ms"], ours.at(precision) + 0.5) << row;
+    EXPECT_EQ(contestants["pytorch eager"]["step_ms"], precision == "bf16" ? 8 : 9) << row;
+    EXPECT_EQ(contestants["pytorch compile"]["step_ms"], precision == "bf16" ? 3 : 9) << row;
+    EXPECT_EQ(contestants["pytorch compile-graphs"]["step_ms"], precision == "bf16" ? 8 : 9) << row;
+    if (precision == "bf16") {
+      EXPECT_EQ(row["times_pytorchs_best"], 1.5);
+    }
+  }
 }
 
 TEST(BenchGpu, SaysOnceThatThereIsNoPyTorch) {
@@ -128,17 +183,20 @@ TEST(BenchGpu, RefusesWrongFlags) {
 // The whole script on the CPU, with small sizes: every part but PyTorch's.
 TEST(BenchGpu, WritesEveryPart) {
   const std::string file = ::testing::TempDir() + "bench-gpu-" + std::to_string(::getpid()) + ".json";
-  Child bench(
-      script("bench-gpu", {"--device", "cpu",        "--tiny", "--steps",      "1",       "--rounds",      "1",      "--kernel-rounds",
-                           "1",        "--models",   "mlp",    "--precisions", "float32", "--torch-modes", "--only", "train_step",
-                           "kernels",  "all_reduce", "matmul", "--output",     file}),
-      {.environment = {{"BUILD", BUILD_FOLDER}}});
+  Child bench(script("bench-gpu",
+                     {"--device",   "cpu",    "--tiny",       "--steps", "1",    "--rounds",      "1",      "--kernel-rounds", "1",
+                      "--models",   "mlp",    "--precisions", "float32", "bf16", "--torch-modes", "--only", "train_step",      "kernels",
+                      "all_reduce", "matmul", "--output",     file}),
+              {.environment = {{"BUILD", BUILD_FOLDER}}});
   ASSERT_EQ(bench.wait(200s), 0) << bench.output() << bench.errors();
   EXPECT_THAT(bench.output(), Not(HasSubstr("not measured:")));
   const auto document = nlohmann::json::parse(std::ifstream(file));
   std::filesystem::remove(file);
-  ASSERT_EQ(document["train_step"].size(), 1U);
-  EXPECT_EQ(document["train_step"][0]["contestants"]["lockstep"]["rounds_step_ms"].size(), 1U);
+  ASSERT_EQ(document["train_step"].size(), 2U);
+  for (const std::size_t i : {0, 1}) {
+    EXPECT_EQ(document["train_step"][i]["precision"], i == 0 ? "float32" : "bf16");
+    EXPECT_EQ(document["train_step"][i]["contestants"]["lockstep"]["rounds_step_ms"].size(), 1U);
+  }
   ASSERT_GT(document["kernels"].size(), 30U);
   for (const auto& row : document["kernels"]) EXPECT_GT(row["ms"].get<double>(), 0) << row;
   EXPECT_EQ(document["all_reduce"]["ranks"], 2);

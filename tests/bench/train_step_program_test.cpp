@@ -1,0 +1,41 @@
+// bench/train_step as people start it: what it computes, not how fast.
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/faults/child.h"
+
+namespace lockstep::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+nlohmann::json row_of(const std::string& dtype) {
+  Child child({TRAIN_STEP, "--model", "mlp", "--steps", "1", "--dtype", dtype, "--json"});
+  EXPECT_EQ(child.wait(60s), 0) << child.errors();
+  return nlohmann::json::parse(child.output());
+}
+
+TEST(TrainStepProgram, ComputesInTheTypeThatIsAskedFor) {
+  const nlohmann::json full = row_of("float32");
+  EXPECT_EQ(full["dtype"], "float32");
+  EXPECT_NEAR(full["loss"].get<double>(), std::log(10), 0.3) << "of ten classes, hardly trained";
+  for (const char* dtype : {"bfloat16", "float16"}) {
+    const nlohmann::json half = row_of(dtype);
+    EXPECT_EQ(half["dtype"], dtype);
+    EXPECT_NE(half["loss"], full["loss"]) << "16 bits round";
+    EXPECT_NEAR(half["loss"].get<double>(), full["loss"].get<double>(), 0.05) << dtype;
+  }
+}
+
+TEST(TrainStepProgram, RefusesATypeThatLayersDoNotHave) {
+  Child child({TRAIN_STEP, "--dtype", "bf16"});
+  EXPECT_EQ(child.wait(60s), 2);
+  EXPECT_THAT(child.errors(), HasSubstr("'bf16' is none of float32, bfloat16, float16"));
+}
+
+}  // namespace
+}  // namespace lockstep::testing
