@@ -88,7 +88,7 @@ DevicePlan plan_devices(const DeviceFacts& facts, const LocalRanks& ranks) {
   if (!on_cpu)
     add_lines(plan.remarks, describe_gpus(facts.found.gpus, gpus, share, ranks));
   else if (share > 1)
-    add_lines(plan.remarks, describe_cpu(facts.cores.size(), share, ranks));
+    add_lines(plan.remarks, describe_cpu(facts.cores.size(), share, ranks, facts.bind));
   return plan;
 }
 

@@ -163,10 +163,11 @@ std::string describe_gpus(const std::vector<Gpu>& gpus, const GpuAssignment& ass
   return text;
 }
 
-std::string describe_cpu(std::size_t cores, int share, const LocalRanks& ranks) {
+std::string describe_cpu(std::size_t cores, int share, const LocalRanks& ranks, bool bind) {
   const auto parts = static_cast<std::size_t>(std::max(share, ranks.count));
-  const std::string each =
-      cores < parts ? "that take turns" : fmt::format("with {} core{} each", cores / parts, cores / parts == 1 ? "" : "s");
+  const std::string each = cores < parts ? "that take turns"
+                           : !bind       ? "on all of them"
+                                         : fmt::format("with {} core{} each", cores / parts, cores / parts == 1 ? "" : "s");
   return fmt::format("cpu: {} core{}: logical devices {} {} ({})\n", cores, cores == 1 ? "" : "s", numbers(0, static_cast<int>(parts)),
                      each, ranks_on(0, static_cast<int>(parts), ranks));
 }

@@ -55,7 +55,7 @@ GpuAssignment assign_gpus(const GpuRequest& request, const std::vector<Gpu>& gpu
 // "gpu 0: NVIDIA H200, 141.0 GB, GPU-8c9f...: logical devices 0, 1 with 63.4 GB each (ranks 0, 1)".
 std::string describe_gpus(const std::vector<Gpu>& gpus, const GpuAssignment& assignment, int share, const LocalRanks& ranks);
 
-// The same of a CPU that is shared: "cpu: 8 cores: logical devices 0, 1 with 4 cores each (ranks 0, 1)\n".
-std::string describe_cpu(std::size_t cores, int share, const LocalRanks& ranks);
+// The same of a CPU that is shared: "cpu: 8 cores: logical devices 0, 1 with 4 cores each (ranks 0, 1)\n"; `bind`: each has its own.
+std::string describe_cpu(std::size_t cores, int share, const LocalRanks& ranks, bool bind);
 
 }  // namespace lockstep::launch

@@ -46,6 +46,8 @@ TEST(DevicePlan, WithoutEnoughCoresOrWithoutBindingNobodyIsBound) {
   loose.bind = false;
   EXPECT_THAT(plan_devices(loose, {2}).cores, ElementsAre(IsEmpty(), IsEmpty()));
   EXPECT_EQ(plan_devices(loose, {2}).threads, 4);
+  loose.request.share = 2;
+  EXPECT_THAT(plan_devices(loose, {2}).remarks, ElementsAre("cpu: 8 cores: logical devices 0, 1 on all of them (ranks 0, 1)"));
 }
 
 TEST(DevicePlan, OnGpusOneLineEachAndTheCoresAreSplitByRanks) {

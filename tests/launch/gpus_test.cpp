@@ -113,9 +113,10 @@ TEST(DescribeGpus, ListsPhysicalAndLogicalDevices) {
 }
 
 TEST(DescribeCpu, ListsItsParts) {
-  EXPECT_EQ(describe_cpu(8, 4, {2}), "cpu: 8 cores: logical devices 0, 1, 2, 3 with 2 cores each (ranks 0, 1)\n");
-  EXPECT_EQ(describe_cpu(8, 2, {3, 5}), "cpu: 8 cores: logical devices 0, 1, 2 with 2 cores each (ranks 5, 6, 7)\n");
-  EXPECT_EQ(describe_cpu(1, 2, {1}), "cpu: 1 core: logical devices 0, 1 that take turns (rank 0)\n");
+  EXPECT_EQ(describe_cpu(8, 4, {2}, true), "cpu: 8 cores: logical devices 0, 1, 2, 3 with 2 cores each (ranks 0, 1)\n");
+  EXPECT_EQ(describe_cpu(8, 2, {3, 5}, true), "cpu: 8 cores: logical devices 0, 1, 2 with 2 cores each (ranks 5, 6, 7)\n");
+  EXPECT_EQ(describe_cpu(1, 2, {1}, true), "cpu: 1 core: logical devices 0, 1 that take turns (rank 0)\n");
+  EXPECT_EQ(describe_cpu(2, 2, {2}, false), "cpu: 2 cores: logical devices 0, 1 on all of them (ranks 0, 1)\n");
 }
 
 }  // namespace
