@@ -206,7 +206,7 @@ TEST(Readme, ItsTableOfBackendsIsTheTable) {
 class Processes : public OverBackends {
  protected:
   Place place() const {
-    const int rank = static_cast<int>(env::integer("OMPI_COMM_WORLD_RANK", 0, 1000).value());
+    const int rank = started_job().place.rank;
     return {rank, mpi_ranks(), rank, mpi_ranks()};
   }
 };
@@ -214,7 +214,7 @@ class Processes : public OverBackends {
 // As above 2^31 - 1 elements, with a limit that tests can reach.
 TEST_P(Processes, CallsBeyondMpisCountsAreCutIntoPiecesOrRefused) {
   const Place here = place();
-  Rank rank(here, make_mpi_backend(context_of(here, next_store_under_mpirun()), 1000), std::chrono::seconds(20));
+  Rank rank(here, make_mpi_backend(context_of(here, next_store_of_job()), 1000), std::chrono::seconds(20));
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt64})
     for (const std::size_t count : {std::size_t{999}, std::size_t{1000}, std::size_t{1001}, std::size_t{2000}, std::size_t{3007}}) {
       std::vector<std::byte> data(count * size_of(dtype)), expected(data.size());
@@ -236,8 +236,8 @@ TEST_P(Processes, CallsBeyondMpisCountsAreCutIntoPiecesOrRefused) {
 TEST_P(Processes, DisagreementIsNamedOnAllRanksAndHarmsNoOtherGroup) {
   if (ranks() == 1) return;
   const Place here = place();
-  Rank first(here, make_backend("mpi", context_of(here, next_store_under_mpirun())), std::chrono::seconds(20));
-  Rank second(here, make_backend("mpi", context_of(here, next_store_under_mpirun())), std::chrono::seconds(20));
+  Rank first(here, make_backend("mpi", context_of(here, next_store_of_job())), std::chrono::seconds(20));
+  Rank second(here, make_backend("mpi", context_of(here, next_store_of_job())), std::chrono::seconds(20));
   float values[200] = {};
   const Outcome outcome = outcome_of([&] { first.all_reduce(values, here.rank == 1 ? 100 : 200); });
   EXPECT_EQ(outcome.kind, "mismatch");
@@ -249,7 +249,7 @@ TEST_P(Processes, DisagreementIsNamedOnAllRanksAndHarmsNoOtherGroup) {
 
 // By the whole group's interface, and where a rank has another number in each group: key -rank turns the order round.
 TEST_P(Processes, SubGroupsHaveRanksOfTheirOwn) {
-  const auto group = ProcessGroup::create(place(), next_store_under_mpirun(), "secret", {.backend = "mpi"});
+  const auto group = ProcessGroup::create(place(), next_store_of_job(), "secret", {.backend = "mpi"});
   const int n = group->world_size(), color = group->rank() % 2;
   const auto half = group->split(color, -group->rank());
   const auto turned = group->split(0, -group->rank());
@@ -282,7 +282,7 @@ TEST_P(Processes, SubGroupsHaveRanksOfTheirOwn) {
 // What both ends must name alike is compared, though MPI knows no types.
 TEST_P(Processes, MessagesThatDisagreeAreNamedByTheReceiver) {
   const Place here = place();
-  Rank rank(here, make_backend("mpi", context_of(here, next_store_under_mpirun())), std::chrono::seconds(20));
+  Rank rank(here, make_backend("mpi", context_of(here, next_store_of_job())), std::chrono::seconds(20));
   std::int32_t values[2] = {};
   const Message sent{values, 1, DType::kInt32, here.rank, 2, nullptr, std::chrono::seconds(5)};
   Message wanted = sent;
@@ -297,9 +297,7 @@ TEST_P(Processes, MessagesThatDisagreeAreNamedByTheReceiver) {
 TEST_P(Processes, AGroupThatIsNotMpisRanksIsRefused) {
   const Place here = place();
   const int more = here.world_size + 1;
-  const Outcome outcome = outcome_of([&] {
-    make_backend("mpi", context_of({here.rank, more, here.rank, more}, next_store_under_mpirun()));
-  });
+  const Outcome outcome = outcome_of([&] { make_backend("mpi", context_of({here.rank, more, here.rank, more}, next_store_of_job())); });
   EXPECT_EQ(outcome.text.find(fmt::format("backend mpi: rank 0: the group has {} ranks, but mpirun started {}", more, here.world_size)), 0u)
       << outcome.text;
 }

@@ -1,7 +1,8 @@
 // The suite's cases: every backend, on every way that it takes, with every number of ranks.
 //
 // What a backend lacks or does not promise, its line in the table of capabilities says, and tests ask it. The ranks of
-// `mpi` are processes: its cases exist where mpirun started the test, for that number of ranks.
+// `mpi` are processes: its cases exist where mpirun started the test, for that number of ranks. So are those of `nccl` on GPUs, which
+// lockrun starts (scripts/test-gpu conformance).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -62,6 +63,13 @@ inline std::vector<Case> nccl_cases() {
 #endif
 }
 
+inline std::vector<Case> gpu_cases() {
+#ifdef STUB_NCCL
+  if (gpu_ranks() != 0) return {{Wire::kGpu, gpu_ranks()}};
+#endif
+  return {};
+}
+
 inline std::vector<Case> alone_cases() { return {{Wire::kLocal, 1}, {Wire::kDelay, 1}, {Wire::kRecording, 1}}; }
 
 inline std::string name_of_case(const ::testing::TestParamInfo<Case>& tested) { return name_of(tested.param); }
@@ -72,6 +80,7 @@ inline std::string name_of_case(const ::testing::TestParamInfo<Case>& tested) { 
   INSTANTIATE_TEST_SUITE_P(Recording, suite, ::testing::Values(Case{Wire::kRecording, 3}), name_of_case); \
   INSTANTIATE_TEST_SUITE_P(Alone, suite, ::testing::ValuesIn(alone_cases()), name_of_case);               \
   INSTANTIATE_TEST_SUITE_P(Nccl, suite, ::testing::ValuesIn(nccl_cases()), name_of_case);                 \
+  INSTANTIATE_TEST_SUITE_P(Gpu, suite, ::testing::ValuesIn(gpu_cases()), name_of_case);                   \
   INSTANTIATE_TEST_SUITE_P(Mpi, suite, ::testing::ValuesIn(mpi_cases()), name_of_case)
 
 }  // namespace lockstep::testing

@@ -328,6 +328,7 @@ std::vector<Case> cases_with_messages() {
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(All, Messages, ::testing::ValuesIn(cases_with_messages()), name_of_case);
+INSTANTIATE_TEST_SUITE_P(Gpu, Messages, ::testing::ValuesIn(gpu_cases()), name_of_case);
 INSTANTIATE_TEST_SUITE_P(Mpi, Messages, ::testing::ValuesIn(mpi_cases()), name_of_case);
 std::vector<Case> nccl_cases_with_a_peer() {
   std::vector<Case> cases = nccl_cases();

@@ -1,5 +1,5 @@
 // Runs a function as every rank of a group: as threads over one mapping, as threads that meet like processes do, or as
-// processes. A process that mpirun started runs it as its one rank.
+// processes. A process that mpirun or lockrun started runs it as its one rank.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -38,13 +38,16 @@ namespace lockstep::testing {
 // A backend, and the way it takes. kThreads, kMemfd, kTcp: of `ring`. kThreadsVm, kMemfdVm: the same as without Vm, and
 // ranks reach into each other's plain memory where they would use tiles. kNodeThreads, kNodes: ranks of several nodes
 // (GroupSpec::nodes), which share memory as in kThreads and kMemfd. kNccl: with a stub in NCCL's place, and devices made of threads.
-enum class Wire { kThreads, kMemfd, kTcp, kThreadsVm, kMemfdVm, kNodeThreads, kNodes, kMpi, kLocal, kDelay, kRecording, kNccl };
+// kGpu: NCCL itself; ranks are processes that lockrun started, and may share a GPU.
+enum class Wire { kThreads, kMemfd, kTcp, kThreadsVm, kMemfdVm, kNodeThreads, kNodes, kMpi, kLocal, kDelay, kRecording, kNccl, kGpu };
 inline const char* name_of(Wire wire) {
-  constexpr const char* kNames[] = {"threads", "memfd", "tcp",   "threads_vm", "memfd_vm",  "node_threads",
-                                    "nodes",   "mpi",   "local", "delay",      "recording", "nccl"};
+  constexpr const char* kNames[] = {"threads", "memfd", "tcp",   "threads_vm", "memfd_vm", "node_threads", "nodes",
+                                    "mpi",     "local", "delay", "recording",  "nccl",     "gpu"};
   return kNames[static_cast<std::size_t>(wire)];
 }
-inline std::string_view backend_of(Wire wire) { return wire < Wire::kMpi ? "ring" : name_of(wire); }
+inline std::string_view backend_of(Wire wire) {
+  return wire < Wire::kMpi ? "ring" : wire == Wire::kGpu ? name_of(Wire::kNccl) : name_of(wire);
+}
 inline bool is_between_nodes(Wire wire) { return wire == Wire::kNodeThreads || wire == Wire::kNodes; }
 inline bool is_vm(Wire wire) { return wire == Wire::kThreadsVm || wire == Wire::kMemfdVm; }
 
@@ -124,12 +127,17 @@ inline std::string two_nodes(int ranks) {
   return std::string(static_cast<std::size_t>(ranks + 1) / 2, 'a') + std::string(static_cast<std::size_t>(ranks) / 2, 'b');
 }
 
-// The ranks of MPI that this process is one of, as tests/conformance/under_mpirun says; 0: it did not start this process.
+// The ranks that this process is one of, as tests/conformance/under_mpirun and tests/gpu/ranks_test.cpp say; 0: nobody started it as one.
 inline int mpi_ranks() { return static_cast<int>(env::integer("LOCKSTEP_MPI_TEST_RANKS", 1, 1000).value_or(0)); }
+inline int gpu_ranks() { return static_cast<int>(env::integer("LOCKSTEP_GPU_TEST_RANKS", 1, 1000).value_or(0)); }
+inline bool is_started_as_rank(Wire wire) { return wire == Wire::kMpi || wire == Wire::kGpu; }
+inline JobEnvironment started_job() {
+  return read_job_environment([](const char* name) { return env::text(name); });
+}
 
-// Where the processes that mpirun started meet, each time anew. They make the same groups in the same order.
-inline std::shared_ptr<Store> next_store_under_mpirun() {
-  static const Rendezvous job = meet(read_job_environment([](const char* name) { return env::text(name); }), std::chrono::seconds(20));
+// Where the processes of a started job meet, each time anew. They make the same groups in the same order.
+inline std::shared_ptr<Store> next_store_of_job() {
+  static const Rendezvous job = meet(started_job(), std::chrono::seconds(20));
   static int groups = 0;
   return scoped(job.store, "group" + std::to_string(groups++) + "/");
 }
@@ -186,6 +194,7 @@ class Meeting {
     }
 #ifdef STUB_NCCL
     if (spec_.wire == Wire::kNccl) return Rank(place, make_nccl_over_stub(context, new_device_of(rank)), spec_.timeout);
+    if (spec_.wire == Wire::kGpu) return Rank(place, make_nccl_on_gpu(context, local_device(rank)), spec_.timeout);
 #endif
     return Rank(place, make_backend(backend_of(spec_.wire), context), spec_.timeout);
   }
@@ -195,7 +204,7 @@ class Meeting {
   BackendContext context_of(const Place& place) const {
     BackendContext context;
     context.place = place;
-    context.store = spec_.wire == Wire::kMpi ? next_store_under_mpirun() : store_;
+    context.store = is_started_as_rank(spec_.wire) ? next_store_of_job() : store_;
     context.token = spec_.tokens.empty() ? "secret" : spec_.tokens[static_cast<std::size_t>(place.rank)];
     context.transport = spec_.wire == Wire::kTcp ? "tcp" : is_between_nodes(spec_.wire) ? "auto" : "shm";
     if (!spec_.transport.empty()) context.transport = spec_.transport;
@@ -263,12 +272,12 @@ inline Outcome outcome_of(const std::function<void()>& body) {
   }
 }
 
-// Every rank in a thread; what each threw, joining included. Under mpirun: what this process's rank threw.
+// Every rank in a thread; what each threw, joining included. Where this process is one rank: what that threw.
 inline std::vector<Outcome> outcomes_of_threads(const GroupSpec& spec, const std::function<void(Rank&)>& body) {
   const Meeting meeting(spec);
-  if (spec.wire == Wire::kMpi) {
+  if (is_started_as_rank(spec.wire)) {
     return {outcome_of([&] {
-      Rank rank = meeting.join(static_cast<int>(env::integer("OMPI_COMM_WORLD_RANK", 0, 1000).value()));
+      Rank rank = meeting.join(started_job().place.rank);
       body(rank);
     })};
   }

@@ -1,6 +1,8 @@
 #include "tests/nccl/through_device.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -8,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/error.h"
 #include "src/comm/nccl/nccl_backend.h"
 
 namespace lockstep::testing {
@@ -17,6 +20,8 @@ const nccl::Api& stub_api() {
   static const nccl::Api kApi = nccl::load_api(STUB_NCCL);
   return kApi;
 }
+
+constexpr std::size_t kPage = 4096;
 
 struct Range {
   const std::byte* begin = nullptr;
@@ -72,44 +77,90 @@ Operands operands_of(const Operation& operation, const Place& place) {
   return {};
 }
 
-// One call's memory on the device: ranges that touch lie together there as they do here.
+// Plain memory that stands for registered memory of the device. May outlive the backend.
+class Twins {
+ public:
+  void add(const Range& host, std::byte* there) {
+    const std::lock_guard lock(mutex_);
+    there_[host.begin] = {host, there};
+  }
+  void remove(const std::byte* host) {
+    const std::lock_guard lock(mutex_);
+    there_.erase(host);
+  }
+  // Null: no such memory.
+  std::byte* of(const Range& part) const {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [begin, twin] : there_)
+      if (part.begin >= begin && part.end() <= twin.first.end()) return twin.second + (part.begin - begin);
+    return nullptr;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<const std::byte*, std::pair<Range, std::byte*>> there_;
+};
+
+// One call's memory on the device: ranges that overlap lie together there as they do here. Copies pass through pinned memory: others would
+// keep the host waiting for the call, or for what was queued before it.
 class Staged {
  public:
-  Staged(Device& device, const Operands& operands) : device_(&device) {
+  Staged(Device& device, const Operands& operands, const Twins& twins) : device_(&device) {
     std::vector<Range> ranges = operands.reads;
     ranges.insert(ranges.end(), operands.writes.begin(), operands.writes.end());
     std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
     for (const Range& range : ranges) {
       if (range.bytes == 0) continue;
       if (blocks_.empty() || range.begin >= blocks_.back().host.end())
-        blocks_.push_back({range, {}});
+        blocks_.push_back({range, nullptr, {}, {}});
       else
         blocks_.back().host.bytes = static_cast<std::size_t>(std::max(blocks_.back().host.end(), range.end()) - blocks_.back().host.begin);
     }
-    for (Block& block : blocks_) block.memory = device.allocate(block.host.bytes);
-    for (const Range& read : operands.reads)
-      if (read.bytes != 0) device.copy(at(read.begin), read.begin, read.bytes, device.default_stream());
+    for (Block& block : blocks_) place(block, twins);
     writes_ = operands.writes;
+    for (const Range& read : operands.reads) {
+      if (read.bytes == 0) continue;
+      std::memcpy(pinned(read), read.begin, read.bytes);
+      device.copy(at(read.begin), pinned(read), read.bytes, device.default_stream());
+    }
   }
 
   // Where the device has what lies here; null for what the call does not use.
   std::byte* at(const void* host) const {
     const auto* const byte = static_cast<const std::byte*>(host);
     for (const Block& block : blocks_)
-      if (byte >= block.host.begin && byte < block.host.end()) return block.memory.data() + (byte - block.host.begin);
+      if (byte >= block.host.begin && byte < block.host.end()) return block.there + (byte - block.host.begin);
     return nullptr;
   }
 
   void copy_back() const {
     for (const Range& write : writes_)
-      if (write.bytes != 0) device_->copy(const_cast<std::byte*>(write.begin), at(write.begin), write.bytes, device_->default_stream());
+      if (write.bytes != 0) device_->copy(pinned(write), at(write.begin), write.bytes, device_->default_stream());
+  }
+  // Once that is over.
+  void deliver() const {
+    for (const Range& write : writes_)
+      if (write.bytes != 0) std::memcpy(const_cast<std::byte*>(write.begin), pinned(write), write.bytes);
   }
 
  private:
   struct Block {
     Range host;
-    Buffer memory;
+    std::byte* there;
+    Buffer memory, pinned;
   };
+  void place(Block& block, const Twins& twins) const {
+    block.pinned = device_->allocate_pinned(block.host.bytes);
+    block.there = twins.of(block.host);
+    if (block.there != nullptr) return;
+    block.memory = device_->allocate(block.host.bytes);
+    block.there = block.memory.data();
+  }
+  std::byte* pinned(const Range& range) const {
+    for (const Block& block : blocks_)
+      if (range.begin >= block.host.begin && range.begin < block.host.end()) return block.pinned.data() + (range.begin - block.host.begin);
+    return nullptr;
+  }
   Device* device_;
   std::vector<Block> blocks_;
   std::vector<Range> writes_;
@@ -131,7 +182,7 @@ class Results : public CompletionQueue {
     }
   }
 
-  std::uint64_t add(Work work, Staged staged) {
+  std::uint64_t add(Work work, Staged& staged) {
     work.order_before(device_.default_stream());
     staged.copy_back();
     const std::lock_guard lock(mutex_);
@@ -148,7 +199,9 @@ class Results : public CompletionQueue {
       const auto found = results_.find(ticket);
       if (found == results_.end()) return true;
       if (!found->second.work.done() || !found->second.copied->done()) return false;
-      results_.erase(results_.begin(), std::next(found));  // they complete in order
+      const auto end = std::next(found);
+      for (auto each = results_.begin(); each != end; ++each) each->second.staged->deliver();  // they complete in order
+      results_.erase(results_.begin(), end);
       return true;
     });
   }
@@ -184,9 +237,15 @@ class Results : public CompletionQueue {
 // A message by way of device memory; what came is copied back by who waits, or asks.
 class DeviceMessage : public CompletionQueue {
  public:
-  DeviceMessage(RecordingDevice& device, const Message& message, bool is_receive)
-      : device_(device), message_(message), is_receive_(is_receive), memory_(device.allocate(message.bytes())) {
-    if (!is_receive) device.copy(memory_.data(), message.data, message.bytes(), device.default_stream());
+  DeviceMessage(Device& device, const Message& message, bool is_receive)
+      : device_(device),
+        message_(message),
+        is_receive_(is_receive),
+        memory_(device.allocate(message.bytes())),
+        pinned_(device.allocate_pinned(message.bytes())) {
+    if (is_receive || message.bytes() == 0) return;
+    std::memcpy(pinned_.data(), message.data, message.bytes());
+    device.copy(memory_.data(), pinned_.data(), message.bytes(), device.default_stream());
   }
   ~DeviceMessage() override { device_.default_stream().synchronize(); }
   Message there() const {
@@ -210,15 +269,16 @@ class DeviceMessage : public CompletionQueue {
  private:
   void copy_back() {
     const std::lock_guard lock(mutex_);
-    if (!is_receive_ || std::exchange(is_back_, true)) return;
-    device_.copy(message_.data, memory_.data(), message_.bytes(), device_.default_stream());
+    if (!is_receive_ || message_.bytes() == 0 || std::exchange(is_back_, true)) return;
+    device_.copy(pinned_.data(), memory_.data(), message_.bytes(), device_.default_stream());
     device_.default_stream().synchronize();
+    std::memcpy(message_.data, pinned_.data(), message_.bytes());
   }
 
-  RecordingDevice& device_;
+  Device& device_;
   const Message message_;
   const bool is_receive_;
-  const Buffer memory_;
+  const Buffer memory_, pinned_;
   Work work_;
   std::mutex mutex_;
   bool is_back_ = false;
@@ -226,11 +286,8 @@ class DeviceMessage : public CompletionQueue {
 
 class ThroughDevice : public Backend {
  public:
-  ThroughDevice(const BackendContext& context, RecordingDevice& device)
-      : place_(context.place),
-        device_(device),
-        inner_(make_nccl_backend(context, stub_api())),
-        results_(std::make_shared<Results>(device)) {}
+  ThroughDevice(const Place& place, Device& device, std::unique_ptr<Backend> inner)
+      : place_(place), device_(device), inner_(std::move(inner)), results_(std::make_shared<Results>(device)) {}
   ~ThroughDevice() override {
     inner_.reset();
     device_.default_stream().synchronize();
@@ -241,8 +298,8 @@ class ThroughDevice : public Backend {
   void run(const Operation& operation) override { start(operation).wait(); }
   Work start(const Operation& operation) override {
     const Operands operands = operands_of(operation, place_);
-    if (operands.reads.empty() || is_device_memory(operands)) return results_->settled([&] { return inner_->start(operation); });
-    Staged staged(device_, operands);
+    if (operands.reads.empty()) return results_->settled([&] { return inner_->start(operation); });
+    Staged staged(device_, operands, *twins_);
     Operation there = operation;
     there.send = staged.at(operation.send);
     there.receive = staged.at(operation.receive);
@@ -251,7 +308,7 @@ class ThroughDevice : public Backend {
       for (Region& region : layout->regions) region.data = staged.at(region.data);
       there.layout = std::move(layout);
     }
-    const std::uint64_t ticket = results_->settled([&] { return results_->add(inner_->start(there), std::move(staged)); });
+    const std::uint64_t ticket = results_->settled([&] { return results_->add(inner_->start(there), staged); });
     return Work(results_, ticket);
   }
 
@@ -267,10 +324,18 @@ class ThroughDevice : public Backend {
   }
 
   Buffer allocate(std::size_t bytes) override {
-    Buffer buffer = inner_->allocate(bytes);
+    const Buffer there = inner_->allocate(bytes);
     device_.default_stream().synchronize();
-    allocated_.push_back({buffer.data(), bytes});
-    return buffer;
+    if (bytes == 0) return there;
+    auto* const host = static_cast<std::byte*>(std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage));
+    LOCKSTEP_CHECK(host != nullptr, "no memory");
+    device_.copy(host, there.data(), bytes, device_.default_stream());
+    device_.default_stream().synchronize();
+    twins_->add({host, bytes}, there.data());
+    return Buffer(host, bytes, &cpu_device(), [host, there, twins = twins_] {
+      twins->remove(host);
+      std::free(host);
+    });
   }
 
   void abort(const std::string& reason) override { inner_->abort(reason); }
@@ -285,20 +350,11 @@ class ThroughDevice : public Backend {
     return Work(message, 0);
   }
 
-  bool is_device_memory(const Operands& operands) const {
-    const auto is_ours = [this](const Range& range) {
-      return range.bytes == 0 || std::any_of(allocated_.begin(), allocated_.end(),
-                                             [&](const Range& ours) { return range.begin >= ours.begin && range.end() <= ours.end(); });
-    };
-    return std::all_of(operands.reads.begin(), operands.reads.end(), is_ours) &&
-           std::all_of(operands.writes.begin(), operands.writes.end(), is_ours);
-  }
-
   const Place place_;
-  RecordingDevice& device_;
+  Device& device_;
   std::unique_ptr<Backend> inner_;
   const std::shared_ptr<Results> results_;
-  std::vector<Range> allocated_;
+  const std::shared_ptr<Twins> twins_ = std::make_shared<Twins>();
   std::vector<std::shared_ptr<DeviceMessage>> messages_;
 };
 
@@ -306,7 +362,13 @@ class ThroughDevice : public Backend {
 
 std::unique_ptr<Backend> make_nccl_over_stub(BackendContext context, RecordingDevice& device) {
   context.device = &device;
-  return std::make_unique<ThroughDevice>(context, device);
+  return std::make_unique<ThroughDevice>(context.place, device, make_nccl_backend(context, stub_api()));
+}
+
+std::unique_ptr<Backend> make_nccl_on_gpu(BackendContext context, Device& device) {
+  check_gpu_and_nccl(context.place, &device);
+  context.device = &device;
+  return std::make_unique<ThroughDevice>(context.place, device, make_nccl_backend(context));
 }
 
 }  // namespace lockstep::testing

@@ -1,5 +1,5 @@
-// The nccl backend above the stub, for tests whose data lies in plain memory: what a call reads is copied to the rank's device, what it
-// writes is copied back. Memory that the backend allocated is used as it is.
+// The nccl backend for tests whose data lies in plain memory: what a call reads is copied to the rank's device, what it writes is copied
+// back, by who waits for it. Memory that the backend allocated is plain memory as well, and has a twin that NCCL has registered.
 #pragma once
 
 #include <memory>
@@ -11,5 +11,7 @@ namespace lockstep::testing {
 
 // Collective, as make_nccl_backend(). The device outlives the backend, its memory and its Works.
 std::unique_ptr<Backend> make_nccl_over_stub(BackendContext context, RecordingDevice& device);
+// The same with this process's NCCL, on a GPU; InvalidArgument where there is none.
+std::unique_ptr<Backend> make_nccl_on_gpu(BackendContext context, Device& device);
 
 }  // namespace lockstep::testing
