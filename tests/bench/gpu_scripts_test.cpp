@@ -15,6 +15,7 @@ namespace lockstep::testing {
 namespace {
 
 using namespace std::chrono_literals;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -30,20 +31,27 @@ std::vector<std::string> script(const std::string& name, const std::vector<std::
 TEST(TestGpu, ListsItsStages) {
   Child list(script("test-gpu", {"--list"}));
   ASSERT_EQ(list.wait(60s), 0) << list.errors();
-  for (const char* stage : {"devices", "memcheck", "racecheck", "ranks", "overlap", "kill", "graph"})
+  for (const char* stage : {"devices", "memcheck", "racecheck", "ranks", "conformance", "overlap", "kill", "graph"})
     EXPECT_THAT(list.output(), HasSubstr(stage));
   Child wrong(script("test-gpu", {"everything"}));
   EXPECT_EQ(wrong.wait(60s), 2);
   EXPECT_THAT(wrong.errors(), HasSubstr("no stage everything: there are devices,"));
 }
 
-TEST(TestGpu, AMissingGpuIsASkipWithItsReasonAndAFailureUnlessAllowed) {
-  Child strict(script("test-gpu", {"devices", "kill"}), {.environment = kNoGpu, .unset = {"LOCKSTEP_DEVICE"}});
+// As on a machine whose GPU is there and whose driver or CUDA part is broken.
+TEST(TestGpu, AGpuThatCannotBeUsedIsAFailureWithItsReasonAndASkipWhereThatIsAllowed) {
+  Child strict(script("test-gpu", {"devices", "conformance", "kill"}), {.environment = kNoGpu, .unset = {"LOCKSTEP_DEVICE"}});
   EXPECT_EQ(strict.wait(120s), 1) << strict.output() << strict.errors();
-  EXPECT_THAT(strict.output(), HasSubstr("no GPU: the CUDA part"));
-  EXPECT_THAT(strict.output(), HasSubstr("=== kill: 0 passed, 0 failed, 1 skipped"));
-  Child lenient(script("test-gpu", {"devices", "kill", "--allow-skip"}), {.environment = kNoGpu, .unset = {"LOCKSTEP_DEVICE"}});
+  EXPECT_THAT(strict.output(), HasSubstr("no GPU: the CUDA part cannot be loaded: there is no file /nonexistent.so"));
+  EXPECT_THAT(strict.output(), ContainsRegex("=== devices: 0 passed, [1-9][0-9]* failed, 0 skipped"));
+  EXPECT_THAT(strict.output(), ContainsRegex("=== conformance: [01] passed, 3 failed, [01] skipped"));
+  EXPECT_THAT(strict.output(), HasSubstr("=== kill: 0 passed, 1 failed, 0 skipped"));
+  EXPECT_THAT(strict.output(), Not(HasSubstr(": Failure\n"))) << "said once, not by every test";
+  Child lenient(script("test-gpu", {"devices", "conformance", "kill", "--allow-skip"}),
+                {.environment = kNoGpu, .unset = {"LOCKSTEP_DEVICE"}});
   EXPECT_EQ(lenient.wait(120s), 0) << lenient.output() << lenient.errors();
+  EXPECT_THAT(lenient.output(), ContainsRegex("=== devices: 0 passed, 0 failed, [1-9][0-9]* skipped"));
+  EXPECT_THAT(lenient.output(), HasSubstr("=== kill: 0 passed, 0 failed, 1 skipped"));
 }
 
 TEST(TestGpu, EndsWithAllThatItStarted) {

@@ -36,11 +36,17 @@ inline const FoundGpu& found_gpu() {
   return kFound;
 }
 
+// For SetUp(): without a GPU the test is skipped with the reason, or fails with it where LOCKSTEP_TEST_NEEDS_GPU=1 (scripts/test-gpu): on
+// a machine that is to prove something, a GPU that cannot be used is no excuse.
+inline void need_gpu() {
+  if (found_gpu().device != nullptr) return;
+  if (env::integer("LOCKSTEP_TEST_NEEDS_GPU", 0, 1).value_or(0) == 1) FAIL() << "no GPU: " << found_gpu().why_not;
+  GTEST_SKIP() << "no GPU: " << found_gpu().why_not;
+}
+
 class GpuTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    if (found_gpu().device == nullptr) GTEST_SKIP() << "no GPU: " << found_gpu().why_not;
-  }
+  void SetUp() override { need_gpu(); }
   static Device& gpu() { return *found_gpu().device; }
 };
 
@@ -57,7 +63,7 @@ std::vector<T> host_values(const Tensor& tensor) {
 inline std::string program(const std::string& name) {
   namespace fs = std::filesystem;
   const fs::path here = fs::read_symlink("/proc/self/exe").parent_path();
-  for (const char* folder : {".", "../../launcher", "../../examples"})
+  for (const char* folder : {".", "../../launcher", "../../examples", "../conformance"})
     if (const fs::path file = (here / folder / name).lexically_normal(); fs::exists(file)) return file.string();
   throw Error("{} lies neither beside {} nor in the build's folders", name, here.string());
 }

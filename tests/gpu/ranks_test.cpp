@@ -9,6 +9,7 @@
 #include <set>
 #include <sstream>
 
+#include "lockstep/comm/capabilities.h"
 #include "tests/faults/child.h"
 #include "tests/faults/hand_job.h"
 #include "tests/gpu/gpu.h"
@@ -20,7 +21,8 @@ using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-constexpr auto kJob = 180s;  // at most; libraries load, cuDNN tries its ways
+constexpr auto kJob = 180s;    // at most; libraries load, cuDNN tries its ways
+constexpr auto kSuite = 300s;  // the conformance suite makes a communicator for each test
 // Of losses that fall from 2.3 in 40 steps: float32 sums in other orders, amplified by the steps between.
 constexpr double kLossBound = 0.02;
 constexpr int kPeerLost = 75;
@@ -41,11 +43,13 @@ std::vector<double> losses_in(const std::string& output) {
   return losses;
 }
 
-std::vector<std::string> shared_job(int ranks, const std::vector<std::string>& arguments) {
-  std::vector<std::string> command = {program("lockrun"), "-n", std::to_string(ranks), "--share-gpu", std::to_string(ranks),
-                                      program("gpu_rank")};
+std::vector<std::string> shared_job_of(const std::string& name, int ranks, const std::vector<std::string>& arguments) {
+  std::vector<std::string> command = {program("lockrun"), "-n", std::to_string(ranks), "--share-gpu", std::to_string(ranks), program(name)};
   command.insert(command.end(), arguments.begin(), arguments.end());
   return command;
+}
+std::vector<std::string> shared_job(int ranks, const std::vector<std::string>& arguments) {
+  return shared_job_of("gpu_rank", ranks, arguments);
 }
 // lockrun says which rank has which GPU: what the test process chose for itself does not count.
 const ChildOptions kLaunched = {.unset = {"LOCKSTEP_DEVICE"}};
@@ -87,6 +91,31 @@ TEST_P(SharedGpu, LearnsWhatTheCpuLearnsWithTheSameBitsOnAllRanks) {
   EXPECT_THAT(hashes, SizeIs(ranks)) << job.output();
   EXPECT_THAT(std::set<std::string>(hashes.begin(), hashes.end()), SizeIs(1)) << job.output();
   EXPECT_THAT(after("on cuda:", job.output()), SizeIs(ranks)) << "ranks that quietly computed elsewhere: " << job.output();
+}
+
+// tests/conformance, each rank a process that runs the suite's cases for so many ranks. Needs no GPU: that there are such cases, and that
+// ranks which lockrun started reach the backend, and not another one.
+TEST(ConformanceOnTheCpu, IsRefusedByTheBackend) {
+  const auto backends = backend_names();
+  if (std::find(backends.begin(), backends.end(), "nccl") == backends.end()) GTEST_SKIP() << "this build has no backend 'nccl'";
+  Child job({program("lockrun"), "-n", "2", program("conformance_test"), "--gtest_filter=Gpu/Collectives.LateRanksAreWaitedFor/*"},
+            {.environment = {{"LOCKSTEP_GPU_TEST_RANKS", "2"}, {"LOCKSTEP_DEVICE", "cpu"}}});
+  EXPECT_EQ(job.wait(kJob), 1) << job.output() << job.errors();
+  EXPECT_THAT(job.output(), HasSubstr("backend 'nccl' is for GPUs, and rank ")) << job.errors();
+}
+
+class NcclItself : public GpuTest, public ::testing::WithParamInterface<int> {};
+INSTANTIATE_TEST_SUITE_P(GpuConformance, NcclItself, ::testing::Values(2, 3, 4), ::testing::PrintToStringParamName());
+
+TEST_P(NcclItself, KeepsWhatTheBackendPromises) {
+  const int ranks = GetParam();
+  Child job(shared_job_of("conformance_test", ranks, {"--gtest_filter=Gpu/*", "--gtest_brief=1", "--gtest_color=no"}),
+            {.environment = {{"LOCKSTEP_GPU_TEST_RANKS", std::to_string(ranks)}}, .unset = {"LOCKSTEP_DEVICE"}});
+  EXPECT_EQ(job.wait(kSuite), 0) << job.output() << job.errors();
+  const auto passed = after("[  PASSED  ] ", job.output());
+  ASSERT_THAT(passed, SizeIs(ranks)) << job.output();
+  EXPECT_GE(std::stoi(passed[0]), 30) << job.output();
+  EXPECT_THAT(passed, ::testing::Each(passed[0]));
 }
 
 class GpuGraph : public GpuTest, public ::testing::WithParamInterface<std::tuple<int, const char*>> {};

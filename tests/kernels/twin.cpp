@@ -32,10 +32,10 @@ Bench::~Bench() {
 }
 
 void TwinTest::SetUp() {
+  device_ = &cpu_device();
   if (GetParam() == "cuda") {
-    if (device_ = found_gpu().device; device_ == nullptr) GTEST_SKIP() << "no GPU: " << found_gpu().why_not;
-  } else {
-    device_ = &cpu_device();
+    device_ = found_gpu().device;
+    if (device_ == nullptr) return need_gpu();
   }
   static const KernelTable kEmulated = cuda::cuda_kernels();
   kernels_ = is_emulated() ? &kEmulated : &device_->kernels();
