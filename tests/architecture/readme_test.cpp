@@ -1,9 +1,11 @@
-// README's program is the example, word for word: what people copy is what was compiled and run.
+// README's program is the example, word for word, and what docs/ shows is code of a test: what people copy is what was compiled and run.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -12,14 +14,50 @@ std::string read(const std::string& name) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-TEST(Readme, ItsProgramIsTheExample) {
-  const std::string readme = read("README.md"), example = read("examples/hello_ddp.cpp");
+// What stands between the fences.
+std::vector<std::string> code_in(const std::string& page) {
   const std::string fence = "```cpp\n";
-  const std::size_t begin = readme.find(fence);
-  ASSERT_NE(begin, std::string::npos);
-  const std::string program = readme.substr(begin + fence.size(), readme.find("```", begin + fence.size()) - begin - fence.size());
-  EXPECT_GT(program.size(), 500u);
-  EXPECT_NE(example.find(program), std::string::npos) << "README's program and examples/hello_ddp.cpp differ";
+  std::vector<std::string> pieces;
+  for (std::size_t at = page.find(fence); at != std::string::npos; at = page.find(fence, at)) {
+    at += fence.size();
+    pieces.push_back(page.substr(at, page.find("```", at) - at));
+  }
+  return pieces;
+}
+
+// As it stands in a function.
+std::string indented(const std::string& code) {
+  std::string text;
+  bool at_line_start = true;
+  for (const char c : code) {
+    if (at_line_start && c != '\n') text += "  ";
+    text += c;
+    at_line_start = c == '\n';
+  }
+  return text;
+}
+
+TEST(Readme, ItsProgramIsTheExample) {
+  const std::string example = read("examples/hello_ddp.cpp");
+  const auto programs = code_in(read("README.md"));
+  ASSERT_FALSE(programs.empty());
+  EXPECT_GT(programs[0].size(), 500u);
+  EXPECT_NE(example.find(programs[0]), std::string::npos) << "README's program and examples/hello_ddp.cpp differ";
+}
+
+TEST(Docs, TheirCodeIsThatOfATest) {
+  const std::string tested = read("tests/device/doc_examples_test.cpp");
+  int pieces = 0;
+  for (const auto& page : std::filesystem::directory_iterator(std::string(LOCKSTEP_SOURCE_ROOT) + "/docs")) {
+    if (page.path().extension() != ".md") continue;
+    const std::string name = "docs/" + page.path().filename().string();
+    for (const std::string& code : code_in(read(name))) {
+      EXPECT_NE(tested.find(indented(code)), std::string::npos) << name << " shows what tests/device/doc_examples_test.cpp has not:\n"
+                                                                << code;
+      ++pieces;
+    }
+  }
+  EXPECT_GE(pieces, 2);
 }
 
 TEST(Readme, ItsLinksLeadSomewhere) {
