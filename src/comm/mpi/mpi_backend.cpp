@@ -10,6 +10,7 @@
 #include "lockstep/core/error.h"
 #include "src/comm/comm_thread.h"
 #include "src/comm/composite.h"
+#include "src/comm/group_gone.h"
 #include "src/comm/mpi/mpi_channels.h"
 #include "src/comm/mpi/mpi_collectives.h"
 #include "src/comm/mpi/mpi_runtime.h"
@@ -76,7 +77,7 @@ class MpiBackend : public Backend {
   }
   void leave() noexcept override {
     group_->messages->leave();
-    group_->verdict.declare(ring::VerdictKind::kPeerLost, "this rank's process group is gone: wait for a Work before its group goes");
+    group_->verdict.declare(ring::VerdictKind::kPeerLost, group_gone().what());
   }
   TransportCounters counters() const override { return {}; }
 

@@ -1,4 +1,4 @@
-// How a thread waits between two looks at the device: CUDA's own waits have no deadline.
+// How a thread waits between two looks at the device, or at NCCL: their own waits have no deadline.
 #pragma once
 
 #include <chrono>

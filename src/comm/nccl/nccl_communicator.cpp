@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "src/comm/nccl/nap.h"
 #include "src/comm/ring/half.h"
 
 namespace lockstep::nccl {
@@ -159,10 +160,7 @@ void Communicator::await_ready(const char* call, std::chrono::milliseconds timeo
     if (Clock::now() > deadline)
       throw TimeoutError("NCCL: {} of rank {} waited {:.1f} s for its peers", call, place_.rank,
                          std::chrono::duration<double>(timeout).count());
-    if (round < 1000)
-      std::this_thread::yield();
-    else
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    nap(round);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "lockstep/core/error.h"
 #include "src/comm/flight_recorder.h"
+#include "src/comm/group_gone.h"
 #include "src/comm/nccl/nap.h"
 #include "src/comm/nccl/nccl_meeting.h"
 
@@ -258,7 +259,7 @@ void Queue::stop() {
   if (is_clean) communicator_.finish(kFarewell);
   communicator_.abort();
   const std::lock_guard lock(mutex_);
-  if (!failure_) failure_ = std::make_exception_ptr(PeerLost("this rank's process group is gone; wait for a Work before its group goes"));
+  if (!failure_) failure_ = std::make_exception_ptr(group_gone());
   has_failed_ = true;
   changed_.notify_all();
 }

@@ -7,6 +7,7 @@
 
 #include "lockstep/core/error.h"
 #include "src/comm/flight_recorder.h"
+#include "src/comm/group_gone.h"
 #include "src/comm/nccl/nap.h"
 
 namespace lockstep::nccl {
@@ -17,8 +18,6 @@ using Clock = std::chrono::steady_clock;
 
 // How long a copy may take to end whose message has failed.
 constexpr auto kLastCopies = std::chrono::seconds(1);
-
-[[noreturn]] void throw_gone() { throw PeerLost("this rank's process group is gone; wait for a Work before its group goes"); }
 
 // The device may write there whenever it comes to it.
 void never_give_back(Buffer memory) {
@@ -170,7 +169,7 @@ void StagedMessages::bring_in(Staged& staged) {
     const std::lock_guard lock(mutex_);
     if (staged.stage == Stage::kFailed) std::rethrow_exception(staged.failure);
     if (!staged.is_receive || staged.is_on_device) return;
-    if (stop_) throw_gone();
+    if (stop_) throw group_gone();
     const Message& message = staged.message;
     staged.is_on_device = true;
     staged.event->order_before(*in_);
@@ -206,7 +205,7 @@ void StagedMessages::await_copy(const Staged& staged) {
     if (is_there) return;
     {
       const std::lock_guard lock(carrier_mutex_);
-      if (carrier_ == nullptr) throw_gone();
+      if (carrier_ == nullptr) throw group_gone();
       carrier_->throw_if_over([&] { return staged.describe(); });
     }
     nap(round);
@@ -277,7 +276,7 @@ void StagedMessages::hand_over(Staged& staged) {
     Work carried;
     {
       const std::lock_guard lock(carrier_mutex_);
-      if (carrier_ == nullptr) throw_gone();
+      if (carrier_ == nullptr) throw group_gone();
       carried = carrier_->send(staged.in_host_memory());
     }
     const std::lock_guard lock(mutex_);

@@ -9,6 +9,7 @@
 
 #include "lockstep/core/error.h"
 #include "src/comm/flight_recorder.h"
+#include "src/comm/group_gone.h"
 
 namespace lockstep::ring {
 
@@ -40,7 +41,7 @@ PointToPoint::PointToPoint(const Place& place, ByteChannels& channels)
 
 void PointToPoint::throw_if_failed() const {
   if (failure_) std::rethrow_exception(failure_);
-  if (left_) throw PeerLost("this rank's process group is gone: wait for a Work before its group goes");
+  if (left_) throw group_gone();
 }
 
 void PointToPoint::complete(std::uint64_t ticket) {

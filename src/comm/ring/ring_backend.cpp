@@ -5,6 +5,7 @@
 #include "lockstep/core/error.h"
 #include "src/comm/comm_thread.h"
 #include "src/comm/composite.h"
+#include "src/comm/group_gone.h"
 #include "src/comm/ring/hier_transport.h"
 #include "src/comm/ring/node_meeting.h"
 #include "src/comm/ring/parts.h"
@@ -30,7 +31,7 @@ class RingBackend : public Backend {
   ~RingBackend() override {
     leave();
     // A Work may outlive the backend and keeps the queue: nothing may run in it any more.
-    thread_->fail(std::make_exception_ptr(PeerLost("this rank's process group is gone; wait for a Work before its group goes")));
+    thread_->fail(std::make_exception_ptr(group_gone()));
     thread_->stop();
   }
 
