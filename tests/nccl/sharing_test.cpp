@@ -84,7 +84,8 @@ TEST(SharedGpus, AreRefusedOnAllRanksUnlessAllowed) {
     EXPECT_THAT(report.text(), AllOf(HasSubstr("ranks 0 and 1 use GPU-recorded-0"), HasSubstr("lockrun --share-gpu 2")));
   const auto older = share_one(22809, "2", nullptr);
   for (std::size_t rank : {0U, 1U})
-    EXPECT_THAT(older[rank].text(), AllOf(HasSubstr("-" + std::to_string(rank) + " NCCL_MULTI_RANK_GPU_ENABLE=unset NCCL_ALGO=^NVLS,NVLSTree")));
+    EXPECT_THAT(older[rank].text(),
+                AllOf(HasSubstr("-" + std::to_string(rank) + " NCCL_MULTI_RANK_GPU_ENABLE=unset NCCL_ALGO=^NVLS,NVLSTree")));
   for (const RankReport& report : share_one(23000, "2", "Ring"))
     EXPECT_THAT(report.text(), HasSubstr("NCCL_HOSTID=unset NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_ALGO=Ring"));
 }
@@ -112,6 +113,24 @@ TEST(RanksAsProcesses, ADeathInAnAllReduceIsNamedAndEndsTheKernels) {
     EXPECT_THAT(reports[survivor].text(), AllOf(HasSubstr("all_reduce #2 (float32 x 1000, sum): rank 1 (pid "), HasSubstr("died")));
     EXPECT_LT(reports[survivor].seconds_after(reports[1]), 2.0);
   }
+}
+
+// NCCL finds a broken connection, and names no rank, before the watch has seen who died.
+TEST(RanksAsProcesses, ADeathThatNcclNoticesFirstIsNamedAllTheSame) {
+  const auto reports = run_processes({.wire = Wire::kNccl, .ranks = 2}, [](Rank& rank, RankReport&) {
+    rank.barrier();
+    stub().stall.store(true);
+    std::vector<float> data(1000);
+    const Work work = rank.backend().start(rank.reduction(data.data(), data.size(), DType::kFloat32, ReduceOp::kSum));
+    if (rank.rank() == 1) {
+      std::this_thread::sleep_for(milliseconds(100));
+      raise(SIGKILL);
+    }
+    stub().async_error.store(ncclRemoteError);
+    work.wait();
+  });
+  EXPECT_EQ(reports[0].kind(), "peer lost") << reports[0].text();
+  EXPECT_THAT(reports[0].text(), AllOf(HasSubstr("rank 1 (pid "), HasSubstr("died")));
 }
 
 }  // namespace

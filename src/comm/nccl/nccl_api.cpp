@@ -33,7 +33,7 @@ const Api& api() {
 void throw_nccl_error(const Api& api, ncclResult_t result, const char* call, ncclComm_t communicator) {
   const char* const last = api.ncclGetLastError(communicator);
   const std::string detail = last != nullptr && last[0] != '\0' ? std::string(": ") + last : "";
-  throw Error("NCCL: {} failed: {}{} (NCCL_DEBUG=WARN says more)", call, api.ncclGetErrorString(result), detail);
+  throw NcclError("NCCL: {} failed: {}{} (NCCL_DEBUG=WARN says more)", call, api.ncclGetErrorString(result), detail);
 }
 
 }  // namespace lockstep::nccl

@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "lockstep/core/error.h"
+
 namespace lockstep::nccl {
 
 struct Api {
@@ -26,7 +28,13 @@ Api load_api(const std::string& file);
 // This process's, loaded at the first call.
 const Api& api();
 
-// Throws Error: the call, NCCL's reason, and what to do. `communicator` may be null.
+// What NCCL itself says went wrong.
+class NcclError : public Error {
+ public:
+  using Error::Error;
+};
+
+// Throws NcclError: the call, NCCL's reason, and what to do. `communicator` may be null.
 [[noreturn]] void throw_nccl_error(const Api& api, ncclResult_t result, const char* call, ncclComm_t communicator);
 
 }  // namespace lockstep::nccl

@@ -19,6 +19,8 @@ using Clock = std::chrono::steady_clock;
 
 // How long a rank that leaves in order waits for what its peers have yet to take.
 constexpr auto kFarewell = std::chrono::seconds(2);
+// How long NCCL's word of a lost peer waits for the watch's.
+constexpr auto kSecondOpinion = std::chrono::seconds(1);
 // How long kernels may take to end that were told to.
 constexpr auto kLastKernels = std::chrono::seconds(1);
 
@@ -144,7 +146,24 @@ void Queue::queue(Slot& slot) {
 void Queue::enqueue(const Operation& operation) {
   before_->record(device_.default_stream());
   before_->order_before(*stream_);
-  communicator_.enqueue(operation, native(*stream_), [&] { watch_->throw_if_over([&] { return name_of_call(operation); }); });
+  or_as_the_watch_says(operation, [&] {
+    communicator_.enqueue(operation, native(*stream_), [&] { watch_->throw_if_over([&] { return name_of_call(operation); }); });
+  });
+}
+
+// A peer's end breaks NCCL's connections, and NCCL may say so, of no rank, before the watch has seen who it was.
+template <typename Step>
+void Queue::or_as_the_watch_says(const Operation& operation, Step&& step) {
+  try {
+    step();
+  } catch (const NcclError&) {
+    const auto until = Clock::now() + kSecondOpinion;
+    for (int round = 0; Clock::now() < until && !is_stopping(); ++round) {
+      watch_->throw_if_over([&] { return name_of_call(operation); });
+      nap(round);
+    }
+    throw;
+  }
 }
 
 // NCCL's sends and receives must not overlap.
@@ -303,7 +322,7 @@ bool Queue::see_to_its_end(const Slot& slot) {
   const Operation& operation = slot.operation;
   const auto deadline = Clock::now() + operation.timeout;
   for (int round = 0; !slot.event->done(); ++round) {
-    communicator_.check();
+    or_as_the_watch_says(operation, [this] { communicator_.check(); });
     watch_->throw_if_over([&] { return name_of_call(operation); });
     if (Clock::now() > deadline)
       throw TimeoutError(
