@@ -4,11 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <mutex>
 #include <numeric>
+#include <set>
 #include <thread>
 
 #include "lockstep/core/error.h"
 #include "src/comm/nccl/nccl_backend.h"
+#include "src/comm/nccl/nccl_communicator.h"
 #include "src/comm/ring/ring_backend.h"
 #include "src/comm/ring/shm_transport.h"
 #include "src/comm/ring/thread_fabric.h"
@@ -210,6 +213,39 @@ TEST_F(Nccl, AnErrorOfNcclBetweenCallsEndsTheWait) {
   });
   EXPECT_THAT(said[0] + said[1], HasSubstr("remote process exited or there was a network error: said by the stub"));
   for (const std::string& each : said) EXPECT_NE(each, kNothing);
+}
+
+// A stream that knows which threads have asked for it, and so have its device.
+class KnownStream : public Stream {
+ public:
+  void synchronize() override {}
+  void* native() const override {
+    const std::lock_guard lock(mutex_);
+    askers_.insert(std::this_thread::get_id());
+    return nullptr;
+  }
+  std::size_t askers() const {
+    const std::lock_guard lock(mutex_);
+    return askers_.size();
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::set<std::thread::id> askers_;
+};
+
+TEST_F(Nccl, NoThreadOfItsEndsOnTheFirstDevice) {
+  ncclUniqueId id{};
+  const KnownStream finished, aborted;
+  {
+    nccl::Communicator communicator(stub_api(), {0, 1, 0, 1}, finished, id, std::chrono::seconds(5), [] {});
+    communicator.finish(std::chrono::seconds(5));
+    EXPECT_EQ(finished.askers(), 1U);
+  }
+  {
+    const nccl::Communicator communicator(stub_api(), {0, 1, 0, 1}, aborted, id, std::chrono::seconds(5), [] {});
+  }
+  EXPECT_EQ(aborted.askers(), 1U);
 }
 
 class FailingCalls : public Nccl, public ::testing::WithParamInterface<const char*> {};

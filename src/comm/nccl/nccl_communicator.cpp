@@ -76,6 +76,14 @@ ncclRedOp_t operator_of(ReduceOp op) {
   }
 }
 
+// NCCL leaves a thread on the device that it found it on: on the first one, another rank's, where no call had chosen another.
+void use_device_of(const Stream& stream) noexcept {
+  try {
+    stream.native();
+  } catch (const std::exception&) {  // a device that has failed: NCCL will find the same
+  }
+}
+
 }  // namespace
 
 #define LOCKSTEP_NCCL(function, ...) must(api_.function(__VA_ARGS__), #function)
@@ -130,9 +138,9 @@ class Communicator::Group {
   bool open_ = true;
 };
 
-Communicator::Communicator(const Api& api, const Place& place, const ncclUniqueId& id, std::chrono::milliseconds timeout,
-                           const std::function<void()>& keep_waiting)
-    : api_(api), place_(place) {
+Communicator::Communicator(const Api& api, const Place& place, const Stream& stream, const ncclUniqueId& id,
+                           std::chrono::milliseconds timeout, const std::function<void()>& keep_waiting)
+    : api_(api), place_(place), stream_(stream) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   try {
@@ -314,7 +322,8 @@ void Communicator::abort() noexcept {
     over_ = true;
     std::promise<void> ended;
     aborting_ = ended.get_future().share();
-    std::thread([abort = api_.ncclCommAbort, communicator = communicator_, ended = std::move(ended)]() mutable {
+    std::thread([abort = api_.ncclCommAbort, communicator = communicator_, &stream = stream_, ended = std::move(ended)]() mutable {
+      use_device_of(stream);
       abort(communicator);
       ended.set_value();
     }).detach();
@@ -334,6 +343,7 @@ void Communicator::await_abort(std::chrono::milliseconds at_most) const noexcept
 // Sends of ours may be on their way still, from memory of ours, when our kernels have ended: NCCL's finalising sees to them. It may also
 // wait for peers that are late, or gone.
 void Communicator::finish(std::chrono::milliseconds at_most) noexcept {
+  use_device_of(stream_);
   try {
     {
       const std::lock_guard lock(mutex_);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/comm/operation.h"
+#include "lockstep/core/device.h"
 #include "lockstep/core/place.h"
 #include "src/comm/nccl/nccl_api.h"
 
@@ -19,9 +20,9 @@ namespace lockstep::nccl {
 // enqueue() by one thread at a time; the rest from any.
 class Communicator {
  public:
-  // Of the thread's current device. Collective. `keep_waiting` is called while peers are awaited and throws to end that; so does the
-  // deadline (TimeoutError).
-  Communicator(const Api& api, const Place& place, const ncclUniqueId& id, std::chrono::milliseconds timeout,
+  // Of the thread's current device, of which `stream` is one that stays. Collective. `keep_waiting` is called while peers are awaited and
+  // throws to end that; so does the deadline (TimeoutError).
+  Communicator(const Api& api, const Place& place, const Stream& stream, const ncclUniqueId& id, std::chrono::milliseconds timeout,
                const std::function<void()>& keep_waiting);
   ~Communicator();  // aborts what finish() did not end
   Communicator(const Communicator&) = delete;
@@ -59,6 +60,7 @@ class Communicator {
 
   const Api& api_;
   Place place_;
+  const Stream& stream_;
   mutable std::mutex mutex_;  // abort() against the rest
   ncclComm_t communicator_ = nullptr;
   bool over_ = false;                                   // aborted, or finished

@@ -72,7 +72,7 @@ Queue::Queue(const BackendContext& context, std::unique_ptr<Backend> watch, cons
       watch_(std::move(watch)),
       stream_(device_.new_priority_stream()),
       before_(device_.new_event()),
-      communicator_(api, place_, id_for(context, api, *stream_), context.store_timeout,
+      communicator_(api, place_, device_.default_stream(), id_for(context, api, *stream_), context.store_timeout,
                     [this] { watch_->throw_if_over([] { return std::string("making NCCL's communicator"); }); }) {
   for (Slot& slot : slots_) slot.event = device_.new_event();
   thread_ = std::thread([this] { serve(); });
