@@ -114,7 +114,7 @@ class Plan {
         cublasLtMatmulAlgoGetHeuristic(cublas_handle(), descriptor_.get(), a_.get(), b_.get(), d_.get(), d_.get(), made, 1, &best_, &found);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
     LOCKSTEP_CUBLAS(status);
-    return found != 0;
+    return found != 0 && best_.state == CUBLAS_STATUS_SUCCESS;
   }
 
   Layout a_, b_, d_;

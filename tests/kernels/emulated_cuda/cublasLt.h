@@ -1,7 +1,8 @@
 // As cuda_runtime.h beside it: what kernels/cuda/linear.cpp calls of cuBLASLt. Matrices are column-major; a product is checked against its
 // layouts as the library's documentation has it, https://docs.nvidia.com/cuda/cublas/#cublasltmatmul.
 //
-// Products with an epilogue and an odd number of rows are "not supported": the caller's other way is tried, too.
+// Products with an epilogue and an odd number of rows are "not supported", by the call's status or by its result's: the caller's other way
+// is tried, too.
 #pragma once
 
 #include <cstddef>
@@ -54,6 +55,7 @@ struct cublasLtMatmulAlgo_t {
 struct cublasLtMatmulHeuristicResult_t {
   cublasLtMatmulAlgo_t algo;
   std::size_t workspaceSize;
+  cublasStatus_t state;  // the other members hold where it is CUBLAS_STATUS_SUCCESS
 };
 using cublasLtHandle_t = int*;
 using cublasLtMatrixLayout_t = EmulatedLayout*;

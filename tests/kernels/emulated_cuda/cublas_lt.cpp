@@ -115,9 +115,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               int* found) {
   *found = 0;
   if (wanted < 1 || !fits(*product, *a, *b, *c, *d)) return CUBLAS_STATUS_INVALID_VALUE;
-  if (product->epilogue != CUBLASLT_EPILOGUE_DEFAULT && d->rows % 2 == 1) return CUBLAS_STATUS_NOT_SUPPORTED;
+  const bool has_epilogue = product->epilogue != CUBLASLT_EPILOGUE_DEFAULT;
+  if (has_epilogue && d->rows % 4 == 1) return CUBLAS_STATUS_NOT_SUPPORTED;
   *found = 1;
-  results[0] = {{*preference}, kWorkspace};
+  results[0] = {{*preference}, kWorkspace, CUBLAS_STATUS_SUCCESS};
+  if (has_epilogue && d->rows % 4 == 3) results[0] = {{}, 0, CUBLAS_STATUS_NOT_SUPPORTED};
   return CUBLAS_STATUS_SUCCESS;
 }
 
