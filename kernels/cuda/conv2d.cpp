@@ -1,8 +1,10 @@
 // Convolutions by cuDNN's graphs: bias and relu are part of forward's where cuDNN can. A graph is built once a shape, on the first call,
 // from those of cuDNN's engines that give the same bits every time, stay within the workspace limit and, unless TF32 was asked for, keep
-// float32. Images whose two sides are padded unlike are padded by a kernel of ours.
+// float32. Where there is none: with a larger workspace; in float32 what has 16 bits. Images whose two sides are padded unlike are padded
+// by a kernel of ours.
 #include <cudnn_frontend.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -16,7 +18,9 @@
 #include "kernels/cuda/mixed.h"
 #include "kernels/cuda/pad.h"
 #include "kernels/cuda/stream.h"
+#include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
 
 namespace lockstep::cuda {
 
@@ -41,16 +45,18 @@ struct Key {
 };
 static_assert(std::has_unique_object_representations_v<Conv2dShape>);
 
-void must(fe::error_t result, const char* step, const Key& key) {
-  if (result.is_good()) return;
+std::string text_of(const Key& key) {
   const Conv2dShape& s = key.shape;
-  throw Error("cuDNN cannot {} the {} convolution of ({}, {}, {}, {}) with ({}, {}, {}, {}), stride ({}, {}), {}: {}", step,
-              name_of(key.type), s.batch, s.in_height, s.in_width, s.in_channels, s.out_channels, s.kernel_height, s.kernel_width,
-              s.in_channels, s.stride_height, s.stride_width,
-              key.direction == Direction::kForward ? "forward"
-              : key.direction == Direction::kData  ? "gradient of the input"
-                                                   : "gradient of the weights",
-              result.get_message());
+  return fmt::format("the {} convolution of ({}, {}, {}, {}) with ({}, {}, {}, {}), stride ({}, {}), {}", name_of(key.type), s.batch,
+                     s.in_height, s.in_width, s.in_channels, s.out_channels, s.kernel_height, s.kernel_width, s.in_channels,
+                     s.stride_height, s.stride_width,
+                     key.direction == Direction::kForward ? "forward"
+                     : key.direction == Direction::kData  ? "gradient of the input"
+                                                          : "gradient of the weights");
+}
+
+void must(fe::error_t result, const char* step, const Key& key) {
+  if (result.is_bad()) throw Error("cuDNN cannot {} {}: {}", step, text_of(key), result.get_message());
 }
 
 enum Uid : std::int64_t { kX = 1, kWeight, kBias, kY };
@@ -89,7 +95,7 @@ class Convolution {
   }
 
   // Good when cuDNN has a way to do it; the step that it failed at is in `step`.
-  fe::error_t build(cudnnHandle_t handle, const char*& step) {
+  fe::error_t build(cudnnHandle_t handle, std::int64_t most_workspace, const char*& step) {
     step = "describe";
     if (const fe::error_t result = graph_.validate(); result.is_bad()) return result;
     step = "take";
@@ -97,14 +103,15 @@ class Convolution {
     step = "find a way for";
     if (const fe::error_t result = graph_.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}); result.is_bad())
       return result;
-    graph_.deselect_workspace_greater_than(static_cast<std::int64_t>(math_settings().workspace_bytes));
+    graph_.deselect_workspace_greater_than(most_workspace);
     graph_.deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
     if (key_.type == DType::kFloat32 && !math_settings().tf32)
       graph_.deselect_numeric_notes({fe::NumericalNote_t::TENSOR_CORE, fe::NumericalNote_t::DOWN_CONVERT_INPUTS});
     step = "support";
     if (const fe::error_t result = graph_.check_support(); result.is_bad()) return result;
     step = "build";
-    return graph_.build_plans(math_settings().autotune ? fe::BuildPlanPolicy_t::ALL : fe::BuildPlanPolicy_t::HEURISTICS_CHOICE);
+    if (math_settings().autotune) build_best();
+    return graph_.build_plans(fe::BuildPlanPolicy_t::HEURISTICS_CHOICE);  // keeps what is built; builds one if nothing is
   }
 
   void run(std::unordered_map<std::int64_t, void*> pointers, cudnnHandle_t handle, Stream& stream) {
@@ -120,6 +127,13 @@ class Convolution {
   }
 
  private:
+  // Those that heuristics put first: some are compiled when they are built, and all would take seconds a shape.
+  void build_best() {
+    constexpr int kMeasured = 10;
+    const std::int64_t known = graph_.get_execution_plan_count();
+    for (std::int64_t i = 0, built = 0; i < known && built < kMeasured; ++i) built += graph_.build_plan_at_index(i).is_good() ? 1 : 0;
+  }
+
   void describe() {
     const Conv2dShape& s = key_.shape;
     const Sizes x{s.batch, s.in_channels, s.in_height, s.in_width}, y{s.batch, s.out_channels, s.out_height, s.out_width};
@@ -148,7 +162,28 @@ class Convolution {
   bool tuned_ = false;
 };
 
-// Null when cuDNN has no such fused graph: then it goes piece by piece. By thread: handles are.
+// Null when cuDNN has none that is fused like this, or of 16 bits.
+std::unique_ptr<Convolution> make(const Key& key, cudnnHandle_t handle) {
+  constexpr std::int64_t kLeast = std::int64_t{16} << 20, kMost = std::int64_t{16} << 30;
+  const auto wanted = static_cast<std::int64_t>(math_settings().workspace_bytes);
+  for (std::int64_t most = wanted;; most = std::max(4 * most, kLeast)) {
+    auto made = std::make_unique<Convolution>(key);
+    const char* step = "";
+    const fe::error_t result = made->build(handle, most, step);
+    if (result.is_good()) {
+      if (most > wanted)
+        log::info("cuDNN: {} needs up to {} MiB of workspace, more than {}", text_of(key), most >> 20, env::kCudaWorkspace);
+      return made;
+    }
+    if (key.bias || key.relu) return nullptr;
+    if (most < kMost) continue;
+    if (key.type == DType::kFloat32) must(result, step, key);
+    log::warn("cuDNN has none, so it is computed in float32, which takes longer: {}", text_of(key));
+    return nullptr;
+  }
+}
+
+// By thread: handles are.
 Convolution* convolution_for(const Key& key, cudnnHandle_t handle, Stream& stream) {
   thread_local std::map<Key, std::unique_ptr<Convolution>> convolutions;
   const auto found = convolutions.find(key);
@@ -160,12 +195,7 @@ Convolution* convolution_for(const Key& key, cudnnHandle_t handle, Stream& strea
         "a convolution of {} images of {} x {} x {} runs for the first time while a graph is captured: cuDNN builds and measures it then, "
         "which no graph holds. Run the same step before the capture",
         key.shape.batch, key.shape.in_height, key.shape.in_width, key.shape.in_channels);
-  auto made = std::make_unique<Convolution>(key);
-  const char* step = "";
-  const fe::error_t result = made->build(handle, step);
-  if (result.is_bad() && (key.bias || key.relu)) made.reset();
-  if (made) must(result, step, key);
-  return convolutions.emplace(key, std::move(made)).first->second.get();
+  return convolutions.emplace(key, make(key, handle)).first->second.get();
 }
 
 Index size_of_x(const Conv2dShape& s) { return s.batch * s.in_height * s.in_width * s.in_channels; }
@@ -187,17 +217,41 @@ void finish(DType type, void* y, const void* bias, bool relu_after, const Conv2d
 
 // x, weight, y: the one that the direction computes is written, the others are read.
 void run(DType type, Direction direction, const Conv2dShape& shape, const void* x, const void* weight, const void* bias, bool relu_after,
+         const void* y, Stream& stream);
+
+void run_in_float32(DType type, Direction direction, const Conv2dShape& shape, const void* x, const void* weight, const void* y,
+                    Stream& stream) {
+  struct Wide {
+    Wide(const void* narrow, Index count, bool is_result, Stream& stream)
+        : narrow(plain(narrow)), count(count), is_result(is_result), memory(stream, static_cast<std::size_t>(count) * sizeof(float)) {}
+    void* narrow;
+    Index count;
+    bool is_result;
+    Scratch memory;
+  };
+  const Wide all[] = {{x, size_of_x(shape), direction == Direction::kData, stream},
+                      {weight, size_of_weight(shape), direction == Direction::kWeights, stream},
+                      {y, rows_of_y(shape) * shape.out_channels, direction == Direction::kForward, stream}};
+  for (const Wide& each : all)
+    if (!each.is_result) mixed::convert(type, each.narrow, DType::kFloat32, each.memory.as<void>(), each.count, false, stream);
+  run(DType::kFloat32, direction, shape, all[0].memory.as<void>(), all[1].memory.as<void>(), nullptr, false, all[2].memory.as<void>(),
+      stream);
+  for (const Wide& each : all)
+    if (each.is_result) mixed::convert(DType::kFloat32, each.memory.as<void>(), type, each.narrow, each.count, false, stream);
+}
+
+void run(DType type, Direction direction, const Conv2dShape& shape, const void* x, const void* weight, const void* bias, bool relu_after,
          const void* y, Stream& stream) {
   Key key{direction, shape, type, bias != nullptr, relu_after, 0};
   const cudnnHandle_t handle = cudnn_handle(stream);  // the stream's device is the thread's from here on
   LOCKSTEP_CUDA(cudaGetDevice(&key.device));
-  std::unordered_map<std::int64_t, void*> pointers{{kX, plain(x)}, {kWeight, plain(weight)}, {kY, plain(y)}};
-  if (Convolution* const fused = convolution_for(key, handle, stream)) {
+  if (Convolution* const known = convolution_for(key, handle, stream)) {
+    std::unordered_map<std::int64_t, void*> pointers{{kX, plain(x)}, {kWeight, plain(weight)}, {kY, plain(y)}};
     if (bias != nullptr) pointers.emplace(kBias, plain(bias));
-    return fused->run(std::move(pointers), handle, stream);
+    return known->run(std::move(pointers), handle, stream);
   }
-  key.bias = key.relu = false;
-  convolution_for(key, handle, stream)->run(std::move(pointers), handle, stream);
+  if (!key.bias && !key.relu) return run_in_float32(type, direction, shape, x, weight, y, stream);
+  run(type, direction, shape, x, weight, nullptr, false, y, stream);
   finish(type, plain(y), bias, relu_after, shape, stream);
 }
 

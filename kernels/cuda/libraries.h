@@ -33,9 +33,10 @@ cudnnHandle_t cudnn_handle(Stream& stream);  // set to the stream
 // What float32 products may do. TF32 keeps float's range and 10 bits of its fraction: several times as fast, off by default.
 struct MathSettings {
   bool tf32 = false;                                    // LOCKSTEP_TF32=1
-  std::size_t workspace_bytes = std::size_t{64} << 20;  // of one product or convolution at most; LOCKSTEP_CUDA_WORKSPACE_MIB
-  // Convolutions: the fastest of cuDNN's ways by measuring each once a shape; false: the one that its heuristics put first. Both give the
-  // same bits in every step of a run; another run, or another rank, may measure otherwise and round otherwise. LOCKSTEP_CUDNN_AUTOTUNE=0
+  std::size_t workspace_bytes = std::size_t{64} << 20;  // of one product or convolution; LOCKSTEP_CUDA_WORKSPACE_MIB
+  // Convolutions: the fastest of cuDNN's ten likeliest ways by measuring each once a shape; false: the one that its heuristics put first.
+  // Both give the same bits in every step of a run; another run, or another rank, may measure otherwise and round otherwise.
+  // LOCKSTEP_CUDNN_AUTOTUNE=0
   bool autotune = true;
 };
 const MathSettings& math_settings();

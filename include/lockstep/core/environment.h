@@ -40,7 +40,7 @@ inline constexpr const char* kNcclLibrary = "LOCKSTEP_NCCL_LIBRARY";      // NCC
 inline constexpr const char* kShareGpu = "LOCKSTEP_SHARE_GPU";            // set by lockrun --share-gpu K: so many ranks on one GPU
 inline constexpr const char* kTf32 = "LOCKSTEP_TF32";                     // "1": float32 products and convolutions on the GPU in TF32
 inline constexpr const char* kCudnnAutotune = "LOCKSTEP_CUDNN_AUTOTUNE";  // "0": cuDNN's first choice instead of the fastest measured
-inline constexpr const char* kCudaWorkspace = "LOCKSTEP_CUDA_WORKSPACE_MIB";  // of one product or convolution at most, default 64
+inline constexpr const char* kCudaWorkspace = "LOCKSTEP_CUDA_WORKSPACE_MIB";  // of one product or convolution, default 64
 inline constexpr const char* kTerminalWidth = "LOCKSTEP_TERMINAL_WIDTH";  // set by lockrun: columns of its terminal, absent in a log
 inline constexpr const char* kStoreHosted = "LOCKSTEP_STORE_HOSTED";      // set by lockrun: "1", it serves the store itself
 
