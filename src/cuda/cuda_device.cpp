@@ -1,5 +1,6 @@
 #include "src/cuda/cuda_device.h"
 
+#include <atomic>
 #include <limits>
 
 #include "kernels/cuda/kernels.h"
@@ -159,6 +160,19 @@ CudaGraph::~CudaGraph() {
 }
 void CudaGraph::launch(Stream& stream) { LOCKSTEP_CUDA(cudaGraphLaunch(executable_, native(stream))); }
 
+namespace {
+
+std::atomic<int> devices_made{0};
+
+// Of memory of a device its number, of the host's -1.
+int device_of(const void* memory) {
+  cudaPointerAttributes attributes{};
+  LOCKSTEP_CUDA(cudaPointerGetAttributes(&attributes, memory));
+  return attributes.type == cudaMemoryTypeDevice ? attributes.device : -1;
+}
+
+}  // namespace
+
 CudaDevice::CudaDevice(const Gpu& gpu, const MemoryPolicy& policy)
     : gpu_(gpu),
       kernels_(cuda_kernels()),
@@ -168,13 +182,22 @@ CudaDevice::CudaDevice(const Gpu& gpu, const MemoryPolicy& policy)
       pinned_(*this, pinned_source_),
       uploader_(*this, pinned_) {
   allocator_ = std::make_unique<StreamAllocator>(*this, pool_, policy);
+  ++devices_made;
 }
 
 Buffer CudaDevice::allocate(std::size_t bytes) { return allocator_->allocate(bytes); }
 
 void CudaDevice::copy(void* destination, const void* source, std::size_t bytes, Stream& stream) {
   if (bytes == 0) return;
-  LOCKSTEP_CUDA(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, native(stream)));
+  const cudaStream_t queue = native(stream);
+  if (devices_made > 1) {
+    const int from = device_of(source), to = device_of(destination);
+    if (from >= 0 && to >= 0 && from != to) {  // a pool's memory is not mapped for other devices: this call does without
+      LOCKSTEP_CUDA(cudaMemcpyPeerAsync(destination, to, source, from, bytes, queue));
+      return;
+    }
+  }
+  LOCKSTEP_CUDA(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, queue));
 }
 
 // Relaxed: libraries may allocate and ask what they like while they are recorded, and so may other threads.
