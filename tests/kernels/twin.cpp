@@ -1,13 +1,16 @@
 #include "tests/kernels/twin.h"
 
+#include "kernels/cuda/stream.h"
 #include "tests/kernels/emulated_cuda/blocks.h"
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #endif
 
 namespace lockstep::cuda {
-KernelTable cuda_kernels();  // of kernels/cuda, compiled for emulated_cuda/
-}
+// Of kernels/cuda, compiled for emulated_cuda/.
+KernelTable cuda_kernels();
+cudaStream_t native(Stream&) { return nullptr; }
+}  // namespace lockstep::cuda
 
 namespace lockstep::testing {
 

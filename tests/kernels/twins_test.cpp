@@ -53,7 +53,6 @@ TEST_P(Twin, Bias) {
 }
 
 TEST_P(Twin, Conv2d) {
-  if (is_emulated()) GTEST_SKIP() << "on a GPU this is cuDNN's work, which nobody emulates";
   for (const Conv2dShape& s : conv2d_shapes())
     for (const bool flag : {false, true})
       compare(name_of(s), {kSums}, [&](Bench& b) {

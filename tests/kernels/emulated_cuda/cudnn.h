@@ -1,4 +1,4 @@
-// As cuda_runtime.h beside it: of cuDNN only what the handles' file names. Convolutions are not emulated, see libraries.cpp.
+// As cuda_runtime.h beside it: of cuDNN what the handles' file calls. Convolutions: cudnn_frontend.h.
 #pragma once
 
 #include "tests/kernels/emulated_cuda/cuda_runtime.h"
@@ -7,6 +7,10 @@
 enum cudnnStatus_t { CUDNN_STATUS_SUCCESS = 0, CUDNN_STATUS_NOT_SUPPORTED = 3000 };
 using cudnnHandle_t = int*;
 inline const char* cudnnGetErrorString(cudnnStatus_t) { return "CUDNN_STATUS_NOT_SUPPORTED"; }
-inline cudnnStatus_t cudnnCreate(cudnnHandle_t*) { return CUDNN_STATUS_NOT_SUPPORTED; }
-inline cudnnStatus_t cudnnSetStream(cudnnHandle_t, cudaStream_t) { return CUDNN_STATUS_NOT_SUPPORTED; }
+inline cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
+  static int one = 0;
+  *handle = &one;
+  return CUDNN_STATUS_SUCCESS;
+}
+inline cudnnStatus_t cudnnSetStream(cudnnHandle_t, cudaStream_t) { return CUDNN_STATUS_SUCCESS; }
 // NOLINTEND(readability-identifier-naming)

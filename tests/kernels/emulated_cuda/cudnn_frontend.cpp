@@ -1,0 +1,168 @@
+#include "tests/kernels/emulated_cuda/cudnn_frontend.h"
+
+#include <cstring>
+
+#include "src/core/half.h"
+
+namespace cudnn_frontend::graph {
+
+namespace {
+
+constexpr std::int64_t kWorkspace = 1000;  // written to its last byte, so that a sanitizer sees one that is too small
+
+std::int64_t count_of(const Tensor_attributes& tensor) {
+  std::int64_t count = 1;
+  for (const std::int64_t size : tensor.dim) count *= size;
+  return count;
+}
+
+float read(DataType_t type, const void* data, std::int64_t i) {
+  if (type == DataType_t::FLOAT) return static_cast<const float*>(data)[i];
+  const std::uint16_t bits = static_cast<const std::uint16_t*>(data)[i];
+  return type == DataType_t::HALF ? lockstep::widen(lockstep::Float16{bits}) : lockstep::widen(lockstep::BFloat16{bits});
+}
+void write(DataType_t type, void* data, std::int64_t i, float value) {
+  if (type == DataType_t::FLOAT)
+    static_cast<float*>(data)[i] = value;
+  else
+    static_cast<std::uint16_t*>(data)[i] =
+        type == DataType_t::HALF ? lockstep::narrow_float16(value).bits : lockstep::narrow_bfloat16(value).bits;
+}
+
+// Its values as they lie in memory. A tensor here has no gaps, so the largest index is the count's.
+std::vector<float> values_of(const Tensor_attributes& tensor, const void* data) {
+  std::vector<float> values(static_cast<std::size_t>(count_of(tensor)));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = read(tensor.type, data, static_cast<std::int64_t>(i));
+  return values;
+}
+
+bool is_dense(const Tensor_attributes& tensor) {
+  if (tensor.dim.size() != 4 || tensor.stride.size() != 4) return false;
+  std::int64_t last = 0;
+  for (std::size_t d = 0; d < 4; ++d) {
+    if (tensor.dim[d] < 1) return false;
+    last += (tensor.dim[d] - 1) * tensor.stride[d];
+  }
+  return last == count_of(tensor) - 1;
+}
+
+std::size_t index_of(const Tensor_attributes& tensor, std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d) {
+  return static_cast<std::size_t>(a * tensor.stride[0] + b * tensor.stride[1] + c * tensor.stride[2] + d * tensor.stride[3]);
+}
+
+// Calls `product(x, weight, y)` with the indices of the values of each product that a convolution sums.
+template <typename Product>
+void for_each_product(const Tensor_attributes& x, const Tensor_attributes& weight, const Tensor_attributes& y, const Geometry& geometry,
+                      Product&& product) {
+  for (std::int64_t n = 0; n < y.dim[0]; ++n)
+    for (std::int64_t p = 0; p < y.dim[2]; ++p)
+      for (std::int64_t q = 0; q < y.dim[3]; ++q)
+        for (std::int64_t r = 0; r < weight.dim[2]; ++r)
+          for (std::int64_t s = 0; s < weight.dim[3]; ++s) {
+            const std::int64_t row = p * geometry.stride[0] - geometry.pre[0] + r, column = q * geometry.stride[1] - geometry.pre[1] + s;
+            if (row < 0 || row >= x.dim[2] || column < 0 || column >= x.dim[3]) continue;
+            for (std::int64_t k = 0; k < weight.dim[0]; ++k)
+              for (std::int64_t c = 0; c < weight.dim[1]; ++c)
+                product(index_of(x, n, c, row, column), index_of(weight, k, c, r, s), index_of(y, n, k, p, q));
+          }
+}
+
+}  // namespace
+
+Tensor Graph::tensor(const Tensor_attributes& attributes) { return std::make_shared<Tensor_attributes>(attributes); }
+
+Tensor Graph::convolution(Tensor x, Tensor weight, Tensor y, const Tensor& result, const Geometry& geometry) {
+  x_ = std::move(x), weight_ = std::move(weight), y_ = std::move(y);
+  convolved_ = output_ = result;
+  geometry_ = geometry;
+  return result;
+}
+Tensor Graph::conv_fprop(const Tensor& x, const Tensor& weight, const Conv_fprop_attributes& attributes) {
+  const auto y = std::make_shared<Tensor_attributes>();
+  return convolution(x, weight, y, y, attributes);
+}
+Tensor Graph::conv_dgrad(const Tensor& y, const Tensor& weight, const Conv_dgrad_attributes& attributes) {
+  const auto x = std::make_shared<Tensor_attributes>();
+  return convolution(x, weight, y, x, attributes);
+}
+Tensor Graph::conv_wgrad(const Tensor& y, const Tensor& x, const Conv_wgrad_attributes& attributes) {
+  const auto weight = std::make_shared<Tensor_attributes>();
+  return convolution(x, weight, y, weight, attributes);
+}
+Tensor Graph::pointwise(const Tensor&, const Tensor& addend, const Pointwise_attributes&) {
+  bias_ = addend;
+  return output_ = std::make_shared<Tensor_attributes>();
+}
+Tensor Graph::pointwise(const Tensor&, const Pointwise_attributes&) {
+  clamps_ = true;
+  return output_ = std::make_shared<Tensor_attributes>();
+}
+
+error_t Graph::validate() {
+  if (!output_ || !output_->is_output || !is_float_inside_) return error_t("no output, or sums that are not float");
+  if (convolved_ != output_) convolved_->dim = output_->dim, convolved_->stride = output_->stride;  // a virtual tensor: inferred
+  for (const Tensor& each : {x_, weight_, y_, output_})
+    if (!is_dense(*each)) return error_t("a tensor with gaps, or without elements");
+  if (geometry_.dilation != Sizes{1, 1}) return error_t("dilated");
+  for (const std::size_t d : {std::size_t{2}, std::size_t{3}}) {
+    const std::int64_t reach = x_->dim[d] + geometry_.pre[d - 2] + geometry_.post[d - 2] - weight_->dim[d];
+    if (reach < 0 || y_->dim[d] != reach / geometry_.stride[d - 2] + 1) return error_t("y's size is not the convolution's");
+  }
+  if (y_->dim[0] != x_->dim[0] || y_->dim[1] != weight_->dim[0] || x_->dim[1] != weight_->dim[1]) return error_t("other channels");
+  if (bias_ && bias_->dim != Sizes{1, y_->dim[1], 1, 1}) return error_t("a bias that does not broadcast");
+  return {};
+}
+error_t Graph::build_operation_graph(cudnnHandle_t) { return {}; }
+error_t Graph::create_execution_plans(std::initializer_list<HeurMode_t> modes) {
+  return modes.size() == 0 ? error_t("no heuristics") : error_t();
+}
+Graph& Graph::deselect_workspace_greater_than(std::int64_t) { return *this; }
+Graph& Graph::deselect_numeric_notes(const std::vector<NumericalNote_t>&) { return *this; }
+error_t Graph::check_support() {
+  return convolved_ != output_ && y_->dim[1] % 2 == 1 ? error_t("no engine fuses what follows") : error_t();
+}
+error_t Graph::build_plan_at_index(std::int64_t index) {
+  is_built_ = is_built_ || index == 1;
+  return index == 1 ? error_t() : error_t("this one cannot be built");
+}
+error_t Graph::build_plans(BuildPlanPolicy_t) { return is_built_ = true, error_t(); }
+std::int64_t Graph::get_autotune_workspace_size() const { return 2 * kWorkspace; }
+error_t Graph::autotune(cudnnHandle_t handle, std::unordered_map<std::int64_t, void*>& pointers, void* workspace) {
+  std::memset(workspace, 0xff, 2 * kWorkspace);
+  for (int repeat = 0; repeat < 2; ++repeat)  // as measuring does: outputs are written more than once
+    if (error_t result = execute(handle, pointers, workspace); result.is_bad()) return result;
+  return {};
+}
+error_t Graph::get_workspace_size(std::int64_t& bytes) const { return bytes = kWorkspace, error_t(); }
+
+error_t Graph::execute(cudnnHandle_t, std::unordered_map<std::int64_t, void*>& pointers, void* workspace) const {
+  if (!is_built_) return error_t("no plan is built");
+  std::memset(workspace, 0xff, kWorkspace);
+  for (const Tensor& each : {x_, weight_, y_ == convolved_ ? output_ : y_, bias_})
+    if (each && (pointers.count(each->uid) == 0 || reinterpret_cast<std::uintptr_t>(pointers[each->uid]) % 16 != 0))
+      return error_t("a tensor is not there, or not aligned to 16 bytes");
+  const auto values = [&](const Tensor& tensor) {
+    return tensor == convolved_ ? std::vector<float>(static_cast<std::size_t>(count_of(*tensor)))
+                                : values_of(*tensor, pointers[tensor->uid]);
+  };
+  std::vector<float> x = values(x_), weight = values(weight_), y = values(y_);
+  std::vector<float>& result = convolved_ == x_ ? x : convolved_ == weight_ ? weight : y;
+  for_each_product(*x_, *weight_, *y_, geometry_, [&](std::size_t i, std::size_t w, std::size_t o) {
+    if (convolved_ == x_)
+      x[i] += weight[w] * y[o];
+    else if (convolved_ == weight_)
+      weight[w] += x[i] * y[o];
+    else
+      y[o] += x[i] * weight[w];
+  });
+  if (bias_)
+    for (std::int64_t n = 0; n < y_->dim[0]; ++n)
+      for (std::int64_t k = 0; k < y_->dim[1]; ++k)
+        for (std::int64_t p = 0; p < y_->dim[2]; ++p)
+          for (std::int64_t q = 0; q < y_->dim[3]; ++q) result[index_of(*y_, n, k, p, q)] += read(bias_->type, pointers[bias_->uid], k);
+  for (std::size_t i = 0; i < result.size(); ++i)
+    write(output_->type, pointers[output_->uid], static_cast<std::int64_t>(i), clamps_ && result[i] < 0 ? 0 : result[i]);
+  return {};
+}
+
+}  // namespace cudnn_frontend::graph

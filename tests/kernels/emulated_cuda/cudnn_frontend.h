@@ -1,0 +1,113 @@
+// As cuda_runtime.h beside it: what kernels/cuda/conv2d.cpp calls of cudnn-frontend. A graph is checked against the shapes and strides that
+// its tensors name, https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Convolutions.html, and computed by plain loops.
+//
+// Graphs that fuse something behind a convolution to an odd number of channels are "not supported": the caller's other way is tried, too.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tests/kernels/emulated_cuda/cudnn.h"
+
+// NOLINTBEGIN(readability-identifier-naming): NVIDIA's names.
+namespace cudnn_frontend {
+
+class error_t {
+ public:
+  error_t() = default;
+  explicit error_t(std::string message) : message_(std::move(message)) {}
+  bool is_good() const { return message_.empty(); }
+  bool is_bad() const { return !is_good(); }
+  const std::string& get_message() const { return message_; }
+
+ private:
+  std::string message_;
+};
+
+enum class DataType_t { FLOAT, HALF, BFLOAT16 };
+enum class HeurMode_t { A, FALLBACK };
+enum class NumericalNote_t { NONDETERMINISTIC, TENSOR_CORE, DOWN_CONVERT_INPUTS };
+enum class BuildPlanPolicy_t { HEURISTICS_CHOICE, ALL };
+enum class PointwiseMode_t { ADD, RELU_FWD };
+
+namespace graph {
+
+using Sizes = std::vector<std::int64_t>;
+
+struct Tensor_attributes {
+  std::int64_t uid = 0;
+  Sizes dim, stride;
+  DataType_t type = DataType_t::FLOAT;
+  bool is_output = false;
+
+  Tensor_attributes& set_uid(std::int64_t value) { return uid = value, *this; }
+  Tensor_attributes& set_dim(const Sizes& value) { return dim = value, *this; }
+  Tensor_attributes& set_stride(const Sizes& value) { return stride = value, *this; }
+  Tensor_attributes& set_data_type(DataType_t value) { return type = value, *this; }
+  Tensor_attributes& set_output(bool value) { return is_output = value, *this; }
+};
+using Tensor = std::shared_ptr<Tensor_attributes>;
+
+struct Geometry {
+  Sizes pre, post, stride, dilation;
+};
+template <typename Self>
+struct Convolution_attributes : Geometry {
+  Self& set_pre_padding(const Sizes& value) { return pre = value, static_cast<Self&>(*this); }
+  Self& set_post_padding(const Sizes& value) { return post = value, static_cast<Self&>(*this); }
+  Self& set_stride(const Sizes& value) { return stride = value, static_cast<Self&>(*this); }
+  Self& set_dilation(const Sizes& value) { return dilation = value, static_cast<Self&>(*this); }
+};
+struct Conv_fprop_attributes : Convolution_attributes<Conv_fprop_attributes> {};
+struct Conv_dgrad_attributes : Convolution_attributes<Conv_dgrad_attributes> {};
+struct Conv_wgrad_attributes : Convolution_attributes<Conv_wgrad_attributes> {};
+
+struct Pointwise_attributes {
+  PointwiseMode_t mode = PointwiseMode_t::ADD;
+  Pointwise_attributes& set_mode(PointwiseMode_t value) { return mode = value, *this; }
+};
+
+// One convolution, and what is done to its result.
+class Graph {
+ public:
+  Graph& set_io_data_type(DataType_t) { return *this; }
+  Graph& set_intermediate_data_type(DataType_t type) { return is_float_inside_ = type == DataType_t::FLOAT, *this; }
+  Graph& set_compute_data_type(DataType_t type) { return is_float_inside_ = is_float_inside_ && type == DataType_t::FLOAT, *this; }
+
+  Tensor tensor(const Tensor_attributes& attributes);
+  Tensor conv_fprop(const Tensor& x, const Tensor& weight, const Conv_fprop_attributes& attributes);
+  Tensor conv_dgrad(const Tensor& y, const Tensor& weight, const Conv_dgrad_attributes& attributes);
+  Tensor conv_wgrad(const Tensor& y, const Tensor& x, const Conv_wgrad_attributes& attributes);
+  Tensor pointwise(const Tensor& in, const Tensor& addend, const Pointwise_attributes& attributes);
+  Tensor pointwise(const Tensor& in, const Pointwise_attributes& attributes);
+
+  error_t validate();
+  error_t build_operation_graph(cudnnHandle_t handle);
+  error_t create_execution_plans(std::initializer_list<HeurMode_t> modes);
+  Graph& deselect_workspace_greater_than(std::int64_t bytes);
+  Graph& deselect_numeric_notes(const std::vector<NumericalNote_t>& notes);
+  error_t check_support();
+  std::int64_t get_execution_plan_count() const { return 2; }
+  error_t build_plan_at_index(std::int64_t index);
+  error_t build_plans(BuildPlanPolicy_t policy);
+  std::int64_t get_autotune_workspace_size() const;
+  error_t autotune(cudnnHandle_t handle, std::unordered_map<std::int64_t, void*>& pointers, void* workspace);
+  error_t get_workspace_size(std::int64_t& bytes) const;
+  error_t execute(cudnnHandle_t handle, std::unordered_map<std::int64_t, void*>& pointers, void* workspace) const;
+
+ private:
+  Tensor convolution(Tensor x, Tensor weight, Tensor y, const Tensor& result, const Geometry& geometry);
+
+  Tensor x_, weight_, y_, bias_;
+  Tensor convolved_, output_;  // the same, unless something follows
+  Geometry geometry_;
+  bool clamps_ = false, is_float_inside_ = false, is_built_ = false;
+};
+
+}  // namespace graph
+}  // namespace cudnn_frontend
+// NOLINTEND(readability-identifier-naming)
