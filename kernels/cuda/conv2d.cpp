@@ -178,7 +178,7 @@ std::unique_ptr<Convolution> make(const Key& key, cudnnHandle_t handle) {
     if (key.bias || key.relu) return nullptr;
     if (most < kMost) continue;
     if (key.type == DType::kFloat32) must(result, step, key);
-    log::warn("cuDNN has none, so it is computed in float32, which takes longer: {}", text_of(key));
+    log::warn("cuDNN has no way for {}: it is computed in float32, which takes longer", text_of(key));
     return nullptr;
   }
 }

@@ -9,6 +9,7 @@ namespace cudnn_frontend::graph {
 namespace {
 
 constexpr std::int64_t kWorkspace = 1000;  // written to its last byte, so that a sanitizer sees one that is too small
+constexpr std::int64_t kLargeWorkspace = std::int64_t{1} << 30;
 
 std::int64_t count_of(const Tensor_attributes& tensor) {
   std::int64_t count = 1;
@@ -116,10 +117,13 @@ error_t Graph::build_operation_graph(cudnnHandle_t) { return {}; }
 error_t Graph::create_execution_plans(std::initializer_list<HeurMode_t> modes) {
   return modes.size() == 0 ? error_t("no heuristics") : error_t();
 }
-Graph& Graph::deselect_workspace_greater_than(std::int64_t) { return *this; }
+Graph& Graph::deselect_workspace_greater_than(std::int64_t bytes) { return most_workspace_ = bytes, *this; }
 Graph& Graph::deselect_numeric_notes(const std::vector<NumericalNote_t>&) { return *this; }
 error_t Graph::check_support() {
-  return convolved_ != output_ && y_->dim[1] % 2 == 1 ? error_t("no engine fuses what follows") : error_t();
+  if (convolved_ != output_ && y_->dim[1] % 2 == 1) return error_t("no engine fuses what follows");
+  if (x_->type != DataType_t::FLOAT && x_->dim[1] == 5) return error_t("no engine of 16 bits has this number of channels");
+  if (weight_->dim[3] == 7 && most_workspace_ < kLargeWorkspace) return error_t("no engine does with this workspace");
+  return {};
 }
 error_t Graph::build_plan_at_index(std::int64_t index) {
   is_built_ = is_built_ || index == 1;

@@ -1,7 +1,8 @@
 // As cuda_runtime.h beside it: what kernels/cuda/conv2d.cpp calls of cudnn-frontend. A graph is checked against the shapes and strides that
 // its tensors name, https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Convolutions.html, and computed by plain loops.
 //
-// Graphs that fuse something behind a convolution to an odd number of channels are "not supported": the caller's other way is tried, too.
+// "Not supported", so that the caller's other ways are tried, too: graphs that fuse something behind a convolution to an odd number of
+// channels, five channels of 16 bits, and kernels seven wide unless the workspace may be a GiB.
 #pragma once
 
 #include <cstdint>
@@ -105,6 +106,7 @@ class Graph {
   Tensor x_, weight_, y_, bias_;
   Tensor convolved_, output_;  // the same, unless something follows
   Geometry geometry_;
+  std::int64_t most_workspace_ = 0;
   bool clamps_ = false, is_float_inside_ = false, is_built_ = false;
 };
 
