@@ -1,16 +1,10 @@
 #include "tests/kernels/twin.h"
 
-#include "kernels/cuda/stream.h"
 #include "tests/kernels/emulated_cuda/blocks.h"
+#include "tests/kernels/emulated_cuda/table.h"
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #endif
-
-namespace lockstep::cuda {
-// Of kernels/cuda, compiled for emulated_cuda/.
-KernelTable cuda_kernels();
-cudaStream_t native(Stream&) { return nullptr; }
-}  // namespace lockstep::cuda
 
 namespace lockstep::testing {
 
@@ -40,8 +34,7 @@ void TwinTest::SetUp() {
     device_ = found_gpu().device;
     if (device_ == nullptr) return need_gpu();
   }
-  static const KernelTable kEmulated = cuda::cuda_kernels();
-  kernels_ = is_emulated() ? &kEmulated : &device_->kernels();
+  kernels_ = is_emulated() ? &emulated_kernels() : &device_->kernels();
   emulated_cuda::set_order(GetParam() == "emulated_backwards" ? emulated_cuda::Order::kBackwards : emulated_cuda::Order::kForwards);
 }
 

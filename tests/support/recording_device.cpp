@@ -1,5 +1,6 @@
 #include "tests/support/recording_device.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -44,15 +45,19 @@ struct Kept<std::span<const T>> {
 
 template <auto entry>
 struct Queued;
-inline const KernelTable& plain(const KernelTable*) { return reference_kernels(); }
-inline const MixedKernelTable& plain(const MixedKernelTable*) { return reference_kernels().mixed; }
+std::atomic<const KernelTable*> g_kernels = nullptr;  // null: the plain ones
+const KernelTable& kernels_to_run(const KernelTable*) {
+  const KernelTable* const others = g_kernels;
+  return others != nullptr ? *others : reference_kernels();
+}
+const MixedKernelTable& kernels_to_run(const MixedKernelTable*) { return kernels_to_run(static_cast<const KernelTable*>(nullptr)).mixed; }
 
 template <typename Table, typename... Arguments, void (*Table::*entry)(Arguments...)>
 struct Queued<entry> {
   static void call(Arguments... arguments) {
     Stream& stream = std::get<sizeof...(Arguments) - 1>(std::tie(arguments...));
     as_thread(stream).push(name, [kept = std::make_shared<std::tuple<Kept<Arguments>...>>(Kept<Arguments>(arguments)...)] {
-      std::apply([](auto&... each) { (plain(static_cast<const Table*>(nullptr)).*entry)(each.get()...); }, *kept);
+      std::apply([](auto&... each) { (kernels_to_run(static_cast<const Table*>(nullptr)).*entry)(each.get()...); }, *kept);
     });
   }
   static inline const char* name = "";
@@ -241,5 +246,8 @@ void RecordingDevice::hold_default_stream() {
 void RecordingDevice::release_default_stream() {
   if (impl_->hold) impl_->hold->set();
 }
+
+RecordedDevicesCompute::RecordedDevicesCompute(const KernelTable& kernels) { g_kernels = &kernels; }
+RecordedDevicesCompute::~RecordedDevicesCompute() { g_kernels = nullptr; }
 
 }  // namespace lockstep::testing

@@ -62,4 +62,13 @@ class RecordingDevice : public Device {
   std::unique_ptr<Impl> impl_;
 };
 
+// While it lives, the kernels that such devices run are these, not the plain ones.
+class RecordedDevicesCompute {
+ public:
+  explicit RecordedDevicesCompute(const KernelTable& kernels);
+  ~RecordedDevicesCompute();
+  RecordedDevicesCompute(const RecordedDevicesCompute&) = delete;
+  RecordedDevicesCompute& operator=(const RecordedDevicesCompute&) = delete;
+};
+
 }  // namespace lockstep::testing

@@ -53,6 +53,7 @@ class Multiprocessor {
  public:
   void run(Dim3 grid, Dim3 block, std::size_t shared_bytes, const char* kernel, const std::function<void()>& body) {
     const std::lock_guard lock(mutex_);
+    ++launches_;
     kernel_ = kernel;
     body_ = &body;
     place_.grid = grid;
@@ -72,6 +73,11 @@ class Multiprocessor {
   void set_order(Order order) {
     const std::lock_guard lock(mutex_);
     order_ = order;
+  }
+
+  std::size_t launches() {
+    const std::lock_guard lock(mutex_);
+    return launches_;
   }
 
   const Place& place() const { return place_; }
@@ -265,6 +271,7 @@ class Multiprocessor {
   void order_of_block_ends() { order_acquire(&end_token_); }
 
   std::mutex mutex_;
+  std::size_t launches_ = 0;
   Order order_ = Order::kForwards;
   const char* kernel_ = "";
   const std::function<void()>* body_ = nullptr;
@@ -317,6 +324,7 @@ void launch(Dim3 grid, Dim3 block, std::size_t shared_bytes, const char* kernel,
   multiprocessor().run(grid, block, shared_bytes, kernel, body);
 }
 
+std::size_t launches() { return multiprocessor().launches(); }
 void set_order(Order order) { multiprocessor().set_order(order); }
 
 }  // namespace emulated_cuda

@@ -36,6 +36,7 @@ std::uint64_t exchange(unsigned mask, std::uint64_t value, int lane_to_read);  /
 bool is_valid(Dim3 grid, Dim3 block, std::size_t shared_bytes);
 // Throws std::logic_error where threads wait for ever; `kernel` is its name. One launch at a time.
 void launch(Dim3 grid, Dim3 block, std::size_t shared_bytes, const char* kernel, const std::function<void()>& body);
+std::size_t launches();  // of this process so far
 
 enum class Order { kForwards, kBackwards };
 void set_order(Order order);  // of threads in a block, and of blocks

@@ -1,0 +1,81 @@
+// Trainings whose GPU is made of threads, and whose kernels are those of kernels/cuda, run by tests/kernels/emulated_cuda: what the layers
+// above give them (places in buckets, sizes, scratch) is what a real GPU will get. The CPU's results up to the order of sums.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/autograd/autocast.h"
+#include "tests/device/trainee.h"
+#include "tests/kernels/emulated_cuda/blocks.h"
+#include "tests/kernels/emulated_cuda/table.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::Each;
+
+void expect_near(const Training& actual, const Training& expected, float bound) {
+  ASSERT_EQ(actual.losses.size(), expected.losses.size());
+  for (std::size_t i = 0; i < expected.losses.size(); ++i) EXPECT_NEAR(actual.losses[i], expected.losses[i], bound) << "loss " << i;
+  ASSERT_EQ(actual.weights.size(), expected.weights.size());
+  for (std::size_t p = 0; p < expected.weights.size(); ++p)
+    for (std::size_t i = 0; i < expected.weights[p].size(); ++i)
+      ASSERT_NEAR(actual.weights[p][i], expected.weights[p][i], bound) << "parameter " << p << ", element " << i;
+}
+
+TEST(EmulatedKernels, TrainAsTheCpusDo) {
+  const RecordedDevicesCompute emulated(emulated_kernels());
+  RecordingDevice device;
+  const std::size_t before = emulated_cuda::launches();
+  const Training there = train_alone(device);
+  EXPECT_GT(emulated_cuda::launches() - before, 5u * 15u) << "five steps of a network of seven layers";
+  expect_near(there, train_alone(plain_cpu()), 1e-5F);
+  EXPECT_EQ(there, train_alone(device)) << "the same bits every time";
+}
+
+TEST(EmulatedKernels, RanksStayEqualOverNccl) {
+  const RecordedDevicesCompute emulated(emulated_kernels());
+  Training there;
+  EXPECT_THAT(run_gpu_ranks(2,
+                            [&](auto group, RecordingDevice& device) {
+                              const Trainee trainee(group, device);
+                              const Training result = trainee.train(5, [&](int) { return trainee.step(); });
+                              check_replicas_equal(*group, trainee.net->named_parameters(), "weights");
+                              if (group->rank() == 0) there = result;
+                            }),
+              Each(""));
+  EXPECT_EQ(there.losses.size(), 5u);
+  EXPECT_LT(there.losses.back(), there.losses.front());
+}
+
+// Skipped steps of a scale that is too large included.
+Training train_in(DType type, bool graphs) {
+  RecordingDevice device;
+  const Trainee trainee(group_of_one(device), device);
+  optim::LossScaler scaler({.initial = 65536 * 1024.0F, .growth_interval = 3});
+  optim::SGD sgd(trainee.ddp->parameters(), {.lr = 0.05F, .momentum = 0.9F, .loss_scaler = &scaler});
+  const auto step = [&] {
+    const AutoCast half(type);
+    const Tensor loss = nn::cross_entropy((*trainee.ddp)(trainee.images), trainee.labels);
+    sgd.zero_grad();
+    scaler.scale(loss).backward();
+    sgd.step();
+    return loss;
+  };
+  CapturedStep captured = trainee.ddp->capture(step, {.warm_up = 2});
+  const Training result = trainee.train(8, [&](int) { return graphs ? captured() : step(); });
+  EXPECT_EQ(scaler.skipped_steps() > 0, type == DType::kFloat16) << "bfloat16 has float's range";
+  return result;
+}
+
+TEST(EmulatedKernels, TrainIn16BitsAsTheCpusDoAndInGraphsToTheBit) {
+  for (const DType type : {DType::kFloat16, DType::kBFloat16}) {
+    const Training expected = train_in(type, false);
+    const RecordedDevicesCompute emulated(emulated_kernels());
+    const Training there = train_in(type, false);
+    expect_near(there, expected, type == DType::kFloat16 ? 5e-3F : 4e-2F);
+    EXPECT_EQ(there, train_in(type, true)) << name_of(type);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::testing
