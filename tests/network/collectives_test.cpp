@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <thread>
 #include <tuple>
 
 #include "lockstep/core/environment.h"
@@ -91,6 +92,19 @@ TEST_P(BetweenMachines, AsManyBytesLeaveAMachineAsTheFormulaSays) {
     EXPECT_LE(left, leaving + leaving / 5 + (std::size_t{1} << 16)) << "machine " << machine;  // with headers and acknowledgements
   }
   EXPECT_EQ(all_said, machines * said_to_be_sent);
+}
+
+// As it is for the first seconds of a pod: its neighbours' requests for its address go unanswered.
+TEST(Meeting, WaitsForAMachineThatIsUnreachableForSomeSeconds) {
+  if (const std::string obstacle = NetworkLab::obstacle(Link::kSwitch); !obstacle.empty()) GTEST_SKIP() << obstacle;
+  NetworkLab lab(2, Link::kSwitch);
+  lab.cut(1);
+  std::thread mender([&] {
+    std::this_thread::sleep_for(4500ms);  // requests are given up after 3 s
+    lab.mend(1);
+  });
+  run_in(lab, {.ranks_each = 1, .transport = "tcp"}, [](ProcessGroup& group) { check_calls(group, 1000); });
+  mender.join();
 }
 
 class Conditions : public ::testing::TestWithParam<const char*> {

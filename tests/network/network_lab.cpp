@@ -1,14 +1,18 @@
 #include "tests/network/network_lab.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/if.h>
 #include <linux/if_tun.h>
 #include <sched.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -77,6 +81,29 @@ Fd open_tunnel(int network) {
   return tunnel;
 }
 
+// The kernel makes an IPv6 address usable some time after its link came up: until then this machine does not reach itself.
+void wait_for_address6(const std::string& address) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  sockaddr_in6 self{};
+  self.sin6_family = AF_INET6;
+  ::inet_pton(AF_INET6, address.c_str(), &self.sin6_addr);
+  socklen_t size = sizeof self;
+  while (std::chrono::steady_clock::now() < deadline) {
+    const Fd socket(::socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (!socket) fail("a socket");
+    const timeval patience{0, 50'000};
+    ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    self.sin6_port = 0;
+    char byte = 1;
+    if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&self), sizeof self) == 0 &&
+        ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&self), &size) == 0 &&
+        ::sendto(socket.get(), &byte, 1, 0, reinterpret_cast<const sockaddr*>(&self), size) == 1 && ::recv(socket.get(), &byte, 1, 0) == 1)
+      return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  throw std::runtime_error("network lab: " + address + " does not reach itself");
+}
+
 }  // namespace
 
 std::string NetworkLab::obstacle(Link link) {
@@ -124,6 +151,7 @@ void NetworkLab::address_and_raise(int machine) const {
   std::string commands = fmt::format("link set lo up\naddress add {}/24 dev lab0\n", address(machine));
   if (has_ipv6()) commands += fmt::format("address add {}/64 dev lab0 nodad\n", address6(machine));
   configure(network(machine), "ip", commands + "link set lab0 up\n");
+  if (has_ipv6()) inside(network(machine), [&] { wait_for_address6(address6(machine)); });
 }
 
 void NetworkLab::enter(int machine) const {

@@ -43,7 +43,7 @@ bool TcpExchange::Channel::is_due() const {
 }
 
 TcpExchange::TcpExchange(int rank, std::vector<TcpPeer>& peers, Events events)
-    : rank_(rank), events_(std::move(events)), channels_(peers.size()), inbox_(kInboxBytes), padding_(kAlign) {
+    : events_(std::move(events)), channels_(peers.size()), inbox_(kInboxBytes), padding_(kAlign) {
   for (std::size_t peer = 0; peer < peers.size(); ++peer) {
     if (static_cast<int>(peer) == rank) continue;
     channels_[peer].lanes.push_back({peers[peer].socket.get(), {}, {}});

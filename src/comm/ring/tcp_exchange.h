@@ -86,7 +86,6 @@ class TcpExchange {
   Channel& channel(int peer) { return channels_[static_cast<std::size_t>(peer)]; }
   int ranks() const { return static_cast<int>(channels_.size()); }
 
-  int rank_;
   Events events_;
   FrameHeader header_;
   std::vector<Channel> channels_;

@@ -27,6 +27,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kMaxSockets = 16;
 constexpr int kFewRanks = 16;
+// A machine on whose network nobody answers may have come up this moment: it is tried again for so long.
+constexpr auto kUnreachableTime = std::chrono::seconds(10);
+constexpr auto kUnreachablePause = std::chrono::milliseconds(100);
 constexpr auto kHandshakeTime = std::chrono::seconds(5);  // for one who connects and says nothing, or little
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 constexpr int kAcceptAtOnce = 64;
@@ -46,8 +49,11 @@ struct Attempt {
   LinkHandshake handshake;
   Deadline give_up;
   int reached = -1;  // the rank that this one connects to; -1: somebody connected here
-  std::string address = {};
+  int socket = 0;
+  Endpoint address = {};
   bool is_connecting = false;
+  int failure = 0;      // why the connection was not made
+  Deadline again = {};  // when it is tried once more
 
   bool is_stranger() const { return reached < 0; }
   short events() const {
@@ -60,7 +66,8 @@ struct Attempt {
 std::string advance(Attempt& attempt) {
   if (attempt.is_connecting) {
     attempt.is_connecting = false;
-    if (const int failure = connect_outcome(attempt.fd.get()); failure != 0) return std::strerror(failure);
+    attempt.failure = connect_outcome(attempt.fd.get());
+    if (attempt.failure != 0) return std::strerror(attempt.failure);
   }
   LinkHandshake& handshake = attempt.handshake;
   while (!handshake.refused() && !handshake.done()) {
@@ -97,11 +104,8 @@ class MeshBuilder {
   void reach(int peer, const MeshAddress& address) {
     const std::string host = with_scope_of(address.host, context_.advertise_address);
     for (int socket = 0; socket < self_.sockets; ++socket) {
-      std::string why;
-      Attempt attempt{Fd(), LinkHandshake::connect(self_, peer, socket), deadline_, peer, Endpoint{host, address.port}.text(), true};
-      attempt.fd = start_connect_tcp(host, address.port, why, context_.advertise_address);
-      if (!attempt.fd) fail(attempt, why);
-      attempts_.push_back(std::move(attempt));
+      attempts_.push_back({Fd(), LinkHandshake::connect(self_, peer, socket), deadline_, peer, socket, Endpoint{host, address.port}});
+      start(attempts_.back());
     }
   }
 
@@ -126,7 +130,7 @@ class MeshBuilder {
     if (!accepting) next = std::min(next, accept_again_);
     for (const Attempt& attempt : attempts_) {
       polls_.push_back({attempt.fd.get(), attempt.events(), 0});
-      next = std::min(next, attempt.give_up);
+      next = std::min(next, attempt.again != Deadline{} ? attempt.again : attempt.give_up);
     }
     if (poll(polls_.data(), polls_.size(), remaining_ms(next)) < 0 && errno != EINTR) throw Error("ring: poll: {}", std::strerror(errno));
     if (Clock::now() >= deadline_) report_missing();
@@ -157,7 +161,20 @@ class MeshBuilder {
     if (oldest != attempts_.end()) oldest->give_up = Deadline{};
   }
 
+  void start(Attempt& attempt) {
+    std::string why;
+    attempt.handshake = LinkHandshake::connect(self_, attempt.reached, attempt.socket);
+    attempt.fd = start_connect_tcp(attempt.address.host, attempt.address.port, why, context_.advertise_address);
+    if (!attempt.fd) fail(attempt, why);
+    attempt.is_connecting = true;
+    attempt.again = {};
+  }
+  bool may_start_again(const Attempt& attempt) const {
+    return (attempt.failure == EHOSTUNREACH || attempt.failure == ENETUNREACH) && Clock::now() < unreachable_until_;
+  }
+
   bool goes_on(Attempt& attempt) {
+    if (attempt.again != Deadline{} && Clock::now() >= attempt.again) start(attempt);
     if (Clock::now() < attempt.give_up) return true;
     report(attempt, "it took too long");
     return false;
@@ -167,6 +184,11 @@ class MeshBuilder {
   bool move(Attempt& attempt) {
     const std::string trouble = advance(attempt);
     if (!trouble.empty()) {
+      if (!attempt.is_stranger() && may_start_again(attempt)) {
+        attempt.fd = Fd();
+        attempt.again = Clock::now() + kUnreachablePause;
+        return true;
+      }
       if (!attempt.is_stranger()) fail(attempt, trouble);
       report(attempt, trouble);
       return false;
@@ -187,7 +209,7 @@ class MeshBuilder {
   }
 
   [[noreturn]] void fail(const Attempt& attempt, const std::string& why) const {
-    throw RendezvousError("ring: rank {} cannot reach rank {} at {}: {}", self_.rank, attempt.reached, attempt.address, why);
+    throw RendezvousError("ring: rank {} cannot reach rank {} at {}: {}", self_.rank, attempt.reached, attempt.address.text(), why);
   }
 
   // A stranger who keeps trying must not fill the log.
@@ -211,6 +233,7 @@ class MeshBuilder {
   const BackendContext& context_;
   const Fd listener_;
   const Deadline deadline_;
+  const Deadline unreachable_until_ = std::min(deadline_, Clock::now() + kUnreachableTime);
   const LinkHandshake::Self self_;
   std::vector<TcpPeer> peers_;
   std::list<Attempt> attempts_;
