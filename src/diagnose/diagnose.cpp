@@ -225,14 +225,13 @@ std::vector<Finding::Side> errors_of(const GroupView& group) {
     if (view.group != nullptr && view.group->failure)
       said[view.group->failure->text.size()][view.group->failure->text].push_back(view.job_rank);
   std::vector<Finding::Side> sides;
-  const auto ends_with = [](const std::string& text, const std::string& end) {
-    return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+  const auto side_of = [&](const std::string& text) -> Finding::Side& {
+    const auto same = std::find_if(sides.begin(), sides.end(), [&](const Finding::Side& side) { return text.ends_with(": " + side.what); });
+    return same != sides.end() ? *same : sides.emplace_back(Finding::Side{text, {}});
   };
   for (const auto& [length, texts] : said)
     for (const auto& [text, ranks] : texts) {
-      const auto same =
-          std::find_if(sides.begin(), sides.end(), [&](const Finding::Side& side) { return ends_with(text, ": " + side.what); });
-      Finding::Side& side = same != sides.end() ? *same : sides.emplace_back(Finding::Side{text, {}});
+      Finding::Side& side = side_of(text);
       side.ranks.insert(side.ranks.end(), ranks.begin(), ranks.end());
       std::sort(side.ranks.begin(), side.ranks.end());
     }
