@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "lockstep/autograd/autocast.h"
 #include "tests/device/trainee.h"
 #include "tests/kernels/emulated_cuda/blocks.h"
 #include "tests/kernels/emulated_cuda/table.h"
@@ -53,14 +52,7 @@ Training train_in(DType type, bool graphs) {
   const Trainee trainee(group_of_one(device), device);
   optim::LossScaler scaler({.initial = 65536 * 1024.0F, .growth_interval = 3});
   optim::SGD sgd(trainee.ddp->parameters(), {.lr = 0.05F, .momentum = 0.9F, .loss_scaler = &scaler});
-  const auto step = [&] {
-    const AutoCast half(type);
-    const Tensor loss = nn::cross_entropy((*trainee.ddp)(trainee.images), trainee.labels);
-    sgd.zero_grad();
-    scaler.scale(loss).backward();
-    sgd.step();
-    return loss;
-  };
+  const auto step = [&] { return scaled_step(trainee, type, scaler, sgd); };
   CapturedStep captured = trainee.ddp->capture(step, {.warm_up = 2});
   const Training result = trainee.train(8, [&](int) { return graphs ? captured() : step(); });
   EXPECT_EQ(scaler.skipped_steps() > 0, type == DType::kFloat16) << "bfloat16 has float's range";

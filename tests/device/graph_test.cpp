@@ -208,14 +208,7 @@ TEST(GraphMode, MixedPrecisionWithItsLossScaleIsReplayed) {
     const Trainee trainee(group_of_one(device), device);
     optim::LossScaler scaler({.initial = 65536 * 1024.0F, .growth_interval = 3});  // too large at first: steps are skipped
     optim::SGD sgd(trainee.ddp->parameters(), {.lr = 0.05F, .momentum = 0.9F, .loss_scaler = &scaler});
-    const auto step = [&] {
-      const AutoCast half(DType::kFloat16);
-      const Tensor loss = nn::cross_entropy((*trainee.ddp)(trainee.images), trainee.labels);
-      sgd.zero_grad();
-      scaler.scale(loss).backward();
-      sgd.step();
-      return loss;
-    };
+    const auto step = [&] { return scaled_step(trainee, DType::kFloat16, scaler, sgd); };
     CapturedStep captured = trainee.ddp->capture(step, {.warm_up = 2});
     const Training result = trainee.train(10, [&](int) { return graphs ? captured() : step(); });
     EXPECT_EQ(captured.counts().replayed, graphs ? 7u : 0u);

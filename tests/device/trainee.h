@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/ddp/ddp.h"
 #include "tests/support/device_training.h"
 #include "tests/support/gpu_ranks.h"
@@ -53,6 +54,16 @@ struct Trainee {
   std::unique_ptr<DistributedDataParallel> ddp;
   std::unique_ptr<optim::SGD> sgd;
 };
+
+// A step in 16 bits: `sgd` knows the scaler, too.
+inline Tensor scaled_step(const Trainee& trainee, DType type, optim::LossScaler& scaler, optim::SGD& sgd) {
+  const AutoCast half(type);
+  const Tensor loss = nn::cross_entropy((*trainee.ddp)(trainee.images), trainee.labels);
+  sgd.zero_grad();
+  scaler.scale(loss).backward();
+  sgd.step();
+  return loss;
+}
 
 inline void expect_counts(const CapturedStep& step, std::size_t as_written, std::size_t recorded, std::size_t replayed) {
   EXPECT_EQ(step.counts().as_written, as_written);
