@@ -151,11 +151,12 @@ int connect_outcome(int fd) {
   return failure;
 }
 
-Fd start_connect_tcp(const std::string& host, std::uint16_t port, std::string& why, const std::string& from) {
+Fd start_connect_tcp(const std::string& host, std::uint16_t port, std::string& why, int& failure, const std::string& from) {
+  failure = 0;
   const Addresses addresses = resolve(host, port, AI_NUMERICHOST, why);
   if (!addresses) return Fd();
   Fd fd;
-  const int failure = begin_connect(fd, *addresses, from);
+  failure = begin_connect(fd, *addresses, from);
   if (failure == 0 || failure == EINPROGRESS) return fd;
   why = reason_of(failure, from);
   return Fd();

@@ -30,8 +30,9 @@ bool is_loopback(const std::string& host);          // a numeric address or "loc
 // `from`: the numeric address of this machine that the connection starts from; empty: the route's.
 Fd try_connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline, std::string& why, const std::string& from = "");
 
-// The same for a numeric address, without waiting: writable when it is decided, see connect_outcome(). Empty: `why` it failed.
-Fd start_connect_tcp(const std::string& host, std::uint16_t port, std::string& why, const std::string& from = "");
+// The same for a numeric address, without waiting: writable when it is decided, see connect_outcome(). Empty: it failed, `why` and by
+// which errno (0: the address itself is wrong).
+Fd start_connect_tcp(const std::string& host, std::uint16_t port, std::string& why, int& failure, const std::string& from = "");
 int connect_outcome(int fd);  // 0, or an errno
 
 enum class IoResult { kDone, kClosed, kTimeout };

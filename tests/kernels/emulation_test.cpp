@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <numeric>
 #include <stdexcept>
 #include <vector>
@@ -12,6 +13,8 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pad.h"
 #include "lockstep/core/device.h"
+#include "tests/kernels/emulated_cuda/table.h"
+#include "tests/kernels/twin.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -73,19 +76,50 @@ TEST_P(Emulation, AnyThreadsVoteIsEverybodys) {
   EXPECT_EQ(out, std::vector<int>(70, 1));
 }
 
-// ThreadSanitizer would end this program at the race, as it should.
-#if !defined(__SANITIZE_THREAD__)
 __global__ void reads_its_neighbour(int* out) {
   int* const values = dynamic_shared<int>();
   values[threadIdx.x] = static_cast<int>(threadIdx.x);
   out[threadIdx.x] = values[(threadIdx.x + 1) % blockDim.x];  // __syncthreads() is missing
 }
 
+__global__ void all_write_one(int* out) { *out = static_cast<int>(threadIdx.x); }
+
+#ifdef EMULATED_UNDER_TSAN
+// On threads that wait nowhere, too: each is a fiber of its own.
+TEST_P(Emulation, RacesAreReports) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto race = [&](auto kernel) {
+    std::vector<int> out(64);
+    LOCKSTEP_LAUNCH(kernel, 1, 64, 64 * sizeof(int), stream, out.data());
+    std::exit(0);  // the sanitizer makes it 66
+  };
+  EXPECT_EXIT(race(reads_its_neighbour), ::testing::ExitedWithCode(66), "data race");
+  EXPECT_EXIT(race(all_write_one), ::testing::ExitedWithCode(66), "data race");
+}
+#else
 TEST_P(Emulation, AForgottenWaitShows) {
   std::vector<int> out(64), expected(64);
   for (int i = 0; i < 64; ++i) expected[static_cast<std::size_t>(i)] = (i + 1) % 64;
   LOCKSTEP_LAUNCH(reads_its_neighbour, 1, 64, 64 * sizeof(int), stream, out.data());
   EXPECT_NE(out, expected);
+  LOCKSTEP_LAUNCH(all_write_one, 1, 64, 0, stream, out.data());
+  EXPECT_EQ(out[0], GetParam() == emulated_cuda::Order::kForwards ? 63 : 0);
+}
+#endif
+
+#ifdef EMULATED_UNDER_ASAN
+__global__ void reads_one_too_many(const float* in, float* out) {
+  if (threadIdx.x == 0) *out = in[7];
+}
+
+TEST_P(Emulation, WhatLiesOutsideOfAnArrayIsAReport) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  float out = 0;
+  const std::vector<float> seven(7);
+  EXPECT_DEATH(LOCKSTEP_LAUNCH(reads_one_too_many, 1, 32, 0, stream, seven.data(), &out), "heap-buffer-overflow");
+  testing::Bench bench(cpu_device(), testing::emulated_kernels(), testing::Values::kGiven);
+  const float* const guarded = bench.in(testing::Floats(7));
+  EXPECT_DEATH(LOCKSTEP_LAUNCH(reads_one_too_many, 1, 32, 0, stream, guarded, &out), "use-after-poison");
 }
 #endif
 
@@ -95,6 +129,13 @@ __global__ void some_leave() {
 }
 __global__ void a_lane_is_missing() {
   if (threadIdx.x % 32 != 5) __shfl_xor_sync(0xffffffffU, 1, 1);
+}
+
+__global__ void reads_a_lane_outside() {
+  if (threadIdx.x < 2) __shfl_xor_sync(0x3U, 1, 2);
+}
+__global__ void masks_differ() {
+  if (threadIdx.x < 2) __shfl_xor_sync(threadIdx.x == 0 ? 0x3U : 0x2U, 1, 0);
 }
 
 TEST_P(Emulation, ThreadsThatWouldWaitForEverAreAnError) {
@@ -107,8 +148,11 @@ TEST_P(Emulation, ThreadsThatWouldWaitForEverAreAnError) {
     return std::string("no error");
   };
   EXPECT_EQ(message_of([&] { LOCKSTEP_LAUNCH(some_leave, 1, 40, 0, stream, ); }),
-            "some_leave: of 40 threads of a block 37 wait in __syncthreads(), 0 in a shuffle, and 3 have ended: they wait for ever");
-  EXPECT_THAT(message_of([&] { LOCKSTEP_LAUNCH(a_lane_is_missing, 1, 64, 0, stream, ); }), HasSubstr("62 in a shuffle, and 2 have ended"));
+            "some_leave: of 40 threads of a block 37 wait in __syncthreads(), 0 in a shuffle whose lanes do not come or read others, and 3 "
+            "have ended: they wait for ever");
+  EXPECT_THAT(message_of([&] { LOCKSTEP_LAUNCH(a_lane_is_missing, 1, 64, 0, stream, ); }), HasSubstr("62 in a shuffle"));
+  EXPECT_THAT(message_of([&] { LOCKSTEP_LAUNCH(reads_a_lane_outside, 1, 32, 0, stream, ); }), HasSubstr("2 in a shuffle"));
+  EXPECT_THAT(message_of([&] { LOCKSTEP_LAUNCH(masks_differ, 1, 32, 0, stream, ); }), HasSubstr("1 in a shuffle"));
   int out = 0;
   const int in[256] = {1};
   LOCKSTEP_LAUNCH(sum_with_shuffles, 1, 256, 0, stream, static_cast<const int*>(in), &out);  // goes on

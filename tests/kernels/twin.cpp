@@ -2,7 +2,7 @@
 
 #include "tests/kernels/emulated_cuda/blocks.h"
 #include "tests/kernels/emulated_cuda/table.h"
-#if defined(__SANITIZE_ADDRESS__)
+#ifdef EMULATED_UNDER_ASAN
 #include <sanitizer/asan_interface.h>
 #endif
 
@@ -12,12 +12,12 @@ namespace {
 
 // What reads or writes there does wrong, and under AddressSanitizer is told so.
 void forbid([[maybe_unused]] const std::byte* begin, [[maybe_unused]] const std::byte* end) {
-#if defined(__SANITIZE_ADDRESS__)
+#ifdef EMULATED_UNDER_ASAN
   __asan_poison_memory_region(begin, static_cast<std::size_t>(end - begin));
 #endif
 }
 void allow([[maybe_unused]] const std::byte* begin, [[maybe_unused]] const std::byte* end) {
-#if defined(__SANITIZE_ADDRESS__)
+#ifdef EMULATED_UNDER_ASAN
   __asan_unpoison_memory_region(begin, static_cast<std::size_t>(end - begin));
 #endif
 }

@@ -152,7 +152,7 @@ class TwinTest : public ::testing::TestWithParam<std::string> {
 };
 
 // ThreadSanitizer sees a race in either order, and is slow.
-#if defined(__SANITIZE_THREAD__)
+#ifdef EMULATED_UNDER_TSAN
 #define LOCKSTEP_TWIN_KINDS "cpu", "cuda", "emulated_forwards"
 #else
 #define LOCKSTEP_TWIN_KINDS "cpu", "cuda", "emulated_forwards", "emulated_backwards"

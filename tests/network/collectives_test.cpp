@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
+#include <future>
 #include <memory>
 #include <thread>
 #include <tuple>
@@ -94,17 +96,48 @@ TEST_P(BetweenMachines, AsManyBytesLeaveAMachineAsTheFormulaSays) {
   EXPECT_EQ(all_said, machines * said_to_be_sent);
 }
 
-// As it is for the first seconds of a pod: its neighbours' requests for its address go unanswered.
-TEST(Meeting, WaitsForAMachineThatIsUnreachableForSomeSeconds) {
+// As it is for the first seconds of a pod. `mend` is called so long after rank 1 began to meet rank 0, the one that it connects to.
+void meet_when_mended(const NetworkLab& lab, std::chrono::milliseconds after, const std::function<void()>& mend) {
+  std::promise<void> begun;
+  const auto mended = std::async(std::launch::async, [&] {
+    begun.get_future().wait_for(20s);
+    std::this_thread::sleep_for(after);
+    mend();
+  });
+  LabJob job{.ranks_each = 1, .transport = "tcp"};
+  job.store_of = [&](int rank, const std::shared_ptr<Store>& common, const std::string&) {
+    if (rank == 1) begun.set_value();
+    return common;
+  };
+  const auto start = std::chrono::steady_clock::now();
+  run_in(lab, job, [](ProcessGroup& group) { check_calls(group, 1000); });
+  EXPECT_GE(std::chrono::steady_clock::now() - start, after) << "they met over a link that was not there";
+}
+
+TEST(Meeting, WaitsForAMachineThatDoesNotAnswerYet) {
   if (const std::string obstacle = NetworkLab::obstacle(Link::kSwitch); !obstacle.empty()) GTEST_SKIP() << obstacle;
   NetworkLab lab(2, Link::kSwitch);
   lab.cut(1);
-  std::thread mender([&] {
-    std::this_thread::sleep_for(4500ms);  // requests are given up after 3 s
-    lab.mend(1);
-  });
-  run_in(lab, {.ranks_each = 1, .transport = "tcp"}, [](ProcessGroup& group) { check_calls(group, 1000); });
-  mender.join();
+  meet_when_mended(lab, 4500ms, [&] { lab.mend(1); });  // a connection fails after three seconds
+}
+
+TEST(Meeting, WaitsForARoute) {
+  if (const std::string obstacle = NetworkLab::obstacle(Link::kSwitch); !obstacle.empty()) GTEST_SKIP() << obstacle;
+  const NetworkLab lab(2, Link::kSwitch);
+  lab.take_route(1);
+  meet_when_mended(lab, 1s, [&] { lab.give_route(1); });  // a connection fails at once
+}
+
+TEST(Meeting, NamesAMachineThatIsNotReachedInTime) {
+  if (const std::string obstacle = NetworkLab::obstacle(Link::kSwitch); !obstacle.empty()) GTEST_SKIP() << obstacle;
+  const NetworkLab lab(2, Link::kSwitch);
+  lab.take_route(1);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto outcomes = outcomes_in(lab, {.ranks_each = 1, .store_timeout = 3s}, [](ProcessGroup&) {});
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
+  EXPECT_EQ(outcomes[1].kind, "rendezvous");
+  EXPECT_THAT(outcomes[1].text, HasSubstr("rank 1 cannot reach rank 0 at " + NetworkLab::address(0)));
+  EXPECT_THAT(outcomes[1].text, HasSubstr("Network is unreachable"));
 }
 
 class Conditions : public ::testing::TestWithParam<const char*> {

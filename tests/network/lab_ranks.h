@@ -22,6 +22,7 @@ struct LabJob {
   std::string transport = "tcp";
   bool ipv6 = false;
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
+  std::chrono::milliseconds store_timeout = std::chrono::seconds(60);  // to meet
   // Called on the rank's machine: what it meets the others through, in place of the common store.
   std::function<std::shared_ptr<Store>(int rank, std::shared_ptr<Store> common, const std::string& host)> store_of = {};
 };
@@ -39,8 +40,9 @@ inline std::vector<Outcome> outcomes_in(const NetworkLab& lab, const LabJob& job
         lab.enter(machine);
         const std::string host = job.ipv6 ? NetworkLab::address6(machine) : NetworkLab::address(machine);
         const auto store = job.store_of ? job.store_of(rank, common, host) : common;
-        const auto group = ProcessGroup::create({rank, ranks, rank % job.ranks_each, job.ranks_each}, store, "the lab's token",
-                                                {.backend = "ring", .transport = job.transport, .timeout = job.timeout}, host);
+        const auto group = ProcessGroup::create(
+            {rank, ranks, rank % job.ranks_each, job.ranks_each}, store, "the lab's token",
+            {.backend = "ring", .transport = job.transport, .timeout = job.timeout, .store_timeout = job.store_timeout}, host);
         body(*group);
       });
     });

@@ -178,6 +178,12 @@ void NetworkLab::mend(int machine) {
 
 void NetworkLab::shut_interface(int machine) const { configure(network(machine), "ip", "link set lab0 down\n"); }
 
+void NetworkLab::take_route(int machine) const { configure(network(machine), "ip", "route flush dev lab0 scope link\n"); }
+
+void NetworkLab::give_route(int machine) const {
+  configure(network(machine), "ip", fmt::format("route add {}/32 dev lab0 src {}\n", address(1 - machine), address(machine)));
+}
+
 NetworkLab::Traffic NetworkLab::traffic(int machine) const {
   Traffic traffic;
   inside(network(machine), [&] {

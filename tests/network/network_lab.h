@@ -45,6 +45,9 @@ class NetworkLab {
   void mend(int machine);
   // Takes the interface away under the machine's own feet: `ip link set lab0 down`. kSwitch only.
   void shut_interface(int machine) const;
+  // To the other machines: its address stays usable on itself.
+  void take_route(int machine) const;
+  void give_route(int machine) const;
   PacketRelay& relay() { return *relay_; }  // kRelay
 
   // Bytes that have left or reached that machine through lab0, headers included.

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <list>
+#include <optional>
 
 #include "lockstep/comm/store.h"
 #include "lockstep/core/environment.h"
@@ -46,19 +47,20 @@ void configure(int socket) {
 // One connection on its way through the handshake.
 struct Attempt {
   Fd fd;
-  LinkHandshake handshake;
+  std::optional<LinkHandshake> handshake;  // there is one as soon as there is an fd
   Deadline give_up;
   int reached = -1;  // the rank that this one connects to; -1: somebody connected here
   int socket = 0;
   Endpoint address = {};
   bool is_connecting = false;
-  int failure = 0;      // why the connection was not made
-  Deadline again = {};  // when it is tried once more
+  int failure = 0;           // of the last try to connect
+  std::string trouble = {};  // the same in words
+  Deadline again = {};       // when it is tried once more
 
   bool is_stranger() const { return reached < 0; }
   short events() const {
     if (is_connecting) return POLLOUT;
-    return static_cast<short>((handshake.to_send().empty() ? 0 : POLLOUT) | (handshake.wants_more() ? POLLIN : 0));
+    return static_cast<short>((handshake->to_send().empty() ? 0 : POLLOUT) | (handshake->wants_more() ? POLLIN : 0));
   }
 };
 
@@ -69,7 +71,7 @@ std::string advance(Attempt& attempt) {
     attempt.failure = connect_outcome(attempt.fd.get());
     if (attempt.failure != 0) return std::strerror(attempt.failure);
   }
-  LinkHandshake& handshake = attempt.handshake;
+  LinkHandshake& handshake = *attempt.handshake;
   while (!handshake.refused() && !handshake.done()) {
     const bool sends = !handshake.to_send().empty();
     const auto out = handshake.to_send();
@@ -104,7 +106,7 @@ class MeshBuilder {
   void reach(int peer, const MeshAddress& address) {
     const std::string host = with_scope_of(address.host, context_.advertise_address);
     for (int socket = 0; socket < self_.sockets; ++socket) {
-      attempts_.push_back({Fd(), LinkHandshake::connect(self_, peer, socket), deadline_, peer, socket, Endpoint{host, address.port}});
+      attempts_.push_back({Fd(), std::nullopt, deadline_, peer, socket, Endpoint{host, address.port}});
       start(attempts_.back());
     }
   }
@@ -162,15 +164,19 @@ class MeshBuilder {
   }
 
   void start(Attempt& attempt) {
-    std::string why;
-    attempt.handshake = LinkHandshake::connect(self_, attempt.reached, attempt.socket);
-    attempt.fd = start_connect_tcp(attempt.address.host, attempt.address.port, why, context_.advertise_address);
-    if (!attempt.fd) fail(attempt, why);
-    attempt.is_connecting = true;
+    attempt.handshake.emplace(LinkHandshake::connect(self_, attempt.reached, attempt.socket));
     attempt.again = {};
+    attempt.fd =
+        start_connect_tcp(attempt.address.host, attempt.address.port, attempt.trouble, attempt.failure, context_.advertise_address);
+    attempt.is_connecting = static_cast<bool>(attempt.fd);
+    if (!attempt.fd) start_again_or_fail(attempt);
   }
-  bool may_start_again(const Attempt& attempt) const {
-    return (attempt.failure == EHOSTUNREACH || attempt.failure == ENETUNREACH) && Clock::now() < unreachable_until_;
+  // A machine on whose network nobody answers, or whose own address is not usable yet, may have come up this moment.
+  void start_again_or_fail(Attempt& attempt) const {
+    const int why = attempt.failure;
+    if ((why != EHOSTUNREACH && why != ENETUNREACH && why != EADDRNOTAVAIL) || Clock::now() >= unreachable_until_) fail(attempt);
+    attempt.fd = Fd();
+    attempt.again = Clock::now() + kUnreachablePause;
   }
 
   bool goes_on(Attempt& attempt) {
@@ -184,18 +190,14 @@ class MeshBuilder {
   bool move(Attempt& attempt) {
     const std::string trouble = advance(attempt);
     if (!trouble.empty()) {
-      if (!attempt.is_stranger() && may_start_again(attempt)) {
-        attempt.fd = Fd();
-        attempt.again = Clock::now() + kUnreachablePause;
-        return true;
-      }
-      if (!attempt.is_stranger()) fail(attempt, trouble);
+      attempt.trouble = trouble;
+      if (!attempt.is_stranger()) return start_again_or_fail(attempt), true;
       report(attempt, trouble);
       return false;
     }
-    if (!attempt.handshake.done()) return goes_on(attempt);
-    TcpPeer& peer = peers_[static_cast<std::size_t>(attempt.handshake.peer())];
-    const auto socket = static_cast<std::size_t>(attempt.handshake.socket());
+    if (!attempt.handshake->done()) return goes_on(attempt);
+    TcpPeer& peer = peers_[static_cast<std::size_t>(attempt.handshake->peer())];
+    const auto socket = static_cast<std::size_t>(attempt.handshake->socket());
     Fd& place = socket == 0 ? peer.socket : peer.more[socket - 1];
     if (place) {
       report(attempt, "that rank is connected already");
@@ -203,13 +205,14 @@ class MeshBuilder {
     }
     configure(attempt.fd.get());
     place = std::move(attempt.fd);
-    peer.pid = attempt.handshake.pid();
+    peer.pid = attempt.handshake->pid();
     --missing_;
     return false;
   }
 
-  [[noreturn]] void fail(const Attempt& attempt, const std::string& why) const {
-    throw RendezvousError("ring: rank {} cannot reach rank {} at {}: {}", self_.rank, attempt.reached, attempt.address.text(), why);
+  [[noreturn]] void fail(const Attempt& attempt) const {
+    throw RendezvousError("ring: rank {} cannot reach rank {} at {}: {}", self_.rank, attempt.reached, attempt.address.text(),
+                          attempt.trouble);
   }
 
   // A stranger who keeps trying must not fill the log.
@@ -220,6 +223,8 @@ class MeshBuilder {
   }
 
   [[noreturn]] void report_missing() const {
+    for (const Attempt& attempt : attempts_)
+      if (!attempt.is_stranger() && attempt.failure != 0 && attempt.failure != EINPROGRESS) fail(attempt);
     std::string ranks;
     for (int peer = 0; peer < self_.ranks; ++peer) {
       const TcpPeer& at = peers_[static_cast<std::size_t>(peer)];

@@ -36,8 +36,9 @@ struct Thread {
   State state = State::kNew;
   int fiber = -1;
   int vote = 0;
-  unsigned mask = 0;
-  std::uint64_t given = 0;
+  unsigned mask = 0;  // of a shuffle, as are the others
+  int wanted_lane = 0;
+  std::uint64_t given = 0, got = 0;
 };
 
 // A stack that threads run on, one at a time; kept from launch to launch.
@@ -47,6 +48,15 @@ struct Fiber {
   bool is_idle = true;
   void* fake_stack = nullptr;
   void* tsan = nullptr;
+
+  Fiber() = default;
+  Fiber(const Fiber&) = delete;
+  Fiber& operator=(const Fiber&) = delete;
+  ~Fiber() {
+#ifdef EMULATED_UNDER_TSAN
+    if (tsan != nullptr) __tsan_destroy_fiber(tsan);
+#endif
+  }
 };
 
 class Multiprocessor {
@@ -63,7 +73,7 @@ class Multiprocessor {
       const std::size_t index = order_ == Order::kForwards ? i : grid.count() - 1 - i;
       place_.block = {static_cast<unsigned>(index % grid.x), static_cast<unsigned>(index / grid.x % grid.y),
                       static_cast<unsigned>(index / grid.x / grid.y)};
-      // New for every block, and NaN before somebody writes: a block must not live on what the one before left.
+      // The dynamic one is new for every block, and NaN before somebody writes; arrays of a fixed size keep what the block before left.
       const std::unique_ptr<std::byte[]> shared(new std::byte[shared_bytes]);
       std::memset(shared.get(), 0xff, shared_bytes);
       shared_ = shared.get();
@@ -90,11 +100,12 @@ class Multiprocessor {
     return vote_;
   }
   std::uint64_t exchange(unsigned mask, std::uint64_t value, int lane) {
-    threads_[current_].given = value;
-    threads_[current_].mask = mask;
-    const std::size_t warp = current_ / kWarp;
+    Thread& thread = threads_[current_];
+    thread.given = value;
+    thread.mask = mask;
+    thread.wanted_lane = lane;
     wait(State::kAtShuffle);
-    return delivered_[warp][static_cast<std::size_t>(lane)];
+    return thread.got;
   }
 
  private:
@@ -116,25 +127,33 @@ class Multiprocessor {
     order_of_block_ends();
   }
 
-  // The lanes of a warp are there, all that each one's mask names.
+  // Lanes go on together once all are there that the mask of each names: the same mask for all of them.
   bool release_warps() {
     bool any = false;
-    for (std::size_t first = 0; first < threads_count_; first += kWarp) {
-      unsigned here = 0, named = 0;
+    for (std::size_t first = 0; first < threads_count_; first += kWarp)
       for (std::size_t lane = 0; lane < kWarp && first + lane < threads_count_; ++lane)
-        if (const Thread& thread = threads_[first + lane]; thread.state == State::kAtShuffle) {
-          here |= 1U << lane;
-          named |= thread.mask;
+        if (threads_[first + lane].state == State::kAtShuffle && all_are_there(first, threads_[first + lane].mask)) {
+          release_lanes(first, threads_[first + lane].mask);
+          any = true;
         }
-      if (here == 0 || here != named) continue;
-      for (std::size_t lane = 0; lane < kWarp; ++lane) {
-        if ((here >> lane & 1U) == 0) continue;
-        delivered_[first / kWarp][lane] = threads_[first + lane].given;
-        threads_[first + lane].state = State::kReady;
-      }
-      any = true;
-    }
     return any;
+  }
+  bool all_are_there(std::size_t first, unsigned mask) const {
+    for (std::size_t lane = 0; lane < kWarp; ++lane) {
+      if ((mask >> lane & 1U) == 0) continue;
+      if (first + lane >= threads_count_) return false;
+      const Thread& thread = threads_[first + lane];
+      if (thread.state != State::kAtShuffle || thread.mask != mask || (mask >> thread.wanted_lane & 1U) == 0) return false;
+    }
+    return true;
+  }
+  void release_lanes(std::size_t first, unsigned mask) {
+    for (std::size_t lane = 0; lane < kWarp; ++lane) {
+      if ((mask >> lane & 1U) == 0) continue;
+      Thread& thread = threads_[first + lane];
+      thread.got = threads_[first + static_cast<std::size_t>(thread.wanted_lane)].given;
+      thread.state = State::kReady;
+    }
   }
 
   bool release_barrier() {
@@ -159,8 +178,9 @@ class Multiprocessor {
     }
     order_of_block_ends();
     throw std::logic_error(std::string(kernel_) + ": of " + std::to_string(threads_count_) + " threads of a block " +
-                           std::to_string(at_barrier) + " wait in __syncthreads(), " + std::to_string(at_shuffle) + " in a shuffle, and " +
-                           std::to_string(done) + " have ended: they wait for ever");
+                           std::to_string(at_barrier) + " wait in __syncthreads(), " + std::to_string(at_shuffle) +
+                           " in a shuffle whose lanes do not come or read others, and " + std::to_string(done) +
+                           " have ended: they wait for ever");
   }
 
   // From the scheduler to a thread, and back when it waits or when its fiber has no more to do.
@@ -230,7 +250,7 @@ class Multiprocessor {
         enter(in_order(next));
         continue;
       }
-      fiber.is_idle = true;
+      fiber.is_idle = !kFiberPerThread;
       switch_to_scheduler(fiber);
     }
   }
@@ -268,7 +288,11 @@ class Multiprocessor {
 #endif
   }
   void order_of_block_begins() { order_release(&begin_token_); }
-  void order_of_block_ends() { order_acquire(&end_token_); }
+  void order_of_block_ends() {
+    order_acquire(&end_token_);
+    for (const auto& fiber : fibers_)
+      if (fiber) fiber->is_idle = true;
+  }
 
   std::mutex mutex_;
   std::size_t launches_ = 0;
@@ -280,7 +304,6 @@ class Multiprocessor {
   std::size_t threads_count_ = 0, current_ = 0, next_ = 0, barriers_ = 0;
   int vote_ = 0;
   std::array<Thread, kMostThreads> threads_;
-  std::array<std::array<std::uint64_t, kWarp>, kMostThreads / kWarp> delivered_{};
   std::vector<std::unique_ptr<Fiber>> fibers_;
   ucontext_t scheduler_{};
   char begin_token_ = 0, end_token_ = 0;

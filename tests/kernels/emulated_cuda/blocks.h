@@ -7,7 +7,8 @@
 // nothing but __syncthreads() orders: it reports every race in shared memory and within a block. AddressSanitizer sees accesses
 // outside of scratch memory and of arrays whose guards are poisoned.
 //
-// Not seen: races between blocks, memory that nobody wrote, bank conflicts, speed.
+// Not seen: races between blocks, memory that nobody wrote (but for shared memory whose size the launch says, which is NaN at first), bank
+// conflicts, speed.
 #pragma once
 
 #include <cstddef>

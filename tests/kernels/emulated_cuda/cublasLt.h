@@ -48,6 +48,7 @@ struct EmulatedProduct {
 };
 struct EmulatedPreference {
   std::uint32_t alignment[4] = {256, 256, 256, 256};  // of A, B, C and D
+  std::size_t most_workspace = 0;
 };
 struct cublasLtMatmulAlgo_t {
   EmulatedPreference chosen_for;

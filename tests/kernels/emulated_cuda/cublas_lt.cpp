@@ -102,10 +102,7 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
 }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
                                                     const void* value, std::size_t bytes) {
-  if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) {
-    std::size_t limit = 0;
-    return read(value, bytes, limit);
-  }
+  if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) return read(value, bytes, preference->most_workspace);
   return read(value, bytes, preference->alignment[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES]);
 }
 
@@ -117,6 +114,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   if (wanted < 1 || !fits(*product, *a, *b, *c, *d)) return CUBLAS_STATUS_INVALID_VALUE;
   const bool has_epilogue = product->epilogue != CUBLASLT_EPILOGUE_DEFAULT;
   if (has_epilogue && d->rows % 4 == 1) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (preference->most_workspace < kWorkspace) return CUBLAS_STATUS_NOT_SUPPORTED;
   *found = 1;
   results[0] = {{*preference}, kWorkspace, CUBLAS_STATUS_SUCCESS};
   if (has_epilogue && d->rows % 4 == 3) results[0] = {{}, 0, CUBLAS_STATUS_NOT_SUPPORTED};

@@ -18,7 +18,7 @@
 
 #define __global__
 #define __device__
-#define __shared__ static  // blocks run one after another
+#define __shared__ static  // blocks run one after another, and the next one finds what the one before left
 #define __grid_constant__
 
 using dim3 = emulated_cuda::Dim3;

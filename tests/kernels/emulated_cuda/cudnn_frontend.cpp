@@ -105,6 +105,7 @@ error_t Graph::validate() {
   for (const Tensor& each : {x_, weight_, y_, output_})
     if (!is_dense(*each)) return error_t("a tensor with gaps, or without elements");
   if (geometry_.dilation != Sizes{1, 1}) return error_t("dilated");
+  if (geometry_.pre != geometry_.post) return error_t("two sides that are padded unlike");
   for (const std::size_t d : {std::size_t{2}, std::size_t{3}}) {
     const std::int64_t reach = x_->dim[d] + geometry_.pre[d - 2] + geometry_.post[d - 2] - weight_->dim[d];
     if (reach < 0 || y_->dim[d] != reach / geometry_.stride[d - 2] + 1) return error_t("y's size is not the convolution's");
@@ -122,6 +123,7 @@ Graph& Graph::deselect_numeric_notes(const std::vector<NumericalNote_t>&) { retu
 error_t Graph::check_support() {
   if (convolved_ != output_ && y_->dim[1] % 2 == 1) return error_t("no engine fuses what follows");
   if (x_->type != DataType_t::FLOAT && x_->dim[1] == 5) return error_t("no engine of 16 bits has this number of channels");
+  if (most_workspace_ < kWorkspace) return error_t("no engine does without workspace");
   if (weight_->dim[3] == 7 && most_workspace_ < kLargeWorkspace) return error_t("no engine does with this workspace");
   return {};
 }
