@@ -215,37 +215,77 @@ TEST_F(Nccl, AnErrorOfNcclBetweenCallsEndsTheWait) {
   for (const std::string& each : said) EXPECT_NE(each, kNothing);
 }
 
-// A stream that knows which threads have asked for it, and so have its device.
+// The calls that are part of a graph are compared with nobody's: what ends the others is that the first failure is told.
+TEST_F(Nccl, AFailureWhileAGraphIsRecordedEndsTheGroupWithItsReason) {
+  const std::string reason = "NCCL: ncclAllReduce failed: invalid usage";
+  const auto said = run_ranks(2, [&](GpuRank& rank) {
+    if (rank.place.rank == 1) return rank.backend.start(rank.call(OperationKind::kBarrier, nullptr, nullptr, 0)).wait();
+    float data[8] = {};
+    rank.backend.begin_capture();
+    stub().fail_result.store(ncclInvalidUsage);
+    stub().fail_call.store("ncclAllReduce");
+    EXPECT_THAT(message_of([&] { rank.backend.start(rank.all_reduce(data, 8)); }), HasSubstr(reason));
+    EXPECT_THAT(message_of([&] { rank.backend.start(rank.all_reduce(data, 8)); }), HasSubstr(reason)) << "and not that it was aborted";
+    rank.backend.end_capture();
+    rank.backend.start(rank.all_reduce(data, 8)).wait();
+  });
+  EXPECT_THAT(said, Each(HasSubstr(reason)));
+}
+
+TEST_F(Nccl, ItsErrorsSayWhetherAPeersEndMayBeTheCause) {
+  const auto may_be = [](ncclResult_t result) {
+    try {
+      nccl::throw_nccl_error(stub_api(), result, "ncclAllReduce", nullptr);
+    } catch (const nccl::NcclError& error) {
+      return error.may_be_a_peers_end();
+    }
+  };
+  for (const ncclResult_t result : {ncclRemoteError, ncclSystemError, ncclInternalError}) EXPECT_TRUE(may_be(result)) << result;
+  for (const ncclResult_t result : {ncclInvalidArgument, ncclInvalidUsage, ncclUnhandledCudaError}) EXPECT_FALSE(may_be(result)) << result;
+}
+
+// A stream that knows which threads have asked for it, and so have its device, and what NCCL had been told to end by then.
 class KnownStream : public Stream {
  public:
   void synchronize() override {}
   void* native() const override {
     const std::lock_guard lock(mutex_);
     askers_.insert(std::this_thread::get_id());
+    ended_ = endings() - before_;
     return nullptr;
   }
   std::size_t askers() const {
     const std::lock_guard lock(mutex_);
     return askers_.size();
   }
+  int ended() const {
+    const std::lock_guard lock(mutex_);
+    return ended_;
+  }
 
  private:
+  static int endings() { return stub().aborts.load() + stub().finalized.load(); }
+  const int before_ = endings();
   mutable std::mutex mutex_;
   mutable std::set<std::thread::id> askers_;
+  mutable int ended_ = 0;
 };
 
 TEST_F(Nccl, NoThreadOfItsEndsOnTheFirstDevice) {
   ncclUniqueId id{};
-  const KnownStream finished, aborted;
+  const KnownStream finished;
   {
     nccl::Communicator communicator(stub_api(), {0, 1, 0, 1}, finished, id, std::chrono::seconds(5), [] {});
     communicator.finish(std::chrono::seconds(5));
     EXPECT_EQ(finished.askers(), 1U);
+    EXPECT_EQ(finished.ended(), 0) << "the device was chosen too late";
   }
+  const KnownStream aborted;
   {
     const nccl::Communicator communicator(stub_api(), {0, 1, 0, 1}, aborted, id, std::chrono::seconds(5), [] {});
   }
   EXPECT_EQ(aborted.askers(), 1U);
+  EXPECT_EQ(aborted.ended(), 0) << "the device was chosen too late";
 }
 
 class FailingCalls : public Nccl, public ::testing::WithParamInterface<const char*> {};

@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
 
+#include <atomic>
 #include <cstdlib>
+#include <limits>
 #include <thread>
 
 #include "lockstep/core/environment.h"
@@ -115,22 +118,60 @@ TEST(RanksAsProcesses, ADeathInAnAllReduceIsNamedAndEndsTheKernels) {
   }
 }
 
-// NCCL finds a broken connection, and names no rank, before the watch has seen who died.
-TEST(RanksAsProcesses, ADeathThatNcclNoticesFirstIsNamedAllTheSame) {
-  const auto reports = run_processes({.wire = Wire::kNccl, .ranks = 2}, [](Rank& rank, RankReport&) {
+// Two ranks as processes. NCCL finds a broken connection, and names no rank, before the watch has seen who died: rank 1 does so when rank
+// 0's NCCL has said it.
+class NoticedByNcclFirst : public ::testing::Test {
+ protected:
+  NoticedByNcclFirst() : may_die_(shared_flag()) { stub().async_errors_told.store(0); }
+  ~NoticedByNcclFirst() override { munmap(may_die_, sizeof *may_die_); }
+
+  void await_word_of_nccl() const {
+    while (stub().async_errors_told.load() == 0) std::this_thread::yield();
+    may_die_->store(true);
+  }
+  void die_in_time() const {
+    while (!may_die_->load()) std::this_thread::yield();
+    raise(SIGKILL);
+  }
+  static void expect_named(const RankReport& survivor) {
+    EXPECT_EQ(survivor.kind(), "peer lost") << survivor.text();
+    EXPECT_THAT(survivor.text(), AllOf(HasSubstr("rank 1 "), HasSubstr(" died: ")));
+  }
+
+ private:
+  static std::atomic<bool>* shared_flag() {
+    void* const memory = mmap(nullptr, sizeof(std::atomic<bool>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw Error("mmap");
+    return new (memory) std::atomic<bool>(false);
+  }
+  std::atomic<bool>* const may_die_;
+};
+
+TEST_F(NoticedByNcclFirst, ADeathInACallIsNamedAllTheSame) {
+  const auto reports = run_processes({.wire = Wire::kNccl, .ranks = 2}, [this](Rank& rank, RankReport&) {
     rank.barrier();
     stub().stall.store(true);
     std::vector<float> data(1000);
     const Work work = rank.backend().start(rank.reduction(data.data(), data.size(), DType::kFloat32, ReduceOp::kSum));
-    if (rank.rank() == 1) {
-      std::this_thread::sleep_for(milliseconds(100));
-      raise(SIGKILL);
-    }
+    if (rank.rank() == 1) die_in_time();
     stub().async_error.store(ncclRemoteError);
+    await_word_of_nccl();
     work.wait();
   });
-  EXPECT_EQ(reports[0].kind(), "peer lost") << reports[0].text();
-  EXPECT_THAT(reports[0].text(), AllOf(HasSubstr("rank 1 (pid "), HasSubstr("died")));
+  expect_named(reports[0]);
+}
+
+TEST_F(NoticedByNcclFirst, ADeathWhileTheCommunicatorIsMadeIsNamedAllTheSame) {
+  const auto reports = run_processes(
+      {.wire = Wire::kNccl, .ranks = 2}, [](Rank&, RankReport&) { throw Error("the group was made without rank 1"); },
+      [this](int rank) {
+        if (rank == 0) stub().async_error.store(ncclRemoteError);
+        if (rank == 1) stub().polls_until_ready.store(std::numeric_limits<int>::max());
+        std::thread([this, rank] { rank == 0 ? await_word_of_nccl() : die_in_time(); }).detach();
+        return true;
+      });
+  expect_named(reports[0]);
+  EXPECT_THAT(reports[0].text(), HasSubstr("making NCCL's communicator"));
 }
 
 }  // namespace

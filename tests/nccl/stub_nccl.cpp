@@ -233,6 +233,7 @@ STUB ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int ranks, nc
 STUB ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state) {
   if (const ncclResult_t result = fails("ncclCommGetAsyncError"); result != ncclSuccess) return result;
   *state = static_cast<ncclResult_t>(control.async_error.load());
+  if (*state != ncclSuccess) ++control.async_errors_told;
   if (*state == ncclSuccess && communicator->polls.fetch_add(1) < control.polls_until_ready.load()) *state = ncclInProgress;
   if (*state == ncclSuccess && communicator->is_finalizing && communicator->is_in_graphs()) *state = ncclInProgress;
   return ncclSuccess;

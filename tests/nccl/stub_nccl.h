@@ -14,6 +14,7 @@ struct StubNccl {
   std::atomic<int> fail_result{0};
   // What ncclCommGetAsyncError reports of every communicator from now on; 0: the truth.
   std::atomic<int> async_error{0};
+  std::atomic<int> async_errors_told{0};  // so often it has
   // So many calls of ncclCommGetAsyncError report ncclInProgress first, for each communicator.
   std::atomic<int> polls_until_ready{3};
   // Operations that are queued stay unfinished until aborted, as when a peer's GPU never comes.

@@ -1,6 +1,7 @@
 #include "src/comm/nccl/nccl_api.h"
 
 #include <dlfcn.h>
+#include <fmt/format.h>
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
@@ -33,7 +34,7 @@ const Api& api() {
 void throw_nccl_error(const Api& api, ncclResult_t result, const char* call, ncclComm_t communicator) {
   const char* const last = api.ncclGetLastError(communicator);
   const std::string detail = last != nullptr && last[0] != '\0' ? std::string(": ") + last : "";
-  throw NcclError("NCCL: {} failed: {}{} (NCCL_DEBUG=WARN says more)", call, api.ncclGetErrorString(result), detail);
+  throw NcclError(result, fmt::format("NCCL: {} failed: {}{} (NCCL_DEBUG=WARN says more)", call, api.ncclGetErrorString(result), detail));
 }
 
 }  // namespace lockstep::nccl

@@ -31,7 +31,12 @@ const Api& api();
 // What NCCL itself says went wrong.
 class NcclError : public Error {
  public:
-  using Error::Error;
+  NcclError(ncclResult_t result, const std::string& text) : Error("{}", text), result_(result) {}
+  // A peer's end breaks connections; wrong arguments and CUDA's errors are this rank's own.
+  bool may_be_a_peers_end() const { return result_ == ncclRemoteError || result_ == ncclSystemError || result_ == ncclInternalError; }
+
+ private:
+  ncclResult_t result_;
 };
 
 // Throws NcclError: the call, NCCL's reason, and what to do. `communicator` may be null.

@@ -34,6 +34,28 @@ ncclUniqueId id_for(const BackendContext& context, const Api& api, const Stream&
   return agree_on_id(context, api);
 }
 
+// A peer's end breaks NCCL's connections, and NCCL may say so, of no rank, before the watch has seen who it was.
+template <typename Step, typename Doing, typename IsOver>
+auto or_as(Backend& watch, const Doing& doing, const IsOver& is_over, Step&& step) {
+  try {
+    return step();
+  } catch (const NcclError& error) {
+    const auto until = Clock::now() + kSecondOpinion;
+    for (int round = 0; error.may_be_a_peers_end() && Clock::now() < until && !is_over(); ++round) {
+      watch.throw_if_over(doing);
+      nap(round);
+    }
+    throw;
+  }
+}
+
+Communicator communicator_for(const BackendContext& context, const Api& api, const Stream& stream, const ncclUniqueId& id, Backend& watch) {
+  const auto doing = [] { return std::string("making NCCL's communicator"); };
+  return or_as(
+      watch, doing, [] { return false; },
+      [&] { return Communicator(api, context.place, stream, id, context.store_timeout, [&] { watch.throw_if_over(doing); }); });
+}
+
 }  // namespace
 
 // Calls that became part of a graph: they run with it, and not before.
@@ -72,8 +94,7 @@ Queue::Queue(const BackendContext& context, std::unique_ptr<Backend> watch, cons
       watch_(std::move(watch)),
       stream_(device_.new_priority_stream()),
       before_(device_.new_event()),
-      communicator_(api, place_, device_.default_stream(), id_for(context, api, *stream_), context.store_timeout,
-                    [this] { watch_->throw_if_over([] { return std::string("making NCCL's communicator"); }); }) {
+      communicator_(communicator_for(context, api, device_.default_stream(), id_for(context, api, *stream_), *watch_)) {
   for (Slot& slot : slots_) slot.event = device_.new_event();
   thread_ = std::thread([this] { serve(); });
 }
@@ -87,8 +108,10 @@ Work Queue::start(const std::shared_ptr<Queue>& self, const Operation& operation
   if (way == Way::kNothing || (kind == OperationKind::kAllToAll && operation.send == operation.receive))
     throw InvalidArgument("{}: {}cannot be part of a graph", name_of_call(operation), way == Way::kNothing ? "" : "in place, it ");
   Event& event = self->captured_->add(operation);
-  self->enqueue(operation);
-  event.record(*self->stream_);
+  self->or_fail([&] {
+    self->enqueue(operation);
+    event.record(*self->stream_);
+  });
   return Work(self->captured_, self->captured_->calls());
 }
 
@@ -121,13 +144,7 @@ std::uint64_t Queue::issue(const Operation& operation, Way way) {
   announced_ = ticket;
   changed_.notify_all();
   lock.unlock();
-  try {
-    queue(slot);
-  } catch (...) {
-    fail(std::current_exception());
-    lock.lock();
-    rethrow(lock);
-  }
+  or_fail([&] { queue(slot); });
   lock.lock();
   issued_ = ticket;
   changed_.notify_all();
@@ -151,18 +168,21 @@ void Queue::enqueue(const Operation& operation) {
   });
 }
 
-// A peer's end breaks NCCL's connections, and NCCL may say so, of no rank, before the watch has seen who it was.
 template <typename Step>
 void Queue::or_as_the_watch_says(const Operation& operation, Step&& step) {
+  or_as(
+      *watch_, [&] { return name_of_call(operation); }, [this] { return is_stopping(); }, step);
+}
+
+// What fails here ends the group, with the reason that was first.
+template <typename Step>
+void Queue::or_fail(Step&& step) {
   try {
     step();
-  } catch (const NcclError&) {
-    const auto until = Clock::now() + kSecondOpinion;
-    for (int round = 0; Clock::now() < until && !is_stopping(); ++round) {
-      watch_->throw_if_over([&] { return name_of_call(operation); });
-      nap(round);
-    }
-    throw;
+  } catch (...) {
+    fail(std::current_exception());
+    std::unique_lock lock(mutex_);
+    rethrow(lock);
   }
 }
 

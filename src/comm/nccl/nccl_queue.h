@@ -55,6 +55,8 @@ class Queue : public CompletionQueue {
   void enqueue(const Operation& operation);
   template <typename Step>
   void or_as_the_watch_says(const Operation& operation, Step&& step);
+  template <typename Step>
+  void or_fail(Step&& step);
   void serve();
   bool execute(std::uint64_t ticket);
   bool see_to_its_end(const Slot& slot);
