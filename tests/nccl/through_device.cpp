@@ -117,11 +117,15 @@ class Staged {
         blocks_.back().host.bytes = static_cast<std::size_t>(std::max(blocks_.back().host.end(), range.end()) - blocks_.back().host.begin);
     }
     for (Block& block : blocks_) place(block, twins);
+    reads_ = operands.reads;
     writes_ = operands.writes;
-    for (const Range& read : operands.reads) {
+  }
+
+  void copy_there() const {
+    for (const Range& read : reads_) {
       if (read.bytes == 0) continue;
       std::memcpy(pinned(read), read.begin, read.bytes);
-      device.copy(at(read.begin), pinned(read), read.bytes, device.default_stream());
+      device_->copy(at(read.begin), pinned(read), read.bytes, device_->default_stream());
     }
   }
 
@@ -163,7 +167,7 @@ class Staged {
   }
   Device* device_;
   std::vector<Block> blocks_;
-  std::vector<Range> writes_;
+  std::vector<Range> reads_, writes_;
 };
 
 // Done when the result has been copied back.
@@ -308,7 +312,10 @@ class ThroughDevice : public Backend {
       for (Region& region : layout->regions) region.data = staged.at(region.data);
       there.layout = std::move(layout);
     }
-    const std::uint64_t ticket = results_->settled([&] { return results_->add(inner_->start(there), staged); });
+    const std::uint64_t ticket = results_->settled([&] {
+      staged.copy_there();
+      return results_->add(inner_->start(there), staged);
+    });
     return Work(results_, ticket);
   }
 
