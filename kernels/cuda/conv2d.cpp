@@ -94,39 +94,53 @@ class Convolution {
     describe();
   }
 
-  // Good when cuDNN has a way to do it; the step that it failed at is in `step`.
-  fe::error_t build(cudnnHandle_t handle, std::int64_t most_workspace, const char*& step) {
-    step = "describe";
+  // Where cuDNN has no way to do it: at which step, and whether more workspace may help.
+  struct Failure {
+    const char* step = "describe";
+    bool may_want_workspace = false;
+  };
+  fe::error_t build(cudnnHandle_t handle, std::int64_t most_workspace, Failure& failure) {
+    failure = {};
     if (const fe::error_t result = graph_.validate(); result.is_bad()) return result;
-    step = "take";
+    failure.step = "take";
     if (const fe::error_t result = graph_.build_operation_graph(handle); result.is_bad()) return result;
-    step = "find a way for";
+    failure.step = "find a way for";
     if (const fe::error_t result = graph_.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}); result.is_bad())
       return result;
     graph_.deselect_workspace_greater_than(most_workspace);
     graph_.deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
     if (key_.type == DType::kFloat32 && !math_settings().tf32)
       graph_.deselect_numeric_notes({fe::NumericalNote_t::TENSOR_CORE, fe::NumericalNote_t::DOWN_CONVERT_INPUTS});
-    step = "support";
+    failure = {"support", true};
     if (const fe::error_t result = graph_.check_support(); result.is_bad()) return result;
-    step = "build";
+    failure = {"build", true};
     if (math_settings().autotune) build_best();
     return graph_.build_plans(fe::BuildPlanPolicy_t::HEURISTICS_CHOICE);  // keeps what is built; builds one if nothing is
   }
 
   void run(std::unordered_map<std::int64_t, void*> pointers, cudnnHandle_t handle, Stream& stream) {
     if (!tuned_ && math_settings().autotune) {
-      const Scratch workspace(stream, static_cast<std::size_t>(graph_.get_autotune_workspace_size()));
+      const Scratch workspace = workspace_of(graph_.get_autotune_workspace_size(), stream);
       must(graph_.autotune(handle, pointers, workspace.as<void>()), "tune", key_);
     }
     tuned_ = true;
     std::int64_t bytes = 0;
     must(graph_.get_workspace_size(bytes), "size", key_);
-    const Scratch workspace(stream, static_cast<std::size_t>(bytes));
+    const Scratch workspace = workspace_of(bytes, stream);
     must(graph_.execute(handle, pointers, workspace.as<void>()), "run", key_);
   }
 
  private:
+  Scratch workspace_of(std::int64_t bytes, Stream& stream) const {
+    try {
+      return Scratch(stream, static_cast<std::size_t>(bytes));
+    } catch (const Error& error) {
+      throw Error("no {} MiB of workspace for {}: {}; use smaller batches or less memory elsewhere, or lower {} (now {}) or set {}=0",
+                  (bytes + (std::int64_t{1} << 20) - 1) >> 20, text_of(key_), error.what(), env::kCudaWorkspace,
+                  math_settings().workspace_bytes >> 20, env::kCudnnAutotune);
+    }
+  }
+
   // Those that heuristics put first: some are compiled when they are built, and all would take seconds a shape.
   void build_best() {
     constexpr int kMeasured = 10;
@@ -168,17 +182,17 @@ std::unique_ptr<Convolution> make(const Key& key, cudnnHandle_t handle) {
   const auto wanted = static_cast<std::int64_t>(math_settings().workspace_bytes);
   for (std::int64_t most = wanted;; most = std::max(4 * most, kLeast)) {
     auto made = std::make_unique<Convolution>(key);
-    const char* step = "";
-    const fe::error_t result = made->build(handle, most, step);
+    Convolution::Failure failure;
+    fe::error_t result = made->build(handle, most, failure);
     if (result.is_good()) {
       if (most > wanted)
         log::info("cuDNN: {} needs up to {} MiB of workspace, more than {}", text_of(key), most >> 20, env::kCudaWorkspace);
       return made;
     }
     if (key.bias || key.relu) return nullptr;
-    if (most < kMost) continue;
-    if (key.type == DType::kFloat32) must(result, step, key);
-    log::warn("cuDNN has no way for {}: it is computed in float32, which takes longer", text_of(key));
+    if (failure.may_want_workspace && most < kMost) continue;
+    if (key.type == DType::kFloat32) must(result, failure.step, key);
+    log::warn("cuDNN cannot {} {}: {}. It is computed in float32, which takes longer", failure.step, text_of(key), result.get_message());
     return nullptr;
   }
 }
@@ -215,7 +229,7 @@ void finish(DType type, void* y, const void* bias, bool relu_after, const Conv2d
   }
 }
 
-// x, weight, y: the one that the direction computes is written, the others are read.
+// x, weight, y: the one that the direction computes is written, the others are read. It and run_in_float32() call each other.
 void run(DType type, Direction direction, const Conv2dShape& shape, const void* x, const void* weight, const void* bias, bool relu_after,
          const void* y, Stream& stream);
 
