@@ -54,6 +54,32 @@ TEST(TestGpu, AGpuThatCannotBeUsedIsAFailureWithItsReasonAndASkipWhereThatIsAllo
   EXPECT_THAT(lenient.output(), HasSubstr("=== kill: 0 passed, 0 failed, 1 skipped"));
 }
 
+// One test has no GPU, another failed otherwise and quotes what a child said of GPUs: all of the latter is shown.
+TEST(TestGpu, OnlyATestsOwnWordSaysThatThereIsNoGpu) {
+  namespace fs = std::filesystem;
+  const fs::path build = ::testing::TempDir() + "test-gpu-quoted-" + std::to_string(::getpid()),
+                 program = build / "tests/gpu/gpu_ranks_test";
+  fs::create_directories(program.parent_path());
+  std::ofstream(program) << R"(#!/bin/sh
+for flag in "$@"; do case "$flag" in --gtest_output=xml:*) report="${flag#--gtest_output=xml:}" ;; esac; done
+cat > "$report" <<'END'
+<testsuites><testsuite name="Gpu">
+<testcase classname="Gpu" name="Missing" status="run"><failure message="gpu.h:43&#x0A;Failed&#x0A;no GPU: no driver"/></testcase>
+<testcase classname="Gpu" name="Quotes" status="run"><failure message="ranks_test.cpp:7&#x0A;Failed&#x0A;rank 1 lost&#x0A;no GPU: said a child"/></testcase>
+</testsuite></testsuites>
+END
+echo "ranks_test.cpp:7: Failure"
+exit 1
+)";
+  fs::permissions(program, fs::perms::owner_all);
+  Child kill(script("test-gpu", {"kill"}), {.environment = {{"BUILD", build.string()}}});
+  EXPECT_EQ(kill.wait(60s), 1) << kill.errors();
+  EXPECT_THAT(kill.output(), HasSubstr("failed 1: Gpu.Missing: no GPU: no driver\n"));
+  EXPECT_THAT(kill.output(), HasSubstr("failed 1: Gpu.Quotes: ranks_test.cpp:7\nFailed\nrank 1 lost\nno GPU: said a child\n"));
+  EXPECT_THAT(kill.output(), HasSubstr("ranks_test.cpp:7: Failure\n")) << "all is said of a run with another failure";
+  fs::remove_all(build);
+}
+
 TEST(TestGpu, EndsWithAllThatItStarted) {
   namespace fs = std::filesystem;
   const fs::path build = ::testing::TempDir() + "test-gpu-" + std::to_string(::getpid()), program = build / "tests/gpu/gpu_ranks_test";
