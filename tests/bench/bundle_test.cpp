@@ -46,6 +46,24 @@ TEST_F(Bundle, EachOfItsProgramsStartsAndEndsAsDocumented) {
     EXPECT_THAT(said_, HasSubstr(std::string("starts: ") + program));
 }
 
+TEST(BundleFlags, ThatContradictEachOtherAreRefused) {
+  const std::string made = ::testing::TempDir() + "bundle-never-made-" + std::to_string(::getpid());
+  const std::pair<std::vector<std::string>, const char*> wrong[] = {
+      {{"--from", BUILD_FOLDER}, "say with --output where it shall lie"},
+      {{"--from", BUILD_FOLDER, "--check", made}, "give one of them"},
+      {{"--check", made, "--output", made}, "leave --output out"},
+      {{"--from", BUILD_FOLDER, "--output", made, "-Dgpu_architectures=80"}, "-Dgpu_architectures=80: --from builds nothing"},
+      {{"--check", made, "-Dgpu_architectures=80"}, "-Dgpu_architectures=80: --check builds nothing"}};
+  for (const auto& [flags, text] : wrong) {
+    std::vector<std::string> command = {"python3", SCRIPTS "/bundle"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    Child bundle(command);
+    EXPECT_EQ(bundle.wait(60s), 2) << bundle.output();
+    EXPECT_THAT(bundle.errors(), HasSubstr(text));
+    EXPECT_FALSE(fs::exists(made));
+  }
+}
+
 TEST_F(Bundle, TestGpuFindsAllThatItsStagesRun) {
   Child stages(script("test-gpu", {"devices", "ranks", "conformance", "overlap", "kill", "graph", "--allow-skip"}),
                {.environment = {{"LOCKSTEP_CUDA_LIBRARY", "/nonexistent.so"}}, .unset = {"LOCKSTEP_DEVICE", "BUILD"}});
