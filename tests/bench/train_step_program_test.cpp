@@ -13,9 +13,11 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
+constexpr auto kSlow = 240s;  // at most, of a step of 17 M parameters by the reference kernels in a build that optimises little
+
 nlohmann::json row_of(const std::string& dtype) {
   Child child({TRAIN_STEP, "--model", "mlp", "--steps", "1", "--dtype", dtype, "--json"});
-  EXPECT_EQ(child.wait(60s), 0) << child.errors();
+  EXPECT_EQ(child.wait(kSlow), 0) << child.errors();
   return nlohmann::json::parse(child.output());
 }
 
