@@ -314,19 +314,24 @@ void Communicator::check() {
   must(state, "an operation on the GPU");
 }
 
-// In a thread of its own, which needs nothing of ours: a graph may go later than the communicator, by the thread that calls this.
+// In a thread of its own, which needs nothing of ours once it has chosen its device: a graph may go later than the communicator, by the
+// thread that calls this.
 void Communicator::abort() noexcept {
   {
     const std::lock_guard lock(mutex_);
     if (over_ || communicator_ == nullptr) return;
     over_ = true;
-    std::promise<void> ended;
+    std::promise<void> begun, ended;
+    auto has_begun = begun.get_future();
     aborting_ = ended.get_future().share();
-    std::thread([abort = api_.ncclCommAbort, communicator = communicator_, &stream = stream_, ended = std::move(ended)]() mutable {
+    std::thread([abort = api_.ncclCommAbort, communicator = communicator_, &stream = stream_, begun = std::move(begun),
+                 ended = std::move(ended)]() mutable {
       use_device_of(stream);
+      begun.set_value();
       abort(communicator);
       ended.set_value();
     }).detach();
+    has_begun.wait();
   }
   await_abort(kPatience);
 }
