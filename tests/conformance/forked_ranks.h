@@ -46,9 +46,9 @@ inline void note(RankReport& report, const Outcome& outcome) {
   std::strncpy(report.message, outcome.text.c_str(), sizeof report.message - 1);
 }
 
-// Waits for all children. One that is stopped is killed once the others have ended; ranks that hang, after ten seconds.
+// Waits for all children. One that is stopped is killed once the others have ended; ranks that hang, after half a minute: sanitizers are slow.
 inline void reap(const std::vector<pid_t>& children, RankReport* reports) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   std::vector<bool> ended(children.size()), stopped(children.size());
   while (std::count(ended.begin(), ended.end(), false) > 0) {
     const bool late = std::chrono::steady_clock::now() > deadline;
