@@ -3,10 +3,11 @@
 //   build/bench/train_step --ranks 2 --scaling             beside 2 unrelated runs of one rank, in turn
 //   build/bench/train_step --backend delay --timeline      against the bound that overlap allows, on a wire without work
 //   build/bench/train_step --device cuda [--graph]         on GPUs: steps queued one after the other, and the host's share of the time
-//   build/bench/train_step --dtype bfloat16 --device cuda  layers compute in 16 bits, weights stay float32 (docs/precision.md)
+//   build/bench/train_step --dtype bfloat16 --device cuda  layers compute in 16 bits, weights stay float32 (docs/precision.md); the
+//                                                          row's dtype is that of the logits that came out
 // cifar10 is TensorFlow's tutorial network on 128 images of 24x24 a rank, cifar10-nolrn the same without normalisation,
 // mlp four layers of 2048 (16.8 M parameters) on 64 rows a rank. One thread a rank, unless OMP_NUM_THREADS says otherwise; the
-// first steps are left out.
+// first steps (--warm-up) are left out.
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -36,7 +37,7 @@ constexpr int kGpuBlocks = 5;   // of steps, each timed as a whole
 struct Options {
   std::string model, backend, transport;
   ls::DType dtype = ls::DType::kFloat32;  // what layers compute in
-  int ranks = 1, steps = 15, rounds = 7;
+  int ranks = 1, steps = 15, warm_up = kWarmUp, rounds = 7;
   ls::DeviceKind device = ls::DeviceKind::kCpu;
   bool json = false, unrelated = false, scaling = false, timeline = false, graph = false;
 };
@@ -46,6 +47,7 @@ Options parse(int argc, char** argv) {
   cli.add_options()("model", "cifar10, cifar10-nolrn or mlp", cxxopts::value<std::string>()->default_value("cifar10"))(
       "ranks", "processes", cxxopts::value<int>()->default_value("1"))("steps", "steps that count",
                                                                        cxxopts::value<int>()->default_value("15"))(
+      "warm-up", "steps before those (CPU 4, GPU 10)", cxxopts::value<int>())(
       "rounds", "of --scaling", cxxopts::value<int>()->default_value("7"))("backend", "ring, local or delay",
                                                                            cxxopts::value<std::string>()->default_value(""))(
       "transport", "auto, shm or tcp", cxxopts::value<std::string>()->default_value(""))(
@@ -74,7 +76,11 @@ Options parse(int argc, char** argv) {
   if (options.device != ls::DeviceKind::kCpu && (options.scaling || options.timeline || options.unrelated))
     throw ls::InvalidArgument("train_step: --scaling, --timeline and --unrelated are for the CPU");
   if (options.graph && options.device == ls::DeviceKind::kCpu) throw ls::InvalidArgument("train_step: --graph needs --device cuda");
+  options.warm_up = given.count("warm-up") != 0                 ? given["warm-up"].as<int>()
+                    : options.device == ls::DeviceKind::kCpu ? kWarmUp
+                                                             : kGpuWarmUp;
   if (options.steps < 1 || options.rounds < 1) throw ls::InvalidArgument("train_step: --steps and --rounds must be positive");
+  if (options.warm_up < 0) throw ls::InvalidArgument("train_step: --warm-up must not be negative");
   if (options.timeline && options.backend != "delay") throw ls::InvalidArgument("train_step: --timeline needs --backend delay");
   return options;
 }
@@ -158,10 +164,15 @@ class Trainer {
     graph_.emplace(ddp_->capture([this] { return bare_step(); }));
   }
 
-  // Of the weights as they are now: shows what was computed.
-  float loss() {
+  // Of the weights as they are now: shows what was computed, and in which type.
+  struct Outcome {
+    float loss;
+    ls::DType logits;
+  };
+  Outcome outcome() {
     const ls::NoGrad no_grad;
-    return ls::nn::cross_entropy((*model_)(x_), labels_).item();
+    const ls::Tensor logits = (*model_)(x_);
+    return {ls::nn::cross_entropy(logits, labels_).item(), logits.dtype()};
   }
 
   std::span<const ls::BucketTimes> times() const { return ddp_->reducer().last_pass(); }
@@ -260,17 +271,18 @@ void measure(const Options& options, ls::ProcessGroup& job, const std::shared_pt
   using Step = Trainer::Step;
   Trainer trainer(options.model, group);
   job.barrier();
-  const std::vector<Step> steps = run_steps(trainer, kWarmUp, options.steps);
+  const std::vector<Step> steps = run_steps(trainer, options.warm_up, options.steps);
   double step_ms = median_of(steps, &Step::total);
   if (options.unrelated) job.all_reduce(std::span(&step_ms, 1), ls::ReduceOp::kAvg);  // the ranks of one run are equally fast
   const double peak = peak_rss_mb(job);
   if (job.rank() != 0) return;
+  const Trainer::Outcome outcome = trainer.outcome();
   if (options.timeline && !options.json) print_timeline(trainer, steps);
   double least = steps.front().total;
   for (const Step& step : steps) least = std::min(least, step.total);
   nlohmann::ordered_json row = {{"peer", options.unrelated ? "lockstep, unrelated" : "lockstep"},
                                 {"model", options.model},
-                                {"dtype", ls::name_of(options.dtype)},
+                                {"dtype", ls::name_of(outcome.logits)},
                                 {"ranks", job.world_size()},
                                 {"step_ms", rounded(step_ms, 2)},
                                 {"min_ms", rounded(least, 2)},
@@ -279,7 +291,7 @@ void measure(const Options& options, ls::ProcessGroup& job, const std::shared_pt
                                 {"forward_ms", rounded(median_of(steps, &Step::forward), 2)},
                                 {"backward_ms", rounded(median_of(steps, &Step::backward), 2)},
                                 {"update_ms", rounded(median_of(steps, &Step::update), 2)}};
-  row["loss"] = rounded(trainer.loss(), 6);
+  row["loss"] = rounded(outcome.loss, 6);
   if (options.timeline) row["bound_ms"] = rounded(median_of(steps, &Step::bound), 2);
   ls::bench::Report(options.json).row(row);
 }
@@ -289,9 +301,9 @@ void measure(const Options& options, ls::ProcessGroup& job, const std::shared_pt
 struct GpuTimes {
   double step_ms, least_ms, host_ms, latency_ms;
 };
-GpuTimes time_on_gpu(Trainer& trainer, ls::Stream& stream, int count) {
+GpuTimes time_on_gpu(Trainer& trainer, ls::Stream& stream, int warm_up, int count) {
   const auto since = [](Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); };
-  for (int i = 0; i < kGpuWarmUp; ++i) trainer.run_step();
+  for (int i = 0; i < warm_up; ++i) trainer.run_step();
   std::vector<double> steps, host, latency;
   for (int block = 0; block < kGpuBlocks; ++block) {
     stream.synchronize();
@@ -315,15 +327,16 @@ void measure_on_gpu(const Options& options, const std::shared_ptr<ls::ProcessGro
   Trainer trainer(options.model, job, {}, device);
   if (options.graph) trainer.use_graph();
   job->barrier();
-  const GpuTimes times = time_on_gpu(trainer, device.default_stream(), options.steps);
+  const GpuTimes times = time_on_gpu(trainer, device.default_stream(), options.warm_up, options.steps);
   const double peak = peak_rss_mb(*job);
   if (job->rank() != 0) return;
+  const Trainer::Outcome outcome = trainer.outcome();
   ls::bench::Report(options.json)
       .row({{"peer", "lockstep"},
             {"model", options.model},
             {"device", device.name()},
             {"mode", options.graph ? "graph" : "eager"},
-            {"dtype", ls::name_of(options.dtype)},
+            {"dtype", ls::name_of(outcome.logits)},
             {"ranks", job->world_size()},
             {"step_ms", rounded(times.step_ms, 4)},
             {"min_ms", rounded(times.least_ms, 4)},
@@ -333,7 +346,7 @@ void measure_on_gpu(const Options& options, const std::shared_ptr<ls::ProcessGro
             {"host_percent", rounded(100 * times.host_ms / times.step_ms, 1)},
             {"gpu_mb", rounded(static_cast<double>(device.allocator_stats().bytes_held) / (1 << 20), 1)},
             {"peak_rss_mb", rounded(peak, 1)},
-            {"loss", rounded(trainer.loss(), 6)}});
+            {"loss", rounded(outcome.loss, 6)}});
 }
 
 // Averages in the backward thread, which waits: what the communication thread is compared with.
@@ -356,7 +369,7 @@ void measure_scaling(const Options& options, const std::shared_ptr<ls::ProcessGr
   for (int round = 0; round < options.rounds; ++round)
     for (Variant& variant : variants) {
       job->barrier();
-      double ms = median_of(run_steps(variant.trainer, round == 0 ? kWarmUp : 1, options.steps), &Trainer::Step::total);
+      double ms = median_of(run_steps(variant.trainer, round == 0 ? options.warm_up : 1, options.steps), &Trainer::Step::total);
       job->all_reduce(std::span(&ms, 1), ls::ReduceOp::kAvg);
       variant.block_ms.push_back(ms);
       variant.speed.push_back(variants.front().block_ms.back() / ms);

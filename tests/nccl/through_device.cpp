@@ -132,9 +132,8 @@ class Staged {
   // Where the device has what lies here; null for what the call does not use.
   std::byte* at(const void* host) const {
     const auto* const byte = static_cast<const std::byte*>(host);
-    for (const Block& block : blocks_)
-      if (byte >= block.host.begin && byte < block.host.end()) return block.there + (byte - block.host.begin);
-    return nullptr;
+    const Block* const block = block_of(byte);
+    return block != nullptr ? block->there + (byte - block->host.begin) : nullptr;
   }
 
   void copy_back() const {
@@ -160,10 +159,14 @@ class Staged {
     block.memory = device_->allocate(block.host.bytes);
     block.there = block.memory.data();
   }
-  std::byte* pinned(const Range& range) const {
+  const Block* block_of(const std::byte* host) const {
     for (const Block& block : blocks_)
-      if (range.begin >= block.host.begin && range.begin < block.host.end()) return block.pinned.data() + (range.begin - block.host.begin);
+      if (host >= block.host.begin && host < block.host.end()) return &block;
     return nullptr;
+  }
+  std::byte* pinned(const Range& range) const {
+    const Block& block = *block_of(range.begin);  // of the call's own ranges each has one
+    return block.pinned.data() + (range.begin - block.host.begin);
   }
   Device* device_;
   std::vector<Block> blocks_;

@@ -96,6 +96,13 @@ TEST_P(BetweenMachines, AsManyBytesLeaveAMachineAsTheFormulaSays) {
   EXPECT_EQ(all_said, machines * said_to_be_sent);
 }
 
+class Meeting : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string obstacle = NetworkLab::obstacle(Link::kSwitch); !obstacle.empty()) GTEST_SKIP() << obstacle;
+  }
+};
+
 // As it is for the first seconds of a pod. `mend` is called so long after rank 1 began to meet rank 0, the one that it connects to.
 void meet_when_mended(const NetworkLab& lab, std::chrono::milliseconds after, const std::function<void()>& mend) {
   std::promise<void> begun;
@@ -114,22 +121,19 @@ void meet_when_mended(const NetworkLab& lab, std::chrono::milliseconds after, co
   EXPECT_GE(std::chrono::steady_clock::now() - start, after) << "they met over a link that was not there";
 }
 
-TEST(Meeting, WaitsForAMachineThatDoesNotAnswerYet) {
-  if (const std::string obstacle = NetworkLab::obstacle(Link::kSwitch); !obstacle.empty()) GTEST_SKIP() << obstacle;
+TEST_F(Meeting, WaitsForAMachineThatDoesNotAnswerYet) {
   NetworkLab lab(2, Link::kSwitch);
   lab.cut(1);
   meet_when_mended(lab, 4500ms, [&] { lab.mend(1); });  // a connection fails after three seconds
 }
 
-TEST(Meeting, WaitsForARoute) {
-  if (const std::string obstacle = NetworkLab::obstacle(Link::kSwitch); !obstacle.empty()) GTEST_SKIP() << obstacle;
+TEST_F(Meeting, WaitsForARoute) {
   const NetworkLab lab(2, Link::kSwitch);
   lab.take_route(1);
   meet_when_mended(lab, 1s, [&] { lab.give_route(1); });  // a connection fails at once
 }
 
-TEST(Meeting, NamesAMachineThatIsNotReachedInTime) {
-  if (const std::string obstacle = NetworkLab::obstacle(Link::kSwitch); !obstacle.empty()) GTEST_SKIP() << obstacle;
+TEST_F(Meeting, NamesAMachineThatIsNotReachedInTime) {
   const NetworkLab lab(2, Link::kSwitch);
   lab.take_route(1);
   const auto begin = std::chrono::steady_clock::now();

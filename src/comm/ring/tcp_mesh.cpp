@@ -28,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kMaxSockets = 16;
 constexpr int kFewRanks = 16;
-// A machine on whose network nobody answers may have come up this moment: it is tried again for so long.
+// How long a machine that is unreachable is tried again, see start_again_or_fail().
 constexpr auto kUnreachableTime = std::chrono::seconds(10);
 constexpr auto kUnreachablePause = std::chrono::milliseconds(100);
 constexpr auto kHandshakeTime = std::chrono::seconds(5);  // for one who connects and says nothing, or little
@@ -54,7 +54,7 @@ struct Attempt {
   Endpoint address = {};
   bool is_connecting = false;
   int failure = 0;           // of the last try to connect
-  std::string trouble = {};  // the same in words
+  std::string trouble = {};  // the same in words; stays while it is tried again
   Deadline again = {};       // when it is tried once more
 
   bool is_stranger() const { return reached < 0; }
@@ -70,6 +70,7 @@ std::string advance(Attempt& attempt) {
     attempt.is_connecting = false;
     attempt.failure = connect_outcome(attempt.fd.get());
     if (attempt.failure != 0) return std::strerror(attempt.failure);
+    attempt.trouble.clear();
   }
   LinkHandshake& handshake = *attempt.handshake;
   while (!handshake.refused() && !handshake.done()) {
@@ -190,10 +191,13 @@ class MeshBuilder {
   bool move(Attempt& attempt) {
     const std::string trouble = advance(attempt);
     if (!trouble.empty()) {
+      if (attempt.is_stranger()) {
+        report(attempt, trouble);
+        return false;
+      }
       attempt.trouble = trouble;
-      if (!attempt.is_stranger()) return start_again_or_fail(attempt), true;
-      report(attempt, trouble);
-      return false;
+      start_again_or_fail(attempt);
+      return true;
     }
     if (!attempt.handshake->done()) return goes_on(attempt);
     TcpPeer& peer = peers_[static_cast<std::size_t>(attempt.handshake->peer())];
@@ -224,7 +228,7 @@ class MeshBuilder {
 
   [[noreturn]] void report_missing() const {
     for (const Attempt& attempt : attempts_)
-      if (!attempt.is_stranger() && attempt.failure != 0 && attempt.failure != EINPROGRESS) fail(attempt);
+      if (!attempt.trouble.empty()) fail(attempt);
     std::string ranks;
     for (int peer = 0; peer < self_.ranks; ++peer) {
       const TcpPeer& at = peers_[static_cast<std::size_t>(peer)];

@@ -1,24 +1,16 @@
 #include <cstring>
 
-#include "src/core/half.h"
 #include "tests/kernels/emulated_cuda/cublasLt.h"
+#include "tests/kernels/emulated_cuda/elements.h"
 
 namespace {
 
-constexpr std::size_t kWorkspace = 1000;  // written to its last byte, so that a sanitizer sees one that is too small
+using emulated_cuda::kWorkspace;
+using emulated_cuda::read_element;
+using emulated_cuda::write_element;
 
-float value_at(cudaDataType_t type, const void* data, std::size_t i) {
-  if (type == CUDA_R_32F) return static_cast<const float*>(data)[i];
-  const std::uint16_t bits = static_cast<const std::uint16_t*>(data)[i];
-  return type == CUDA_R_16F ? lockstep::widen(lockstep::Float16{bits}) : lockstep::widen(lockstep::BFloat16{bits});
-}
-
-void put(cudaDataType_t type, void* data, std::size_t i, float value) {
-  if (type == CUDA_R_32F)
-    static_cast<float*>(data)[i] = value;
-  else
-    static_cast<std::uint16_t*>(data)[i] =
-        type == CUDA_R_16F ? lockstep::narrow_float16(value).bits : lockstep::narrow_bfloat16(value).bits;
+lockstep::DType dtype_of(cudaDataType_t type) {
+  return type == CUDA_R_32F ? lockstep::DType::kFloat32 : type == CUDA_R_16F ? lockstep::DType::kFloat16 : lockstep::DType::kBFloat16;
 }
 
 std::size_t index_in(const EmulatedLayout& layout, cublasOperation_t op, std::uint64_t row, std::uint64_t column) {
@@ -137,12 +129,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
     for (std::uint64_t row = 0; row < d_layout->rows; ++row) {
       float sum = 0;
       for (std::uint64_t k = 0; k < depth; ++k)
-        sum += value_at(a_layout->type, a, index_in(*a_layout, product->a_op, row, k)) *
-               value_at(b_layout->type, b, index_in(*b_layout, product->b_op, k, column));
+        sum += read_element(dtype_of(a_layout->type), a, index_in(*a_layout, product->a_op, row, k)) *
+               read_element(dtype_of(b_layout->type), b, index_in(*b_layout, product->b_op, k, column));
       sum *= by;
-      if (of_c != 0) sum += of_c * value_at(c_layout->type, c, index_in(*c_layout, CUBLAS_OP_N, row, column));  // else C is not read
-      if (adds_bias) sum += value_at(d_layout->type, product->bias, row);
-      put(d_layout->type, d, index_in(*d_layout, CUBLAS_OP_N, row, column), clamps && sum < 0 ? 0 : sum);
+      if (of_c != 0)
+        sum += of_c * read_element(dtype_of(c_layout->type), c, index_in(*c_layout, CUBLAS_OP_N, row, column));  // else C is not read
+      if (adds_bias) sum += read_element(dtype_of(d_layout->type), product->bias, row);
+      write_element(dtype_of(d_layout->type), d, index_in(*d_layout, CUBLAS_OP_N, row, column), clamps && sum < 0 ? 0 : sum);
     }
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -2,13 +2,16 @@
 
 #include <cstring>
 
-#include "src/core/half.h"
+#include "tests/kernels/emulated_cuda/elements.h"
 
 namespace cudnn_frontend::graph {
 
 namespace {
 
-constexpr std::int64_t kWorkspace = 1000;  // written to its last byte, so that a sanitizer sees one that is too small
+using emulated_cuda::read_element;
+using emulated_cuda::write_element;
+
+constexpr auto kWorkspace = static_cast<std::int64_t>(emulated_cuda::kWorkspace);
 constexpr std::int64_t kLargeWorkspace = std::int64_t{1} << 30;
 
 std::int64_t count_of(const Tensor_attributes& tensor) {
@@ -17,23 +20,16 @@ std::int64_t count_of(const Tensor_attributes& tensor) {
   return count;
 }
 
-float read(DataType_t type, const void* data, std::int64_t i) {
-  if (type == DataType_t::FLOAT) return static_cast<const float*>(data)[i];
-  const std::uint16_t bits = static_cast<const std::uint16_t*>(data)[i];
-  return type == DataType_t::HALF ? lockstep::widen(lockstep::Float16{bits}) : lockstep::widen(lockstep::BFloat16{bits});
-}
-void write(DataType_t type, void* data, std::int64_t i, float value) {
-  if (type == DataType_t::FLOAT)
-    static_cast<float*>(data)[i] = value;
-  else
-    static_cast<std::uint16_t*>(data)[i] =
-        type == DataType_t::HALF ? lockstep::narrow_float16(value).bits : lockstep::narrow_bfloat16(value).bits;
+lockstep::DType dtype_of(const Tensor_attributes& tensor) {
+  return tensor.type == DataType_t::FLOAT  ? lockstep::DType::kFloat32
+         : tensor.type == DataType_t::HALF ? lockstep::DType::kFloat16
+                                           : lockstep::DType::kBFloat16;
 }
 
 // Its values as they lie in memory. A tensor here has no gaps, so the largest index is the count's.
 std::vector<float> values_of(const Tensor_attributes& tensor, const void* data) {
   std::vector<float> values(static_cast<std::size_t>(count_of(tensor)));
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = read(tensor.type, data, static_cast<std::int64_t>(i));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = read_element(dtype_of(tensor), data, i);
   return values;
 }
 
@@ -165,9 +161,10 @@ error_t Graph::execute(cudnnHandle_t, std::unordered_map<std::int64_t, void*>& p
     for (std::int64_t n = 0; n < y_->dim[0]; ++n)
       for (std::int64_t k = 0; k < y_->dim[1]; ++k)
         for (std::int64_t p = 0; p < y_->dim[2]; ++p)
-          for (std::int64_t q = 0; q < y_->dim[3]; ++q) result[index_of(*y_, n, k, p, q)] += read(bias_->type, pointers[bias_->uid], k);
+          for (std::int64_t q = 0; q < y_->dim[3]; ++q)
+            result[index_of(*y_, n, k, p, q)] += read_element(dtype_of(*bias_), pointers[bias_->uid], static_cast<std::size_t>(k));
   for (std::size_t i = 0; i < result.size(); ++i)
-    write(output_->type, pointers[output_->uid], static_cast<std::int64_t>(i), clamps_ && result[i] < 0 ? 0 : result[i]);
+    write_element(dtype_of(*output_), pointers[output_->uid], i, clamps_ && result[i] < 0 ? 0 : result[i]);
   return {};
 }
 
