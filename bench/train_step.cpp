@@ -44,19 +44,24 @@ struct Options {
 
 Options parse(int argc, char** argv) {
   cxxopts::Options cli("train_step", "Times training steps");
-  cli.add_options()("model", "cifar10, cifar10-nolrn or mlp", cxxopts::value<std::string>()->default_value("cifar10"))(
-      "ranks", "processes", cxxopts::value<int>()->default_value("1"))("steps", "steps that count",
-                                                                       cxxopts::value<int>()->default_value("15"))(
-      "warm-up", "steps before those (CPU 4, GPU 10)", cxxopts::value<int>())(
-      "rounds", "of --scaling", cxxopts::value<int>()->default_value("7"))("backend", "ring, local or delay",
-                                                                           cxxopts::value<std::string>()->default_value(""))(
-      "transport", "auto, shm or tcp", cxxopts::value<std::string>()->default_value(""))(
-      "device", "cpu, cuda or cuda:N", cxxopts::value<std::string>()->default_value("cpu"))(
-      "dtype", "what layers compute in: float32, bfloat16, float16; weights stay float32",
-      cxxopts::value<std::string>()->default_value("float32"))("json", "one JSON line")(
-      "unrelated", "the ranks start together and then train alone")("scaling", "compare with --unrelated, in turn")(
-      "graph", "replay each step as a graph (--device cuda)")("timeline", "ready times, costs and the bound (--backend delay)")(
-      "help", "this text");
+  using cxxopts::value;
+  cxxopts::OptionAdder add = cli.add_options();
+  add("model", "cifar10, cifar10-nolrn or mlp", value<std::string>()->default_value("cifar10"));
+  add("ranks", "processes", value<int>()->default_value("1"));
+  add("steps", "steps that count", value<int>()->default_value("15"));
+  add("warm-up", "steps before those (CPU 4, GPU 10)", value<int>());
+  add("rounds", "of --scaling", value<int>()->default_value("7"));
+  add("backend", "ring, local or delay", value<std::string>()->default_value(""));
+  add("transport", "auto, shm or tcp", value<std::string>()->default_value(""));
+  add("device", "cpu, cuda or cuda:N", value<std::string>()->default_value("cpu"));
+  add("dtype", "what layers compute in: float32, bfloat16, float16; weights stay float32",
+      value<std::string>()->default_value("float32"));
+  add("json", "one JSON line");
+  add("unrelated", "the ranks start together and then train alone");
+  add("scaling", "compare with --unrelated, in turn");
+  add("graph", "replay each step as a graph (--device cuda)");
+  add("timeline", "ready times, costs and the bound (--backend delay)");
+  add("help", "this text");
   const auto given = cli.parse(argc, argv);
   if (given.count("help") != 0) {
     fmt::print("{}", cli.help());
