@@ -54,8 +54,7 @@ Options parse(int argc, char** argv) {
   add("backend", "ring, local or delay", value<std::string>()->default_value(""));
   add("transport", "auto, shm or tcp", value<std::string>()->default_value(""));
   add("device", "cpu, cuda or cuda:N", value<std::string>()->default_value("cpu"));
-  add("dtype", "what layers compute in: float32, bfloat16, float16; weights stay float32",
-      value<std::string>()->default_value("float32"));
+  add("dtype", "what layers compute in: float32, bfloat16, float16; weights stay float32", value<std::string>()->default_value("float32"));
   add("json", "one JSON line");
   add("unrelated", "the ranks start together and then train alone");
   add("scaling", "compare with --unrelated, in turn");
@@ -81,9 +80,8 @@ Options parse(int argc, char** argv) {
   if (options.device != ls::DeviceKind::kCpu && (options.scaling || options.timeline || options.unrelated))
     throw ls::InvalidArgument("train_step: --scaling, --timeline and --unrelated are for the CPU");
   if (options.graph && options.device == ls::DeviceKind::kCpu) throw ls::InvalidArgument("train_step: --graph needs --device cuda");
-  options.warm_up = given.count("warm-up") != 0                 ? given["warm-up"].as<int>()
-                    : options.device == ls::DeviceKind::kCpu ? kWarmUp
-                                                             : kGpuWarmUp;
+  const int warm_up = options.device == ls::DeviceKind::kCpu ? kWarmUp : kGpuWarmUp;
+  options.warm_up = given.count("warm-up") != 0 ? given["warm-up"].as<int>() : warm_up;
   if (options.steps < 1 || options.rounds < 1) throw ls::InvalidArgument("train_step: --steps and --rounds must be positive");
   if (options.warm_up < 0) throw ls::InvalidArgument("train_step: --warm-up must not be negative");
   if (options.timeline && options.backend != "delay") throw ls::InvalidArgument("train_step: --timeline needs --backend delay");
