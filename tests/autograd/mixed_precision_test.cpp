@@ -106,7 +106,9 @@ TEST_P(MixedPrecision, GradientsAreFloatsUpToRounding) {
     }
     EXPECT_GT(size, 0);
     EXPECT_LE(std::sqrt(difference), bound * std::sqrt(size)) << "gradient " << i;
-    EXPECT_NE(actual[i], expected[i]) << "gradient " << i << " was not computed in 16 bits";
+    if (i > 0) {  // the loss is a single number, which may round alike
+      EXPECT_NE(actual[i], expected[i]) << "gradient " << i << " was not computed in 16 bits";
+    }
   }
 }
 

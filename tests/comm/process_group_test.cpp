@@ -150,8 +150,8 @@ TEST(Joining, ASecondProcessWithTheSameRankIsNamed) {
 
 TEST(Joining, MissingRanksAreNamed) {
   MemoryStore store;
-  auto other = std::async(std::launch::async, [&] { return message_of([&] { register_rank({2, 4, 0, 1}, store, 100ms); }); });
-  const std::string message = message_of([&] { register_rank({0, 4, 0, 1}, store, 100ms); });
+  auto other = std::async(std::launch::async, [&] { return message_of([&] { register_rank({2, 4, 0, 1}, store, 1s); }); });
+  const std::string message = message_of([&] { register_rank({0, 4, 0, 1}, store, 1s); });
   EXPECT_NE(message.find("rank 0: ranks 1, 3 of 4 did not come"), std::string::npos) << message;
   const std::string others = other.get();
   EXPECT_NE(others.find("rank 2: ranks 1, 3 of 4 did not come"), std::string::npos) << others;
@@ -188,7 +188,7 @@ TEST(Joining, RanksOfAnMpirunJobFindTheStoreByTheJobsName) {
 }
 
 TEST(DelayBackend, OperationsTakeTurnsAndTheirTime) {
-  auto owned = std::make_unique<DelayBackend>(DelayCost{5ms, 1.0});
+  auto owned = std::make_unique<DelayBackend>(DelayCost{200ms, 1.0});
   DelayBackend& wire = *owned;
   const auto group = ProcessGroup::wrap({}, std::move(owned));
   std::vector<float> data(1'000'000, 2.f);
@@ -200,7 +200,7 @@ TEST(DelayBackend, OperationsTakeTurnsAndTheirTime) {
   EXPECT_EQ(data[7], 2.f);
   const auto events = wire.events();
   ASSERT_EQ(events.size(), 2u);
-  EXPECT_EQ(events[0].finished - events[0].started, 5ms + 4ms) << "alpha, and 4 MB at 1 GB/s";
+  EXPECT_EQ(events[0].finished - events[0].started, 200ms + 4ms) << "alpha, and 4 MB at 1 GB/s";
   EXPECT_EQ(events[1].started, events[0].finished);
   EXPECT_EQ(events[1].purpose_index, 1);
   EXPECT_GE(std::chrono::steady_clock::now(), events[1].finished);

@@ -178,13 +178,14 @@ TEST(TcpMesh, StrangersDelayNobody) {
   const MeshAddress at = parse_mesh_address(store->get("mesh/address/0", 20s));
   std::vector<Fd> strangers;
   std::string why;
-  const auto started = std::chrono::steady_clock::now();
+  const auto until = std::chrono::steady_clock::now() + 20s;
   for (int i = 0; i < 200; ++i) {
-    strangers.push_back(try_connect_tcp(at.host, at.port, started + 20s, why));
+    strangers.push_back(try_connect_tcp(at.host, at.port, until, why));
     ASSERT_TRUE(strangers.back()) << why;
     const std::string text = i % 3 == 0 ? "" : i % 3 == 1 ? "x" : std::string(500, 'x');
-    send_all(strangers.back().get(), std::as_bytes(std::span(text)), started + 20s);
+    send_all(strangers.back().get(), std::as_bytes(std::span(text)), until);
   }
+  const auto started = std::chrono::steady_clock::now();
   const auto second = connect_mesh(context_of(1, 2, store), "mesh");
   const auto mesh = first.get();
   EXPECT_LT(std::chrono::steady_clock::now() - started, 4s) << "a silent stranger has five seconds";

@@ -18,7 +18,7 @@ TEST(SharedVerdict, OfARankThatIsStillWritingCountsForAll) {
   VerdictRecord& record = control->verdict;
   record.state.store(VerdictRecord::kBeingWritten);
   std::thread writer([&] {
-    std::this_thread::sleep_for(30ms);
+    std::this_thread::sleep_for(5ms);
     record.kind = VerdictKind::kTimeout;
     std::strcpy(record.text, "the writer's");
     record.state.store(VerdictRecord::kWritten);

@@ -94,8 +94,9 @@ TEST_P(Faults, ARankThatStaysAwayIsNamedAtTheDeadline) {
     const Outcome outcome = outcome_of([&] { rank.all_reduce(data.data(), data.size()); });
     const auto took = std::chrono::steady_clock::now() - start;
     EXPECT_EQ(outcome.kind, "timeout") << outcome.text;
-    EXPECT_THAT(outcome.text, AllOf(HasSubstr("all_reduce #2 (float32 x 50000, sum): "), HasSubstr("for rank 2 (pid "),
-                                    HasSubstr("did not arrive"), HasSubstr(is_between_nodes(GetParam()) ? "waited 0." : "waited 0.3 s")));
+    EXPECT_THAT(outcome.text,
+                AllOf(HasSubstr("all_reduce #2 (float32 x 50000, sum): "), HasSubstr("for rank 2 (pid "), HasSubstr("did not arrive"),
+                      ::testing::ContainsRegex(is_between_nodes(GetParam()) ? "waited [0-9]\\.[0-9] s" : "waited 0\\.[3-9] s")));
     EXPECT_GE(took, milliseconds(rank.rank() == 2 ? 0 : 290));
     EXPECT_LT(took, std::chrono::seconds(10));
   });
@@ -189,7 +190,7 @@ TEST_P(Deaths, AKilledRankIsNamedByTheSurvivorsWithinTwoSeconds) {
       EXPECT_EQ(report.kind(), "peer lost") << report.text();
       EXPECT_THAT(report.text(), AllOf(HasSubstr("all_reduce #"), HasSubstr("float32 x "),
                                        HasSubstr("rank " + std::to_string(victim) + " (pid "), HasSubstr("died")));
-      EXPECT_LT(report.seconds_after(reports[static_cast<std::size_t>(victim)]), 2.0);
+      EXPECT_LT(report.seconds_after(reports[static_cast<std::size_t>(victim)]), kDeathIsToldWithin);
     }
   }
 }
@@ -210,7 +211,7 @@ TEST_P(DeathsInWaits, SleepingSurvivorsAreWoken) {
   for (const std::size_t survivor : {0u, 2u}) {
     EXPECT_EQ(reports[survivor].kind(), "peer lost") << reports[survivor].text();
     EXPECT_THAT(reports[survivor].text(), AllOf(HasSubstr("barrier #2: rank 1 (pid "), HasSubstr("died")));
-    EXPECT_LT(reports[survivor].seconds_after(reports[1]), 2.0);
+    EXPECT_LT(reports[survivor].seconds_after(reports[1]), kDeathIsToldWithin);
   }
 }
 
@@ -235,14 +236,15 @@ TEST_P(DeathsInWaits, SurvivorsThatWaitForMessagesAreWoken) {
     for (const std::size_t survivor : {0u, 2u}) {
       EXPECT_EQ(reports[survivor].kind(), "peer lost") << reports[survivor].text();
       EXPECT_THAT(reports[survivor].text(), AllOf(HasSubstr("rank 1 (pid "), HasSubstr("died")));
-      EXPECT_LT(reports[survivor].seconds_after(reports[1]), 2.0);
+      EXPECT_LT(reports[survivor].seconds_after(reports[1]), kDeathIsToldWithin);
     }
   }
 }
 
 TEST_P(DeathsInWaits, AStoppedRankIsNamedAtTheDeadline) {
-  const auto reports = run_processes({.wire = GetParam(), .ranks = 3, .timeout = milliseconds(400)}, [&](Rank& rank, RankReport&) {
+  const auto reports = run_processes({.wire = GetParam(), .ranks = 3}, [&](Rank& rank, RankReport&) {
     rank.barrier();
+    rank.set_timeout(milliseconds(400));
     if (rank.rank() == 1) raise(SIGSTOP);
     rank.barrier();
   });
@@ -274,7 +276,7 @@ TEST(Rendezvous, AWrongTokenIsRefusedOverSockets) {
 }
 
 TEST(Rendezvous, AWrongTokenIsRefusedOverTcp) {
-  GroupSpec spec{.wire = Wire::kTcp, .ranks = 2, .store_timeout = milliseconds(400), .tokens = {"secret", "guess"}};
+  GroupSpec spec{.wire = Wire::kTcp, .ranks = 2, .store_timeout = std::chrono::seconds(2), .tokens = {"secret", "guess"}};
   const auto outcomes = outcomes_of_threads(spec, [](Rank&) {});
   EXPECT_EQ(outcomes[0].kind, "rendezvous") << outcomes[0].text;
   EXPECT_THAT(outcomes[0].text, HasSubstr("for ranks 1"));

@@ -23,6 +23,13 @@ namespace lockstep::testing {
 
 inline constexpr int kSkipExitCode = 77;
 
+// Seconds from a rank's death until the others say so. Promised are two; sanitizers are slow.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr double kDeathIsToldWithin = 10;
+#else
+inline constexpr double kDeathIsToldWithin = 2;
+#endif
+
 // What became of a rank; lies in memory that parent and children share.
 struct RankReport {
   char kind_text[32] = {};
@@ -46,9 +53,10 @@ inline void note(RankReport& report, const Outcome& outcome) {
   std::strncpy(report.message, outcome.text.c_str(), sizeof report.message - 1);
 }
 
-// Waits for all children. One that is stopped is killed once the others have ended; ranks that hang, after half a minute: sanitizers are slow.
+// Waits for all children. One that is stopped is killed once the others have ended; ranks that hang, after two minutes: sanitizers are
+// slow.
 inline void reap(const std::vector<pid_t>& children, RankReport* reports) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
   std::vector<bool> ended(children.size()), stopped(children.size());
   while (std::count(ended.begin(), ended.end(), false) > 0) {
     const bool late = std::chrono::steady_clock::now() > deadline;

@@ -148,16 +148,19 @@ TEST(RegisteredMemory, IsFoundByAddressUntilItsLastHandleGoes) {
   EXPECT_EQ(memory->find(address, 1).location.segment, 0u);
 }
 
-// Counted for the whole process, round by round: a heartbeat of the watch, once a second, may fall into one of them.
+// Counted for the whole process, round by round: heartbeats of the three watches, one a second each, may fall into some of them.
 TEST(Allocations, AnOperationMakesNone) {
   constexpr int kWarmUp = 10, kRounds = 30;
   for (const Wire wire : {Wire::kThreads, Wire::kTcp}) {
     int rounds_with_allocations = 0;
+    double seconds = 0;
     run_threads({.wire = wire, .ranks = 3}, [&](Rank& rank) {
       const Buffer registered = rank.backend().allocate(120000);
       std::vector<float> plain(30000), gathered(3000);
+      auto start = std::chrono::steady_clock::now();
       for (int round = 0; round < kRounds; ++round) {
         rank.barrier();
+        if (round == kWarmUp) start = std::chrono::steady_clock::now();
         const std::uint64_t before = test_support::heap_allocations();
         rank.barrier();
         rank.all_reduce(registered.data(), 30000);
@@ -170,8 +173,9 @@ TEST(Allocations, AnOperationMakesNone) {
         if (rank.rank() == 0 && round >= kWarmUp && test_support::heap_allocations() != before) ++rounds_with_allocations;
         rank.barrier();
       }
+      if (rank.rank() == 0) seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     });
-    EXPECT_LE(rounds_with_allocations, 2) << name_of(wire);
+    EXPECT_LE(rounds_with_allocations, std::min(2 + static_cast<int>(3 * seconds), kRounds - kWarmUp - 1)) << name_of(wire);
   }
 }
 

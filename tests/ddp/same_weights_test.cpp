@@ -81,8 +81,9 @@ class GeneratedSet : public ::testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Distortion, GeneratedSet, ::testing::Bool(),
                          [](const auto& test) { return std::string(test.param ? "on" : "off"); });
 
-// Sums of 128 gradients are rounded in another order: some 1e-7 of each gradient a step (seen: 3e-8 after 20).
-constexpr double kBound = 1e-6;
+// Sums of 128 gradients are rounded in another order: some 1e-7 of each gradient a step (seen: 3e-8 after 20). Where two values are
+// nearly alike, a ReLU or a pooling may choose another one for it.
+constexpr double kBound = 1e-5;
 
 TEST_P(GeneratedSet, GivesTheSameWeightsOnOneTwoAndFourRanks) {
   const std::vector<float> one = train(1, GetParam());
@@ -98,7 +99,7 @@ TEST_P(GeneratedSet, GivesTheSameWeightsOnOneTwoAndFourRanks) {
     std::size_t i = 0;
     for (const NamedTensor& named : initial.named_parameters())
       for (const float value : named.tensor.span<float>()) moved = std::max<double>(moved, std::abs(value - one[i++]));
-    EXPECT_GE(moved, 10000 * kBound) << "the weights must have moved far for this to say anything";
+    EXPECT_GE(moved, 1000 * kBound) << "the weights must have moved far for this to say anything";
     RecordProperty("largest_difference_" + std::to_string(ranks), fmt::format("{:.3g}", largest));
   }
 }

@@ -107,12 +107,12 @@ TEST(ByHand, AStoreThatDoesNotAnswerIsNamed) {
 }
 
 TEST(ByHand, AMissingRankIsNamed) {
-  HandJob job(3, {{"LOCKSTEP_STORE_TIMEOUT_S", "3"}});
+  HandJob job(3, {{"LOCKSTEP_STORE_TIMEOUT_S", "8"}});
   job.start(0, {"steps=3"});
   job.start(2, {"steps=3"});
-  EXPECT_EQ(job[0].wait(20s), 1);
+  EXPECT_EQ(job[0].wait(30s), 1);
   EXPECT_THAT(job[0].errors(), HasSubstr("rank 1 of 3 did not come"));
-  EXPECT_EQ(job[1].wait(20s), 1) << job[1].errors();
+  EXPECT_EQ(job[1].wait(30s), 1) << job[1].errors();
 }
 
 TEST(ByHand, ASecondProcessWithTheSameRankIsRefused) {
@@ -135,10 +135,10 @@ TEST(ByHand, ASecondProcessWithTheSameRankIsRefused) {
 }
 
 TEST(ByHand, WorldSizesThatDifferAreAnError) {
-  HandJob job(2, {{"LOCKSTEP_STORE_TIMEOUT_S", "3"}});
+  HandJob job(2, {{"LOCKSTEP_STORE_TIMEOUT_S", "8"}});
   job.start(0, {"steps=3"});
   job.start(1, {"steps=3"}, {{"WORLD_SIZE", "3"}, {"LOCAL_WORLD_SIZE", "3"}});
-  for (const int rank : {0, 1}) EXPECT_EQ(job[rank].wait(20s), 1);
+  for (const int rank : {0, 1}) EXPECT_EQ(job[rank].wait(30s), 1);
   EXPECT_THAT(job[0].errors() + job[1].errors(), HasSubstr("WORLD_SIZE must be the same everywhere"));
 }
 

@@ -39,6 +39,13 @@ TEST(NodesMistakes, NodeZeroThatDoesNotComeIsNamed) {
                     HasSubstr("node 0 did not answer at 127.0.0.1:" + job.port() + " within 6 s")));
 }
 
+bool handles(pid_t process, int signal) {
+  std::ifstream status("/proc/" + std::to_string(process) + "/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.rfind("SigCgt:", 0) == 0) return (std::stoull(line.substr(7), nullptr, 16) >> (signal - 1) & 1) != 0;
+  return false;
+}
+
 // A container's first process is spared signals that it does not handle.
 TEST(NodesMistakes, AContainersFirstProcessEndsWhileItWaits) {
   if (std::system("unshare --pid --fork true > /dev/null 2>&1") != 0) GTEST_SKIP() << "no process namespace may be made here";
@@ -49,9 +56,9 @@ TEST(NodesMistakes, AContainersFirstProcessEndsWhileItWaits) {
   for (int tries = 0; tries < 2000 && processes.size() < 2; ++tries, std::this_thread::sleep_for(milliseconds(5)))
     processes = container.alive();
   ASSERT_EQ(processes.size(), 2u);
-  std::this_thread::sleep_for(milliseconds(500));
-  for (const pid_t process : processes)
-    if (process != container.pid()) ::kill(process, SIGTERM);
+  const pid_t first = processes[processes[0] == container.pid() ? 1 : 0];
+  for (int tries = 0; tries < 2000 && !handles(first, SIGTERM); ++tries) std::this_thread::sleep_for(milliseconds(5));
+  ::kill(first, SIGTERM);
   EXPECT_EQ(container.wait(kSoon), 143) << container.errors();
 }
 
@@ -140,7 +147,7 @@ TEST(NodesToken, StandsInNoArgumentAndNoOutput) {
   const std::string secret = "5ecret-0123456789abcdef", path = file("token");
   std::ofstream(path) << "\n  " << secret << " \n";
   NodeJob job(2, {{"LOCKSTEP_LOG_LEVEL", "trace"}});
-  const Words program = collective_rank({"steps=100000", "pause_ms=1", "fail_rank=1", "fail_at=400", "how=throw"});
+  const Words program = collective_rank({"steps=100000", "pause_ms=1", "fail_rank=1", "fail_at=2000", "how=throw"});
   Child& zero = job.start(0, 1, program, {{"LOCKSTEP_TOKEN_FILE", path}});
   Child& one = job.start(1, 1, program, {{"LOCKSTEP_TOKEN", secret}});
   ASSERT_TRUE(zero.wait_for_output("is running")) << zero.errors();

@@ -161,6 +161,7 @@ TEST_P(Conditions, DelayLossAndDisorderChangeNoBit) {
 }
 
 TEST_P(Conditions, ASlowLinkChangesNoBit) {
+  if (const std::string obstacle = NetworkLab::obstacle_to_limits(); !obstacle.empty()) GTEST_SKIP() << obstacle;
   NetworkLab lab(3);
   for (int machine = 0; machine < 3; ++machine) lab.limit_rate(machine, "200mbit");
   run_in(lab, {.transport = GetParam()}, [](ProcessGroup& group) { check_calls(group, 100'001); });
@@ -213,7 +214,7 @@ TEST_P(Conditions, ACutAmidAnOperationEndsItAndNamesARankOfTheCut) {
   RelayedJob relayed(4);
   const auto begin = std::chrono::steady_clock::now();
   const auto outcomes = reduce_until(lab, relayed, relayed.job(GetParam()), [](StreamRelay& relay) { relay.cut_after(2'500'000); });
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 12s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s);
   for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
     EXPECT_EQ(outcomes[rank].kind, "peer lost") << "rank " << rank << ": " << outcomes[rank].text;
     EXPECT_THAT(outcomes[rank].text, HasSubstr("all_reduce #")) << "rank " << rank;
@@ -227,8 +228,8 @@ TEST_P(Conditions, AStallAmidAnOperationEndsItAtTheDeadline) {
   const NetworkLab lab(2);
   RelayedJob relayed(4);
   const auto begin = std::chrono::steady_clock::now();
-  const auto outcomes = reduce_until(lab, relayed, relayed.job(GetParam(), 2s), [](StreamRelay& relay) { relay.stall_after(2'500'000); });
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 12s);
+  const auto outcomes = reduce_until(lab, relayed, relayed.job(GetParam(), 5s), [](StreamRelay& relay) { relay.stall_after(2'500'000); });
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s);
   for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
     EXPECT_THAT(outcomes[rank].kind, ::testing::AnyOf("timeout", "peer lost")) << "rank " << rank << ": " << outcomes[rank].text;
     EXPECT_THAT(outcomes[rank].text, HasSubstr("all_reduce #")) << "rank " << rank;

@@ -104,6 +104,10 @@ void wait_for_address6(const std::string& address) {
   throw std::runtime_error("network lab: " + address + " does not reach itself");
 }
 
+std::string limit_of(const std::string& device, const std::string& rate) {
+  return fmt::format("qdisc add dev {} root tbf rate {} burst 128kb latency 100ms\n", device, rate);
+}
+
 }  // namespace
 
 std::string NetworkLab::obstacle(Link link) {
@@ -117,6 +121,16 @@ std::string NetworkLab::obstacle(Link link) {
       configure(network.get(), "ip", "link add name lab0 type veth peer name port0\nlink add name br0 type bridge\n");
   } catch (const std::exception& error) {
     return fmt::format("{} (it takes root, or CAP_SYS_ADMIN and CAP_NET_ADMIN)", error.what());
+  }
+  return "";
+}
+
+std::string NetworkLab::obstacle_to_limits() {
+  if (std::string first = obstacle(Link::kSwitch); !first.empty()) return first;
+  try {
+    configure(new_network().get(), "tc", limit_of("lo", "1mbit"));
+  } catch (const std::exception& error) {
+    return fmt::format("{} (it takes the kernel's token bucket filter, sch_tbf)", error.what());
   }
   return "";
 }
@@ -159,11 +173,8 @@ void NetworkLab::enter(int machine) const {
 }
 
 void NetworkLab::limit_rate(int machine, const std::string& rate) const {
-  const auto limit = [&](const std::string& device) {
-    return fmt::format("qdisc add dev {} root tbf rate {} burst 128kb latency 100ms\n", device, rate);
-  };
-  configure(network(machine), "tc", limit("lab0"));
-  if (link_ == Link::kSwitch) configure(switch_.get(), "tc", limit(port(machine)));
+  configure(network(machine), "tc", limit_of("lab0", rate));
+  if (link_ == Link::kSwitch) configure(switch_.get(), "tc", limit_of(port(machine), rate));
 }
 
 void NetworkLab::cut(int machine) {

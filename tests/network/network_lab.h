@@ -21,6 +21,7 @@ class NetworkLab {
  public:
   // What keeps this process from making one; "" when nothing does. For a test's GTEST_SKIP.
   static std::string obstacle(Link link = Link::kSwitch);
+  static std::string obstacle_to_limits();  // what keeps limit_rate() from working with Link::kSwitch
   static bool has_ipv6();
 
   // Throws std::runtime_error with what `ip` said.

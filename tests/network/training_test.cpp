@@ -89,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(Machines, TrainingBetweenMachines, ::testing::Combine(:
                          [](const auto& tested) { return std::to_string(std::get<0>(tested.param)) + "_" + std::get<1>(tested.param); });
 
 TEST_P(TrainingBetweenMachines, ASlowLinkGivesTheSameWeights) {
-  if (const std::string obstacle = NetworkLab::obstacle(Link::kSwitch); !obstacle.empty()) GTEST_SKIP() << obstacle;
+  if (const std::string obstacle = NetworkLab::obstacle_to_limits(); !obstacle.empty()) GTEST_SKIP() << obstacle;
   const NetworkLab lab(machines());
   for (int machine = 0; machine < machines(); ++machine) lab.limit_rate(machine, "200mbit");
   EXPECT_EQ(weights_on_machines(lab, transport(), false), expected_weights(layout(), transport()));
