@@ -126,8 +126,8 @@ class Soak : public ::testing::Test {
   // By some rank: a lockrun points to it, and to its output on another node. Amid the rendezvous there may be no pid yet, and it may be
   // one of several that are missing.
   static void check_blame_for_silence(const Hit& hit, pid_t victim, const std::string& errors) {
-    const std::regex blame(
-        fmt::format("rank {0} \\(pid {1}|rank {0} of {2} did not come|for ranks? [0-9, ]*\\b{0}\\b", hit.rank, victim, kRanks));
+    const std::regex blame(fmt::format(
+        "rank {0} \\(pid {1}|ranks? [0-9, ]*\\b{0}\\b[0-9, ]* of {2} did not come|for ranks? [0-9, ]*\\b{0}\\b", hit.rank, victim, kRanks));
     EXPECT_TRUE(std::regex_search(errors, blame)) << errors;
   }
 

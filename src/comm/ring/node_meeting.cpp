@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <sstream>
 #include <vector>
@@ -40,19 +41,60 @@ std::pair<std::string, std::string> split_lines(const std::string& value) {
   return {value.substr(0, end), value.substr(end + 1)};
 }
 
+// How much longer than rank 0 for the others the others wait for rank 0, which names those it missed.
+constexpr std::chrono::milliseconds kForTheAnswer(2000);
+constexpr char kDecided = '+', kMissed = '-';  // what rank 0's answer begins with
+
+// They had registered: whoever is missing here was there before.
+std::string say_missing(const std::vector<int>& missing, int world_size, std::chrono::milliseconds timeout, const std::string& key) {
+  std::string names;
+  for (const int rank : missing) names += fmt::format("{}{}", names.empty() ? "" : ", ", rank);
+  return fmt::format(
+      "{} {} of {} did not come within {} s to where ranks meet that share memory (store key {}): stopped or lost since {} registered?",
+      missing.size() == 1 ? "rank" : "ranks", names, world_size, static_cast<double>(timeout.count()) / 1000, key,
+      missing.size() == 1 ? "it" : "they");
+}
+
+// What rank `from` has set under `key`. Throws RendezvousError that names it when it does not.
+std::string await_word(const BackendContext& context, int from, const std::string& key, std::chrono::milliseconds timeout) {
+  try {
+    return context.store->get(key, timeout);
+  } catch (const TimeoutError&) {
+    throw RendezvousError("rank {}: {}", context.place.rank, say_missing({from}, context.place.world_size, timeout, key));
+  }
+}
+
+// Rank 0's part: the words of all, in rank order. Throws RendezvousError that names all who are missing, as the others will.
+std::vector<std::string> collect(const BackendContext& context, const std::string& key, const std::string& mine) {
+  const Deadline deadline = Clock::now() + context.store_timeout;
+  std::vector<std::string> said = {mine};
+  std::vector<int> missing;
+  for (int rank = 1; rank < context.place.world_size; ++rank) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+    try {
+      said.push_back(context.store->get(fmt::format("{}/{}", key, rank), std::max(left, std::chrono::milliseconds(0))));
+    } catch (const TimeoutError&) {
+      missing.push_back(rank);
+    }
+  }
+  if (missing.empty()) return said;
+  const std::string text = say_missing(missing, context.place.world_size, context.store_timeout, key);
+  context.store->set(key, kMissed + text);
+  throw RendezvousError("rank 0: {}", text);
+}
+
 // What all ranks say about `about`, told to rank 0, which makes one answer of it for all.
 template <typename Decide>
 std::string decide_together(const BackendContext& context, const std::string& about, const std::string& mine, Decide&& decide) {
-  Store& store = *context.store;
+  const std::string key = "shm/" + about;
   if (context.place.rank != 0) {
-    store.set(fmt::format("shm/{}/{}", about, context.place.rank), mine);
-    return store.get("shm/" + about, context.store_timeout);
+    context.store->set(fmt::format("{}/{}", key, context.place.rank), mine);
+    const std::string answer = await_word(context, 0, key, context.store_timeout + kForTheAnswer);
+    if (!answer.starts_with(kDecided)) throw RendezvousError("rank {}: {}", context.place.rank, answer.substr(answer.starts_with(kMissed)));
+    return answer.substr(1);
   }
-  std::vector<std::string> said = {mine};
-  for (int rank = 1; rank < context.place.world_size; ++rank)
-    said.push_back(store.get(fmt::format("shm/{}/{}", about, rank), context.store_timeout));
-  const std::string decision = decide(said);
-  store.set("shm/" + about, decision);
+  const std::string decision = decide(collect(context, key, mine));
+  context.store->set(key, kDecided + decision);
   return decision;
 }
 
@@ -99,8 +141,8 @@ std::string listen_somewhere(Fd& listener, std::string& name) {
   });
 }
 
-Fd try_to_reach(const BackendContext& context, int rank) {
-  const auto [name, node] = split_lines(context.store->get(fmt::format("shm/name/{}", rank), context.store_timeout));
+Fd try_to_reach(const BackendContext& context, const std::string& told) {
+  const auto [name, node] = split_lines(told);
   if (node != context.node) throw Error("{} is '{}' there and '{}' here", env::kNode, node, context.node);
   if (name.empty()) throw Error("it has no abstract socket");
   return connect_to_abstract_name(name);
@@ -114,7 +156,8 @@ Found find_leader(const BackendContext& context) {
   if (!trouble.empty()) log::warn("ring: rank {} shares memory with nobody: {}", rank, trouble);
   context.store->set(fmt::format("shm/name/{}", rank), join_lines(trouble.empty() ? name : "", context.node));
   for (found.leader = 0; found.leader < rank; ++found.leader) {
-    const std::string reason = reason_of_failure([&] { found.connection = try_to_reach(context, found.leader); });
+    const std::string told = await_word(context, found.leader, fmt::format("shm/name/{}", found.leader), context.store_timeout);
+    const std::string reason = reason_of_failure([&] { found.connection = try_to_reach(context, told); });
     if (reason.empty()) break;
     if (found.leader == 0) found.refusal = fmt::format("rank 0 is not on its machine: {}", reason);
   }

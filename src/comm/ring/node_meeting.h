@@ -22,7 +22,8 @@ struct NodeMeeting {
 };
 
 // Collective: all ranks come to the same layout, through the store. With `reach_memory` the fabric of a group in one node has
-// the ranks' ordinary memory, unless the system refuses that to one of them, which is logged.
+// the ranks' ordinary memory, unless the system refuses that to one of them, which is logged. Blocks for the context's
+// store_timeout, and 2 s more to hear who was missing: RendezvousError then names those ranks, on all that came.
 NodeMeeting meet_in_nodes(const BackendContext& context, bool reach_memory);
 
 }  // namespace lockstep::ring
