@@ -18,17 +18,14 @@
 #include <vector>
 
 #include "tests/conformance/ranks.h"
+#include "tests/support/sanitized.h"
 
 namespace lockstep::testing {
 
 inline constexpr int kSkipExitCode = 77;
 
 // Seconds from a rank's death until the others say so. Promised are two; sanitizers are slow.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr double kDeathIsToldWithin = 10;
-#else
-inline constexpr double kDeathIsToldWithin = 2;
-#endif
+inline constexpr double kDeathIsToldWithin = kSanitized ? 10 : 2;
 
 // What became of a rank; lies in memory that parent and children share.
 struct RankReport {

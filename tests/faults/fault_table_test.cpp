@@ -19,6 +19,7 @@
 #include "tests/faults/private_mounts.h"
 #include "tests/faults/things_left.h"
 #include "tests/faults/training_net.h"
+#include "tests/support/sanitized.h"
 
 namespace lockstep::testing {
 namespace {
@@ -29,11 +30,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Clock = std::chrono::steady_clock;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr double kSlowdown = 3;
-#else
-constexpr double kSlowdown = 1;
-#endif
+constexpr double kSlowdown = kSanitized ? 3 : 1;
 
 std::vector<FaultRow> all_rows() { return read_fault_table(LOCKSTEP_FAULTS_PAGE); }
 

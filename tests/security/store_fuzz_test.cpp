@@ -14,6 +14,7 @@
 #include "lockstep/core/error.h"
 #include "src/comm/store_protocol.h"
 #include "tests/security/stranger.h"
+#include "tests/support/sanitized.h"
 
 namespace lockstep::testing {
 namespace {
@@ -40,11 +41,7 @@ std::size_t resident_mib() {
   return resident * 4096 >> 20;
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::size_t kMostMib = 768;  // the sanitizers keep what was freed
-#else
-constexpr std::size_t kMostMib = 96;
-#endif
+constexpr std::size_t kMostMib = kSanitized ? 768 : 96;  // sanitizers keep what was freed
 
 // Sets, gets and counts, and compares all that comes back.
 class HonestClient {

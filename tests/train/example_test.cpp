@@ -13,6 +13,7 @@
 #include <string>
 
 #include "lockstep/data/cifar10.h"
+#include "tests/support/sanitized.h"
 
 namespace {
 
@@ -168,9 +169,8 @@ TEST_F(Example, OutputThatCannotBeWrittenIsAFailure) {
 }
 
 TEST_F(Example, LearnsTheGeneratedSet) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "instrumented code is too slow to train a network";
-#elif !defined(LOCKSTEP_WITH_ONEDNN)
+  if (lockstep::testing::kSanitized) GTEST_SKIP() << "instrumented code is too slow to train a network";
+#if !defined(LOCKSTEP_WITH_ONEDNN)
   GTEST_SKIP() << "the reference kernels are too slow to train a network";
 #endif
   const Outcome run = train("--generated --batch 128 --log-every 1000 --json-file " + in_folder("run.json"));
