@@ -42,14 +42,19 @@ std::string world_sizes_differ(int rank, int world_size, int other, int others_w
                      others_world_size);
 }
 
-// "ranks 2, 3 of 4 did not come within 60 s: ...", or "" when none is missing.
-std::string name_missing(const std::vector<int>& missing, const Place& place, milliseconds timeout) {
-  if (missing.empty()) return "";
+// "ranks 2, 3 of 4 did not come within 60 s"
+std::string did_not_come(const std::vector<int>& missing, int world_size, milliseconds timeout) {
   std::string names;
   for (std::size_t i = 0; i < std::min(missing.size(), kNamesInAMessage); ++i) names += (i == 0 ? "" : ", ") + std::to_string(missing[i]);
   if (missing.size() > kNamesInAMessage) names += fmt::format(" and {} more", missing.size() - kNamesInAMessage);
-  return fmt::format("{} {} of {} did not come within {} s: were all ranks started, with the same MASTER_ADDR and MASTER_PORT?",
-                     missing.size() == 1 ? "rank" : "ranks", names, place.world_size, static_cast<double>(timeout.count()) / 1000);
+  return fmt::format("{} {} of {} did not come within {} s", missing.size() == 1 ? "rank" : "ranks", names, world_size,
+                     static_cast<double>(timeout.count()) / 1000);
+}
+
+// "" when none is missing.
+std::string name_missing(const std::vector<int>& missing, const Place& place, milliseconds timeout) {
+  if (missing.empty()) return "";
+  return did_not_come(missing, place.world_size, timeout) + ": were all ranks started, with the same MASTER_ADDR and MASTER_PORT?";
 }
 
 // Waits until key prefix + r exists for every rank r; what is wrong, or "". With `sizes_must_agree` the keys are
@@ -105,6 +110,19 @@ void register_rank(const Place& place, Store& store, milliseconds timeout) {
     throw RendezvousError("rank {} of {}, waiting for the other ranks: {}", place.rank, place.world_size, error.what());
   }
   if (!problem.empty()) throw RendezvousError("rank {}: {}", place.rank, problem);
+}
+
+std::string await_word(const Place& place, Store& store, int from, std::string_view key, milliseconds timeout) {
+  try {
+    return store.get(key, timeout);
+  } catch (const TimeoutError&) {
+    throw RendezvousError("rank {}: {}", place.rank, name_lost({from}, place.world_size, timeout, key));
+  }
+}
+
+std::string name_lost(const std::vector<int>& missing, int world_size, milliseconds timeout, std::string_view key) {
+  return fmt::format("{}, though {} had registered: stopped, or lost since? (store key {})", did_not_come(missing, world_size, timeout),
+                     missing.size() == 1 ? "it" : "they", key);
 }
 
 void finish_joining(const Place& place, Store& store, milliseconds timeout) {

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <chrono>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "lockstep/comm/store.h"
 #include "lockstep/core/place.h"
@@ -11,6 +14,12 @@ namespace lockstep {
 // Throws RendezvousError: another process has this rank, ranks are missing at the timeout (they are named), or a rank
 // expects another world size.
 void register_rank(const Place& place, Store& store, std::chrono::milliseconds timeout);
+
+// What rank `from` sets under `key`, for the others, after all have registered. Throws RendezvousError that names it when it does not.
+std::string await_word(const Place& place, Store& store, int from, std::string_view key, std::chrono::milliseconds timeout);
+
+// "ranks 2, 3 of 4 did not come within 5 s, though they had registered: ...", of ranks that did not set `key`.
+std::string name_lost(const std::vector<int>& missing, int world_size, std::chrono::milliseconds timeout, std::string_view key);
 
 // Says that this rank needs the store no more. Rank 0, which may host it, waits until all have said so.
 void finish_joining(const Place& place, Store& store, std::chrono::milliseconds timeout);

@@ -197,6 +197,9 @@ TEST(TcpMesh, NamesWhoDidNotCome) {
   BackendContext context = context_of(0, 3, store);
   context.store_timeout = 200ms;
   EXPECT_THAT(message_of([&] { connect_mesh(context, "mesh"); }), AllOf(HasSubstr("rank 0"), HasSubstr("ranks 1, 2")));
+  context.place.rank = 2;
+  store->set("silent/address/0", to_text({"127.0.0.1", 1, 1}));
+  EXPECT_THAT(message_of([&] { connect_mesh(context, "silent"); }), HasSubstr("rank 2: rank 1 of 3 did not come within 0.2 s, though"));
   store->set("gone/address/0", to_text({"127.0.0.1", 1, 1}));
   EXPECT_THAT(message_of([&] { connect_mesh(context_of(1, 2, store), "gone"); }),
               AllOf(HasSubstr("rank 1 cannot reach rank 0 at 127.0.0.1:1"), HasSubstr("refused")));

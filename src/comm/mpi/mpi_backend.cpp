@@ -11,6 +11,7 @@
 #include "src/comm/comm_thread.h"
 #include "src/comm/composite.h"
 #include "src/comm/group_gone.h"
+#include "src/comm/join.h"
 #include "src/comm/mpi/mpi_channels.h"
 #include "src/comm/mpi/mpi_collectives.h"
 #include "src/comm/mpi/mpi_runtime.h"
@@ -147,7 +148,7 @@ std::vector<int> members_of(const BackendContext& context) {
   context.store->set(fmt::format("mpi/{}", context.place.rank), introduction(context.place.world_size));
   std::vector<int> members;
   for (int rank = 0; rank < context.place.world_size; ++rank) {
-    const std::string said = context.store->get(fmt::format("mpi/{}", rank), context.store_timeout);
+    const std::string said = await_word(context.place, *context.store, rank, fmt::format("mpi/{}", rank), context.store_timeout);
     if (said[0] == kRefused) refuse(context, fmt::format("rank {}: {}", rank, said.substr(1)));
     members.push_back(std::stoi(said));
     for (int other = 0; other < rank; ++other)

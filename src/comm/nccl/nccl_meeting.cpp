@@ -13,6 +13,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "src/comm/host_names.h"
+#include "src/comm/join.h"
 
 namespace lockstep::nccl {
 
@@ -46,7 +47,7 @@ ncclUniqueId agree_on_id(const BackendContext& context, const Api& api) {
     context.store->set(kId, std::string_view(id.internal, sizeof id.internal));
     return id;
   }
-  const std::string text = context.store->get(kId, context.store_timeout);
+  const std::string text = await_word(context.place, *context.store, 0, kId, context.store_timeout);
   if (text.size() != sizeof id.internal) throw Error("rank 0 has no id for NCCL: {}", text);
   std::memcpy(id.internal, text.data(), text.size());
   return id;
@@ -58,7 +59,7 @@ std::vector<GpuOfRank> gather_gpus(const BackendContext& context) {
   store.set(key_of_gpu(context.place.rank), fmt::format("{} {}", share, context.device->identity()));
   std::vector<GpuOfRank> gpus;
   for (int rank = 0; rank < context.place.world_size; ++rank) {
-    const std::string text = store.get(key_of_gpu(rank), context.store_timeout);
+    const std::string text = await_word(context.place, store, rank, key_of_gpu(rank), context.store_timeout);
     const std::size_t space = std::min(text.find(' '), text.size());
     gpus.push_back({text.substr(std::min(space + 1, text.size())), static_cast<int>(std::strtol(text.c_str(), nullptr, 10))});
   }

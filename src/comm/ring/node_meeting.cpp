@@ -12,6 +12,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "src/comm/join.h"
 #include "src/comm/ring/control_block.h"
 #include "src/comm/ring/memfd_fabric.h"
 #include "src/comm/ring/unix_link.h"
@@ -45,25 +46,6 @@ std::pair<std::string, std::string> split_lines(const std::string& value) {
 constexpr std::chrono::milliseconds kForTheAnswer(2000);
 constexpr char kDecided = '+', kMissed = '-';  // what rank 0's answer begins with
 
-// They had registered: whoever is missing here was there before.
-std::string say_missing(const std::vector<int>& missing, int world_size, std::chrono::milliseconds timeout, const std::string& key) {
-  std::string names;
-  for (const int rank : missing) names += fmt::format("{}{}", names.empty() ? "" : ", ", rank);
-  return fmt::format(
-      "{} {} of {} did not come within {} s to where ranks meet that share memory (store key {}): stopped or lost since {} registered?",
-      missing.size() == 1 ? "rank" : "ranks", names, world_size, static_cast<double>(timeout.count()) / 1000, key,
-      missing.size() == 1 ? "it" : "they");
-}
-
-// What rank `from` has set under `key`. Throws RendezvousError that names it when it does not.
-std::string await_word(const BackendContext& context, int from, const std::string& key, std::chrono::milliseconds timeout) {
-  try {
-    return context.store->get(key, timeout);
-  } catch (const TimeoutError&) {
-    throw RendezvousError("rank {}: {}", context.place.rank, say_missing({from}, context.place.world_size, timeout, key));
-  }
-}
-
 // Rank 0's part: the words of all, in rank order. Throws RendezvousError that names all who are missing, as the others will.
 std::vector<std::string> collect(const BackendContext& context, const std::string& key, const std::string& mine) {
   const Deadline deadline = Clock::now() + context.store_timeout;
@@ -78,7 +60,7 @@ std::vector<std::string> collect(const BackendContext& context, const std::strin
     }
   }
   if (missing.empty()) return said;
-  const std::string text = say_missing(missing, context.place.world_size, context.store_timeout, key);
+  const std::string text = name_lost(missing, context.place.world_size, context.store_timeout, key);
   context.store->set(key, kMissed + text);
   throw RendezvousError("rank 0: {}", text);
 }
@@ -89,7 +71,7 @@ std::string decide_together(const BackendContext& context, const std::string& ab
   const std::string key = "shm/" + about;
   if (context.place.rank != 0) {
     context.store->set(fmt::format("{}/{}", key, context.place.rank), mine);
-    const std::string answer = await_word(context, 0, key, context.store_timeout + kForTheAnswer);
+    const std::string answer = await_word(context.place, *context.store, 0, key, context.store_timeout + kForTheAnswer);
     if (!answer.starts_with(kDecided)) throw RendezvousError("rank {}: {}", context.place.rank, answer.substr(answer.starts_with(kMissed)));
     return answer.substr(1);
   }
@@ -156,7 +138,8 @@ Found find_leader(const BackendContext& context) {
   if (!trouble.empty()) log::warn("ring: rank {} shares memory with nobody: {}", rank, trouble);
   context.store->set(fmt::format("shm/name/{}", rank), join_lines(trouble.empty() ? name : "", context.node));
   for (found.leader = 0; found.leader < rank; ++found.leader) {
-    const std::string told = await_word(context, found.leader, fmt::format("shm/name/{}", found.leader), context.store_timeout);
+    const std::string told =
+        await_word(context.place, *context.store, found.leader, fmt::format("shm/name/{}", found.leader), context.store_timeout);
     const std::string reason = reason_of_failure([&] { found.connection = try_to_reach(context, told); });
     if (reason.empty()) break;
     if (found.leader == 0) found.refusal = fmt::format("rank 0 is not on its machine: {}", reason);

@@ -18,6 +18,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "src/comm/interface.h"
+#include "src/comm/join.h"
 #include "src/comm/ring/link_handshake.h"
 
 namespace lockstep::ring {
@@ -289,7 +290,8 @@ std::vector<TcpPeer> connect_mesh(const BackendContext& context, const std::stri
   context.store->set(fmt::format("{}/address/{}", name, rank), to_text(mine));
   std::vector<MeshAddress> lower;
   for (int peer = 0; peer < rank; ++peer)
-    lower.push_back(parse_mesh_address(context.store->get(fmt::format("{}/address/{}", name, peer), context.store_timeout)));
+    lower.push_back(parse_mesh_address(
+        await_word(context.place, *context.store, peer, fmt::format("{}/address/{}", name, peer), context.store_timeout)));
   MeshBuilder builder(context, std::move(listener), rank == 0 ? sockets : lower[0].sockets, deadline);
   for (int peer = 0; peer < rank; ++peer) builder.reach(peer, lower[static_cast<std::size_t>(peer)]);
   return builder.build();

@@ -11,6 +11,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "src/comm/join.h"
 
 namespace lockstep::ring {
 
@@ -174,7 +175,7 @@ Tuning agree_on_tuning(const BackendContext& context) {
       throw;
     }
   }
-  const std::string text = context.store->get("tuning", context.store_timeout);
+  const std::string text = await_word(context.place, *context.store, 0, "tuning", context.store_timeout);
   if (!text.empty() && text[0] == kRefused) throw InvalidArgument("rank 0: {}", text.substr(1));
   const Tuning tuning = parse_tuning(text, "the table of rank 0").tuning;
   const auto wanted = order_from_environment();
