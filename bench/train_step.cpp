@@ -37,7 +37,7 @@ constexpr int kGpuBlocks = 5;   // of steps, each timed as a whole
 struct Options {
   std::string model, backend, transport;
   ls::DType dtype = ls::DType::kFloat32;  // what layers compute in
-  int ranks = 1, steps = 15, warm_up = kWarmUp, rounds = 7;
+  int ranks = 1, steps = 15, warm_up = 0, rounds = 7;
   ls::DeviceKind device = ls::DeviceKind::kCpu;
   bool json = false, unrelated = false, scaling = false, timeline = false, graph = false;
 };

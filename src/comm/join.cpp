@@ -112,11 +112,12 @@ void register_rank(const Place& place, Store& store, milliseconds timeout) {
   if (!problem.empty()) throw RendezvousError("rank {}: {}", place.rank, problem);
 }
 
-std::string await_word(const Place& place, Store& store, int from, std::string_view key, milliseconds timeout) {
+std::string await_word(const BackendContext& context, int from, std::string_view key, milliseconds grace) {
+  const milliseconds timeout = context.store_timeout + grace;
   try {
-    return store.get(key, timeout);
+    return context.store->get(key, timeout);
   } catch (const TimeoutError&) {
-    throw RendezvousError("rank {}: {}", place.rank, name_lost({from}, place.world_size, timeout, key));
+    throw RendezvousError("rank {}: {}", context.place.rank, name_lost({from}, context.place.world_size, timeout, key));
   }
 }
 

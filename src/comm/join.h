@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/comm/backend.h"
 #include "lockstep/comm/store.h"
 #include "lockstep/core/place.h"
 
@@ -15,8 +16,9 @@ namespace lockstep {
 // expects another world size.
 void register_rank(const Place& place, Store& store, std::chrono::milliseconds timeout);
 
-// What rank `from` sets under `key`, for the others, after all have registered. Throws RendezvousError that names it when it does not.
-std::string await_word(const Place& place, Store& store, int from, std::string_view key, std::chrono::milliseconds timeout);
+// What rank `from` sets under `key`, for the others, after all have registered. Waits for the context's store_timeout and `grace`; throws
+// RendezvousError that names the rank then.
+std::string await_word(const BackendContext& context, int from, std::string_view key, std::chrono::milliseconds grace = {});
 
 // "ranks 2, 3 of 4 did not come within 5 s, though they had registered: ...", of ranks that did not set `key`.
 std::string name_lost(const std::vector<int>& missing, int world_size, std::chrono::milliseconds timeout, std::string_view key);

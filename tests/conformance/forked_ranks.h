@@ -50,8 +50,7 @@ inline void note(RankReport& report, const Outcome& outcome) {
   std::strncpy(report.message, outcome.text.c_str(), sizeof report.message - 1);
 }
 
-// Waits for all children. One that is stopped is killed once the others have ended; ranks that hang, after two minutes: sanitizers are
-// slow.
+// Waits for all children. One that is stopped is killed once the others have ended; ranks that hang, after two minutes (sanitizers).
 inline void reap(const std::vector<pid_t>& children, RankReport* reports) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
   std::vector<bool> ended(children.size()), stopped(children.size());

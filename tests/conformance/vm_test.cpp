@@ -49,14 +49,14 @@ bool siblings_reach_each_other() {
   return status == 0;
 }
 
-class ReachingIntoPeers : public ::testing::Test {
+class ReachingWherePeersHaveNoMemory : public ::testing::Test {
   void SetUp() override {
     if (!siblings_reach_each_other()) GTEST_SKIP() << "the kernel lets no process read another one's memory here";
   }
 };
 
 // Rank 0 owns the first half of the sum, and rank 1's first half is not there.
-TEST_F(ReachingIntoPeers, MemoryThatIsNotThereIsNamedOnAllRanks) {
+TEST_F(ReachingWherePeersHaveNoMemory, MemoryThatIsNotThereIsNamedOnAllRanks) {
   const auto reports = run_processes({.wire = Wire::kMemfdVm, .ranks = 2}, [](Rank& rank, RankReport&) {
     std::byte* data = memory_with_a_hole(0, rank.rank() == 1 ? PROT_NONE : PROT_READ | PROT_WRITE);
     rank.all_reduce(data, kBytes / 4);
@@ -69,7 +69,7 @@ TEST_F(ReachingIntoPeers, MemoryThatIsNotThereIsNamedOnAllRanks) {
   }
 }
 
-TEST_F(ReachingIntoPeers, MemoryThatMayNotBeWrittenIsNamedOnAllRanks) {
+TEST_F(ReachingWherePeersHaveNoMemory, MemoryThatMayNotBeWrittenIsNamedOnAllRanks) {
   const auto reports = run_processes({.wire = Wire::kMemfdVm, .ranks = 2}, [](Rank& rank, RankReport&) {
     std::byte* data = memory_with_a_hole(kHalf, rank.rank() == 0 ? PROT_READ : PROT_READ | PROT_WRITE);
     rank.all_reduce(data, kBytes / 4);
@@ -82,7 +82,7 @@ TEST_F(ReachingIntoPeers, MemoryThatMayNotBeWrittenIsNamedOnAllRanks) {
 }
 
 // The copy ends at a page in the middle of a piece: what was copied until then does not count.
-TEST_F(ReachingIntoPeers, ABufferThatEndsTooEarlyIsNamedByWhoPullsFromIt) {
+TEST_F(ReachingWherePeersHaveNoMemory, ABufferThatEndsTooEarlyIsNamedByWhoPullsFromIt) {
   const auto reports = run_processes({.wire = Wire::kMemfdVm, .ranks = 3}, [](Rank& rank, RankReport&) {
     std::byte* data = memory_with_a_hole(kHalf, rank.rank() == 2 ? PROT_NONE : PROT_READ | PROT_WRITE);
     rank.broadcast(data, kBytes, DType::kUInt8, 2);
@@ -99,7 +99,7 @@ bool hide_from_other_processes(int) {
   return prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0;
 }
 
-TEST_F(ReachingIntoPeers, WhereItIsRefusedAllRanksUseTilesInstead) {
+TEST(ReachingIntoPeers, WhereItIsRefusedAllRanksUseTilesInstead) {
   const auto reports = run_processes(
       {.wire = Wire::kMemfdVm, .ranks = 3},
       [](Rank& rank, RankReport&) {
@@ -123,7 +123,7 @@ TEST_F(ReachingIntoPeers, WhereItIsRefusedAllRanksUseTilesInstead) {
 
 // Survivors free their buffers as soon as the call has thrown; nobody may write there any more. They fill what they get
 // next with a pattern and look at it a while later.
-TEST_F(ReachingIntoPeers, NobodyWritesIntoBuffersOfACallThatFailed) {
+TEST(ReachingIntoPeers, NobodyWritesIntoBuffersOfACallThatFailed) {
   const auto reports = run_processes({.wire = Wire::kMemfdVm, .ranks = 3}, [](Rank& rank, RankReport&) {
     std::vector<std::byte> data(8 << 20);
     const auto step = [&] { rank.all_reduce(data.data(), data.size() / 4); };

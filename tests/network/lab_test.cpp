@@ -66,7 +66,7 @@ TEST_P(Lab, MachinesReachEachOtherAndACutEndsThat) {
 }
 
 TEST_P(Lab, ARateLimitHolds) {
-  if (const std::string obstacle = NetworkLab::obstacle_to_limits(); !obstacle.empty()) GTEST_SKIP() << obstacle;
+  if (const std::string obstacle = NetworkLab::obstacle_to_limits(GetParam()); !obstacle.empty()) GTEST_SKIP() << obstacle;
   NetworkLab lab(2, GetParam());
   lab.limit_rate(0, "80mbit");
   Fd listener;

@@ -125,8 +125,8 @@ std::string NetworkLab::obstacle(Link link) {
   return "";
 }
 
-std::string NetworkLab::obstacle_to_limits() {
-  if (std::string first = obstacle(Link::kSwitch); !first.empty()) return first;
+std::string NetworkLab::obstacle_to_limits(Link link) {
+  if (std::string first = obstacle(link); !first.empty()) return first;
   try {
     configure(new_network().get(), "tc", limit_of("lo", "1mbit"));
   } catch (const std::exception& error) {

@@ -21,7 +21,7 @@ class NetworkLab {
  public:
   // What keeps this process from making one; "" when nothing does. For a test's GTEST_SKIP.
   static std::string obstacle(Link link = Link::kSwitch);
-  static std::string obstacle_to_limits();  // what keeps limit_rate() from working with Link::kSwitch
+  static std::string obstacle_to_limits(Link link = Link::kSwitch);  // the same, of one whose rates are to be limited
   static bool has_ipv6();
 
   // Throws std::runtime_error with what `ip` said.

@@ -148,7 +148,7 @@ std::vector<int> members_of(const BackendContext& context) {
   context.store->set(fmt::format("mpi/{}", context.place.rank), introduction(context.place.world_size));
   std::vector<int> members;
   for (int rank = 0; rank < context.place.world_size; ++rank) {
-    const std::string said = await_word(context.place, *context.store, rank, fmt::format("mpi/{}", rank), context.store_timeout);
+    const std::string said = await_word(context, rank, fmt::format("mpi/{}", rank));
     if (said[0] == kRefused) refuse(context, fmt::format("rank {}: {}", rank, said.substr(1)));
     members.push_back(std::stoi(said));
     for (int other = 0; other < rank; ++other)

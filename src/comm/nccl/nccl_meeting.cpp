@@ -47,19 +47,18 @@ ncclUniqueId agree_on_id(const BackendContext& context, const Api& api) {
     context.store->set(kId, std::string_view(id.internal, sizeof id.internal));
     return id;
   }
-  const std::string text = await_word(context.place, *context.store, 0, kId, context.store_timeout);
+  const std::string text = await_word(context, 0, kId);
   if (text.size() != sizeof id.internal) throw Error("rank 0 has no id for NCCL: {}", text);
   std::memcpy(id.internal, text.data(), text.size());
   return id;
 }
 
 std::vector<GpuOfRank> gather_gpus(const BackendContext& context) {
-  Store& store = *context.store;
   const long share = env::integer(env::kShareGpu, 1, 64).value_or(1);
-  store.set(key_of_gpu(context.place.rank), fmt::format("{} {}", share, context.device->identity()));
+  context.store->set(key_of_gpu(context.place.rank), fmt::format("{} {}", share, context.device->identity()));
   std::vector<GpuOfRank> gpus;
   for (int rank = 0; rank < context.place.world_size; ++rank) {
-    const std::string text = await_word(context.place, store, rank, key_of_gpu(rank), context.store_timeout);
+    const std::string text = await_word(context, rank, key_of_gpu(rank));
     const std::size_t space = std::min(text.find(' '), text.size());
     gpus.push_back({text.substr(std::min(space + 1, text.size())), static_cast<int>(std::strtol(text.c_str(), nullptr, 10))});
   }

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 #include <sstream>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "src/comm/ring/control_block.h"
 #include "src/comm/ring/memfd_fabric.h"
 #include "src/comm/ring/unix_link.h"
+#include "src/comm/socket.h"
 
 namespace lockstep::ring {
 
@@ -44,7 +44,7 @@ std::pair<std::string, std::string> split_lines(const std::string& value) {
 
 // How much longer than rank 0 for the others the others wait for rank 0, which names those it missed.
 constexpr std::chrono::milliseconds kForTheAnswer(2000);
-constexpr char kDecided = '+', kMissed = '-';  // what rank 0's answer begins with
+constexpr char kMissed = '!';  // instead of a decision: then the text that names them
 
 // Rank 0's part: the words of all, in rank order. Throws RendezvousError that names all who are missing, as the others will.
 std::vector<std::string> collect(const BackendContext& context, const std::string& key, const std::string& mine) {
@@ -52,9 +52,8 @@ std::vector<std::string> collect(const BackendContext& context, const std::strin
   std::vector<std::string> said = {mine};
   std::vector<int> missing;
   for (int rank = 1; rank < context.place.world_size; ++rank) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
     try {
-      said.push_back(context.store->get(fmt::format("{}/{}", key, rank), std::max(left, std::chrono::milliseconds(0))));
+      said.push_back(context.store->get(fmt::format("{}/{}", key, rank), std::chrono::milliseconds(remaining_ms(deadline))));
     } catch (const TimeoutError&) {
       missing.push_back(rank);
     }
@@ -71,12 +70,12 @@ std::string decide_together(const BackendContext& context, const std::string& ab
   const std::string key = "shm/" + about;
   if (context.place.rank != 0) {
     context.store->set(fmt::format("{}/{}", key, context.place.rank), mine);
-    const std::string answer = await_word(context.place, *context.store, 0, key, context.store_timeout + kForTheAnswer);
-    if (!answer.starts_with(kDecided)) throw RendezvousError("rank {}: {}", context.place.rank, answer.substr(answer.starts_with(kMissed)));
-    return answer.substr(1);
+    const std::string answer = await_word(context, 0, key, kForTheAnswer);
+    if (answer.starts_with(kMissed)) throw RendezvousError("rank {}: {}", context.place.rank, answer.substr(1));
+    return answer;
   }
   const std::string decision = decide(collect(context, key, mine));
-  context.store->set(key, kDecided + decision);
+  context.store->set(key, decision);
   return decision;
 }
 
@@ -138,8 +137,7 @@ Found find_leader(const BackendContext& context) {
   if (!trouble.empty()) log::warn("ring: rank {} shares memory with nobody: {}", rank, trouble);
   context.store->set(fmt::format("shm/name/{}", rank), join_lines(trouble.empty() ? name : "", context.node));
   for (found.leader = 0; found.leader < rank; ++found.leader) {
-    const std::string told =
-        await_word(context.place, *context.store, found.leader, fmt::format("shm/name/{}", found.leader), context.store_timeout);
+    const std::string told = await_word(context, found.leader, fmt::format("shm/name/{}", found.leader));
     const std::string reason = reason_of_failure([&] { found.connection = try_to_reach(context, told); });
     if (reason.empty()) break;
     if (found.leader == 0) found.refusal = fmt::format("rank 0 is not on its machine: {}", reason);

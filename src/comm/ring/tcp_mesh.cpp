@@ -290,8 +290,7 @@ std::vector<TcpPeer> connect_mesh(const BackendContext& context, const std::stri
   context.store->set(fmt::format("{}/address/{}", name, rank), to_text(mine));
   std::vector<MeshAddress> lower;
   for (int peer = 0; peer < rank; ++peer)
-    lower.push_back(parse_mesh_address(
-        await_word(context.place, *context.store, peer, fmt::format("{}/address/{}", name, peer), context.store_timeout)));
+    lower.push_back(parse_mesh_address(await_word(context, peer, fmt::format("{}/address/{}", name, peer))));
   MeshBuilder builder(context, std::move(listener), rank == 0 ? sockets : lower[0].sockets, deadline);
   for (int peer = 0; peer < rank; ++peer) builder.reach(peer, lower[static_cast<std::size_t>(peer)]);
   return builder.build();

@@ -175,7 +175,7 @@ Tuning agree_on_tuning(const BackendContext& context) {
       throw;
     }
   }
-  const std::string text = await_word(context.place, *context.store, 0, "tuning", context.store_timeout);
+  const std::string text = await_word(context, 0, "tuning");
   if (!text.empty() && text[0] == kRefused) throw InvalidArgument("rank 0: {}", text.substr(1));
   const Tuning tuning = parse_tuning(text, "the table of rank 0").tuning;
   const auto wanted = order_from_environment();
