@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "bench/bench_common.h"
+#include "bench/train_step_models.h"
 #include "lockstep/lockstep.h"
 #include "src/comm/delay/delay_backend.h"
 
@@ -88,22 +89,6 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-void add_cifar10(ls::nn::Sequential& model, bool lrn) {
-  const ls::nn::Conv2dLayerOptions conv{.padding = ls::Padding::all(2), .activation = ls::Activation::kRelu};
-  const ls::MaxPool2dOptions pool{.stride = {2, 2}, .padding = ls::Padding::all(1)};
-  const ls::LrnOptions normalise{.radius = 4, .bias = 1, .alpha = 0.001F / 9, .beta = 0.75F};
-  model.append_named<ls::nn::Conv2d>("conv1", 3, 64, ls::Size2{5, 5}, conv);
-  model.append_named<ls::nn::MaxPool2d>("pool1", ls::Size2{3, 3}, pool);
-  if (lrn) model.append_named<ls::nn::LocalResponseNorm>("norm1", normalise);
-  model.append_named<ls::nn::Conv2d>("conv2", 64, 64, ls::Size2{5, 5}, conv);
-  if (lrn) model.append_named<ls::nn::LocalResponseNorm>("norm2", normalise);
-  model.append_named<ls::nn::MaxPool2d>("pool2", ls::Size2{3, 3}, pool);
-  model.append_named<ls::nn::Flatten>("flatten");
-  model.append_named<ls::nn::Linear>("local3", 2304, 384, ls::nn::LinearLayerOptions{.activation = ls::Activation::kRelu});
-  model.append_named<ls::nn::Linear>("local4", 384, 192, ls::nn::LinearLayerOptions{.activation = ls::Activation::kRelu});
-  model.append_named<ls::nn::Linear>("softmax", 192, 10);
-}
-
 // One replica with its data, its optimizer and its clocks. Layers compute in the type of the AutoCast around it.
 class Trainer {
  public:
@@ -114,7 +99,7 @@ class Trainer {
 
   Trainer(const std::string& name, std::shared_ptr<ls::ProcessGroup> group, const ls::CommHook& hook = {},
           ls::Device& device = ls::cpu_device())
-      : model_(make_model(name)), batch_(name == "mlp" ? 64 : 128) {
+      : model_(ls::bench::make_model(name)), batch_(name == "mlp" ? 64 : 128) {
     x_ = name == "mlp" ? ls::Tensor::empty({batch_, 2048}) : ls::Tensor::empty({batch_, 24, 24, 3});
     ls::fill_normal(x_, 0, 1);
     labels_ = ls::Tensor::empty({batch_}, ls::DType::kInt64);
@@ -192,20 +177,6 @@ class Trainer {
     return loss;
   }
   ls::Tensor scaled(const ls::Tensor& loss) { return scaler_ ? scaler_->scale(loss) : loss; }
-
-  static std::unique_ptr<ls::nn::Sequential> make_model(const std::string& name) {
-    auto model = std::make_unique<ls::nn::Sequential>();
-    if (name == "cifar10" || name == "cifar10-nolrn") {
-      add_cifar10(*model, name == "cifar10");
-    } else if (name == "mlp") {
-      for (int i = 0; i < 4; ++i)
-        model->append<ls::nn::Linear>(2048, 2048, ls::nn::LinearLayerOptions{.activation = ls::Activation::kRelu});
-      model->append<ls::nn::Linear>(2048, 10);
-    } else {
-      throw ls::InvalidArgument("train_step: --model {} is none of cifar10, cifar10-nolrn, mlp", name);
-    }
-    return model;
-  }
 
   // max over buckets i of ready_i + the costs of i and all later ones: what a wire that is never idle needs.
   double wire_ms(double first_ready_ms) {
