@@ -14,6 +14,8 @@ void accumulate(float* sum, const float* addend, Index count, Stream&);
 void scale(const float* in, float factor, float* out, Index count, bool accumulate, Stream&);
 void scale_by(const float* in, const float* factor, float* out, Index count, bool accumulate, Stream&);
 void relu(const float* in, float* out, Index count, Stream&);  // also in place
+// The largest absolute value; infinity or NaN where there is one, and 0 of nothing.
+float largest_magnitude(const float* x, Index count);
 void relu_backward(const float* y, float* grad, Index count, Stream&);
 void bias(float* y, const float* bias, Index rows, Index channels, Stream&);
 void bias_backward(const float* y_grad, float* bias_grad, Index rows, Index channels, bool accumulate, Stream&);

@@ -1,5 +1,6 @@
 // Elementwise operators, the bias and the L2 loss.
 #include <algorithm>
+#include <bit>
 
 #include "kernels/cpu/fast.h"
 #include "lockstep/core/cpu_dispatch.h"
@@ -30,6 +31,16 @@ LOCKSTEP_CPU_DISPATCH(void, add_scaled_loop, (const float* in, float factor, flo
 LOCKSTEP_CPU_DISPATCH(void, relu_loop, (const float* in, float* out, Index count), (in, out, count), {
   LOCKSTEP_INDEPENDENT_ITERATIONS
   for (Index i = 0; i < count; ++i) out[i] = in[i] < 0 ? 0 : in[i];
+})
+
+// Without their sign floats are ordered as their bits are, infinity above all numbers and NaN above infinity.
+LOCKSTEP_CPU_DISPATCH(std::uint32_t, largest_bits, (const float* x, Index count), (x, count), {
+  std::uint32_t most = 0;
+  for (Index i = 0; i < count; ++i) {
+    const std::uint32_t bits = std::bit_cast<std::uint32_t>(x[i]) & 0x7fffffffU;
+    most = bits > most ? bits : most;
+  }
+  return most;
 })
 
 LOCKSTEP_CPU_DISPATCH(void, relu_backward_loop, (const float* y, float* grad, Index count), (y, grad, count), {
@@ -96,6 +107,8 @@ void scale_by(const float* in, const float* factor, float* out, Index count, boo
 }
 
 void relu(const float* in, float* out, Index count, Stream&) { relu_loop(in, out, count); }
+
+float largest_magnitude(const float* x, Index count) { return std::bit_cast<float>(largest_bits(x, count)); }
 
 void relu_backward(const float* y, float* grad, Index count, Stream&) { relu_backward_loop(y, grad, count); }
 

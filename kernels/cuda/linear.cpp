@@ -1,5 +1,5 @@
 // Linear layers by cuBLASLt. Its matrices are column-major: our row-major (rows, columns) is its (columns, rows), so that
-//   y^T       (out, batch) = weight (out, in)   * x^T (in, batch)      with bias and relu in the epilogue
+//   y^T       (out, batch) = weight (out, in)   * x^T (in, batch)      with the bias in the epilogue
 //   x_grad^T  (in, batch)  = weight^T (in, out) * y_grad^T (out, batch)
 //   weight_grad^T (in, out) = x^T (in, batch)   * y_grad (batch, out)
 #include <cstring>
@@ -145,11 +145,6 @@ void multiply(Product product, const void* a, const void* b, void* d, Stream& st
   plan.run(a, b, nullptr, d, stream);
 }
 
-cublasLtEpilogue_t epilogue_for(bool bias, bool relu) {
-  if (bias) return relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
-  return relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT;
-}
-
 // A product over nothing: what it adds up to is zero. Zeros are the same bits in every type.
 bool is_empty(const LinearShape& shape) { return shape.batch == 0 || shape.in_features == 0 || shape.out_features == 0; }
 void clear(DType type, void* out, Index count, Stream& stream) {
@@ -169,16 +164,14 @@ void clamp(DType type, void* y, Index count, Stream& stream) {
     mixed::relu(type, y, y, count, stream);
 }
 
-void forward(DType type, const LinearShape& shape, const void* x, const void* weight, const void* bias, bool relu_after, void* y,
-             Stream& stream) {
-  const Index count = shape.batch * shape.out_features;
+void product_and_bias(DType type, const LinearShape& shape, const void* x, const void* weight, const void* bias, void* y, Stream& stream) {
   if (!is_empty(shape)) {
     Product product{CUBLAS_OP_T,
                     CUBLAS_OP_N,
                     shape.out_features,
                     shape.batch,
                     shape.in_features,
-                    epilogue_for(bias != nullptr, relu_after),
+                    bias == nullptr ? CUBLASLT_EPILOGUE_DEFAULT : CUBLASLT_EPILOGUE_BIAS,
                     false,
                     type,
                     type,
@@ -189,10 +182,16 @@ void forward(DType type, const LinearShape& shape, const void* x, const void* we
     product.epilogue = CUBLASLT_EPILOGUE_DEFAULT;  // narrow products have no fused form
     multiply(product, weight, x, y, stream);
   } else {
-    clear(type, y, count, stream);
+    clear(type, y, shape.batch * shape.out_features, stream);
   }
   if (bias != nullptr) add_bias(type, y, bias, shape.batch, shape.out_features, stream);
-  if (relu_after) clamp(type, y, count, stream);
+}
+
+// relu is no part of the epilogue: cuBLASLt's is a maximum with 0, which makes 0 of NaN, and a broken model would seem whole.
+void forward(DType type, const LinearShape& shape, const void* x, const void* weight, const void* bias, bool relu_after, void* y,
+             Stream& stream) {
+  product_and_bias(type, shape, x, weight, bias, y, stream);
+  if (relu_after) clamp(type, y, shape.batch * shape.out_features, stream);
 }
 
 void backward_data(DType type, const LinearShape& shape, const void* y_grad, const void* weight, void* x_grad, bool accumulate,

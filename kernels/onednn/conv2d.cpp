@@ -3,9 +3,11 @@
 //
 // A thread keeps what it prepared, by shape: no locks, and after a shape's first step nothing is built or asked from the
 // system.
+#include <limits>
 #include <list>
 #include <optional>
 
+#include "kernels/cpu/fast.h"
 #include "kernels/cpu/winograd.h"
 #include "kernels/onednn/kernels.h"
 #include "kernels/onednn/onednn.h"
@@ -79,7 +81,8 @@ struct Plan {
 };
 
 // This thread's plans, the last used first; more than any network's layers, but not without bound.
-const Plan& plan_for(const Key& key) {
+// The key comes by value: GCC 14 suspects the result of pointing into a temporary that came by reference.
+const Plan& plan_for(Key key) {
   constexpr std::size_t kMost = 256;
   thread_local std::list<Plan> plans;
   for (auto plan = plans.begin(); plan != plans.end(); ++plan)
@@ -149,6 +152,14 @@ std::int64_t weight_count(const Conv2dShape& s) { return s.out_channels * s.kern
 // Winograd's convolution has one thread: two of oneDNN's draw level with it.
 bool by_winograd(const Conv2dShape& shape) { return has_one_thread() && winograd::suits(shape); }
 
+// Whether no output can be NaN, as no operand is and no sum can grow beyond a float (rounded on its way: hence the half).
+bool stays_finite(const Conv2dShape& s, const float* x, const float* weight, const float* bias) {
+  const double products = static_cast<double>(s.kernel_height * s.kernel_width * s.in_channels) *
+                          fast::largest_magnitude(weight, weight_count(s)) * fast::largest_magnitude(x, x_count(s));
+  const double offset = bias == nullptr ? 0 : fast::largest_magnitude(bias, s.out_channels);
+  return products + offset < std::numeric_limits<float>::max() / 2;
+}
+
 bool empty(const Conv2dShape& s) { return x_count(s) == 0 || y_count(s) == 0; }
 
 }  // namespace
@@ -156,11 +167,14 @@ bool empty(const Conv2dShape& s) { return x_count(s) == 0 || y_count(s) == 0; }
 void conv2d(const Conv2dShape& shape, const float* x, const float* weight, const float* bias, bool relu, float* y, Stream& stream) {
   if (empty(shape)) return reference_kernels().conv2d(shape, x, weight, bias, relu, y, stream);
   if (by_winograd(shape)) return winograd::conv2d(shape, x, weight, bias, relu, y);
-  const Plan& plan = plan_for({Pass::kForward, shape, bias != nullptr, relu});
+  // oneDNN's relu makes 0 of NaN, and a broken model would seem whole. Reading x beforehand costs less than relu's own pass over y.
+  const bool fused = relu && stays_finite(shape, x, weight, bias);
+  const Plan& plan = plan_for({Pass::kForward, shape, bias != nullptr, fused});
   std::unordered_map<int, dnnl::memory> arguments = {{DNNL_ARG_SRC, memory_at(plan.descs.x, x)},
                                                      {DNNL_ARG_DST, memory_at(plan.descs.y, y)}};
   if (bias != nullptr) arguments[DNNL_ARG_BIAS] = memory_at(plan.descs.bias, bias);
   run_with_weights(plan, weight, std::move(arguments));
+  if (relu && !fused) cpu_device().kernels().relu(y, y, y_count(shape), stream);
 }
 
 void conv2d_backward_data(const Conv2dShape& shape, const float* y_grad, const float* weight, float* x_grad, bool accumulate,

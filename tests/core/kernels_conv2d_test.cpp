@@ -2,6 +2,8 @@
 // here are summed directly and exactly; kernels_winograd_test.cpp has the others.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <limits>
 #include <thread>
 
 #include "tests/core/kernels_support.h"
@@ -95,6 +97,54 @@ TEST(Linear, IsThePlainKernels) {
       };
       const auto expected = run(plain()), actual = run(tested());
       for (std::size_t i = 0; i < expected.size(); ++i) expect_same_bits(actual[i], expected[i], fmt::format("{}, result {}", name, i));
+    }
+}
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// A shape for each way of convolving: 1 x 1, pictures, many channels, and Winograd's.
+std::vector<Conv2dShape> shapes_with_relu() {
+  return {conv2d_shape(2, 1, 1, 1, 1, 1, 1, 1, 1, {0, 0, 0, 0}), conv2d_shape(2, 7, 5, 16, 17, 1, 1, 1, 1, {0, 0, 0, 0}),
+          conv2d_shape(2, 12, 12, 3, 64, 5, 5, 1, 1, {2, 2, 2, 2}), conv2d_shape(2, 8, 8, 16, 24, 3, 3, 2, 2, {1, 1, 1, 1}),
+          conv2d_shape(2, 6, 6, 64, 64, 5, 5, 1, 1, {2, 2, 2, 2})};
+}
+
+// What is broken in one place must show in the loss, whichever place that is.
+TEST(Conv2d, FusedReluLetsNanThrough) {
+  for (const Conv2dShape& s : shapes_with_relu())
+    for (const int broken : {0, 1, 2})
+      for (const KernelTable* kernels : {&plain(), &tested()}) {
+        Floats x = uniform(x_count(s), 1), weight = uniform(weight_count(s), 2), bias = uniform(s.out_channels, 3), y(y_count(s), 7);
+        (broken == 0 ? x : broken == 1 ? weight : bias)[0] = broken == 1 ? -kNan : kNan;
+        kernels->conv2d(s, x.data(), weight.data(), bias.data(), true, y.data(), stream());
+        EXPECT_TRUE(std::any_of(y.begin(), y.end(), [](float value) { return std::isnan(value); })) << name_of(s) << ", operand " << broken;
+        if (broken > 0) continue;  // else the second image is whole
+        EXPECT_TRUE(std::none_of(y.begin() + static_cast<Index>(y.size()) / 2, y.end(), [](float value) { return std::isnan(value); }));
+      }
+}
+
+TEST(Conv2d, FusedReluOfInfinities) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const Conv2dShape s = conv2d_shape(1, 1, 1, 1, 16, 1, 1, 1, 1, {0, 0, 0, 0});
+  for (const KernelTable* kernels : {&plain(), &tested()})
+    for (const float x : {kInfinity, 3e38F}) {  // given, or by overflow
+      Floats weight(16, 2), y(16);
+      weight[5] = -2;
+      kernels->conv2d(s, &x, weight.data(), nullptr, true, y.data(), stream());
+      Floats expected(16, kInfinity);
+      expected[5] = 0;
+      EXPECT_EQ(y, expected) << x;
+    }
+}
+
+TEST(Linear, FusedReluLetsNanThrough) {
+  for (const LinearShape& s : {LinearShape{2, 5, 7}, LinearShape{64, 33, 5}})
+    for (const KernelTable* kernels : {&plain(), &tested()}) {
+      Floats x = uniform(s.batch * s.in_features, 1), y(s.batch * s.out_features);
+      const Floats weight = uniform(s.in_features * s.out_features, 2);
+      x[0] = kNan;
+      kernels->linear(s, x.data(), weight.data(), nullptr, true, y.data(), stream());
+      for (Index i = 0; i < s.batch * s.out_features; ++i) EXPECT_EQ(std::isnan(y[i]), i < s.out_features) << name_of(s) << ", " << i;
     }
 }
 

@@ -116,6 +116,26 @@ TEST_P(MixedTwin, Linear) {
         });
 }
 
+// The first image or row is no number.
+TEST_P(MixedTwin, FusedReluLetsNanThrough) {
+  const auto broken = [](Index count, Index batch) {
+    Floats values = uniform(count, 1);
+    std::fill_n(values.begin(), count / batch, std::numeric_limits<float>::quiet_NaN());
+    return values;
+  };
+  const Conv2dShape conv = conv2d_shapes()[1];
+  const LinearShape linear{64, 64, 64};
+  for (const DType type : kHalves)
+    compare(std::string(name_of(type)), {rounded(type, true)}, [&](Bench& b) {
+      b.kernels.mixed.conv2d(type, conv, b.half_in(type, broken(x_count(conv), conv.batch)),
+                             b.half_in(type, uniform(weight_count(conv), 2)), nullptr, true, b.half_out(type, uniform(y_count(conv), 3)),
+                             b.stream());
+      b.kernels.mixed.linear(type, linear, b.half_in(type, broken(x_count(linear), linear.batch)),
+                             b.half_in(type, uniform(weight_count(linear), 2)), b.half_in(type, uniform(bias_count(linear), 4)), true,
+                             b.half_out(type, uniform(y_count(linear), 3)), b.stream());
+    });
+}
+
 TEST_P(MixedTwin, MaxPool) {
   for (const DType type : kHalves)
     for (const Pool2dShape& s : pool2d_shapes())

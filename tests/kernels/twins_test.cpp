@@ -84,6 +84,44 @@ TEST_P(Twin, Linear) {
       });
 }
 
+// The values of uniform(), but the first image's or row's are no numbers.
+Floats broken_at_first(Index count, Index batch) {
+  Floats values = uniform(count, 1);
+  std::fill_n(values.begin(), count / batch, kNan);
+  return values;
+}
+
+// Where every window holds a pixel: of padding alone, a library that computes tiles may make NaN and the plain kernel makes 0.
+TEST_P(Twin, FusedReluLetsNanThrough) {
+  for (const Conv2dShape& s : conv2d_shapes())
+    if (s.batch > 0 && s.pad_top < s.kernel_height)
+      for (const bool with_bias : {false, true})
+        compare(name_of(s), {kSums}, [&](Bench& b) {
+          const float* const bias = b.in(uniform(bias_count(s), 3));
+          b.kernels.conv2d(s, b.in(broken_at_first(x_count(s), s.batch)), b.in(uniform(weight_count(s), 2)), with_bias ? bias : nullptr,
+                           true, b.out(Floats(static_cast<std::size_t>(y_count(s)))), b.stream());
+        });
+  for (const LinearShape& s : linear_shapes())
+    if (s.batch > 0)
+      for (const bool with_bias : {false, true})
+        compare(name_of(s), {kSums}, [&](Bench& b) {
+          const float* const bias = b.in(uniform(bias_count(s), 3));
+          b.kernels.linear(s, b.in(broken_at_first(x_count(s), s.batch)), b.in(uniform(weight_count(s), 2)), with_bias ? bias : nullptr,
+                           true, b.out(Floats(static_cast<std::size_t>(y_count(s)))), b.stream());
+        });
+}
+
+TEST_P(Twin, MaxPoolKeepsNan) {
+  for (const Pool2dShape& s : pool2d_shapes())
+    if (s.batch > 0)
+      compare(name_of(s), {kExact}, [&](Bench& b) {
+        Floats x = whole_numbers(x_count(s), 1);
+        for (std::size_t i = 0; i < x.size(); i += 13) x[i] = kNan;
+        std::uint16_t* const argmax = b.plain_out(std::vector<std::uint16_t>(static_cast<std::size_t>(y_count(s)), 999));
+        b.kernels.max_pool2d(s, b.in(x), b.out(Floats(static_cast<std::size_t>(y_count(s)))), argmax, b.stream());
+      });
+}
+
 // Sums of a window's gradients, in the order of the windows: exact but for an order of our own.
 TEST_P(Twin, MaxPool) {
   for (const Pool2dShape& s : pool2d_shapes())

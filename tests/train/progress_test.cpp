@@ -9,6 +9,8 @@
 #include <regex>
 
 #include "lockstep/core/error.h"
+#include "lockstep/nn/layers.h"
+#include "lockstep/nn/loss.h"
 
 namespace lockstep {
 namespace {
@@ -82,6 +84,24 @@ TEST(FiniteLoss, NamesStepAndRank) {
       EXPECT_NE(std::string(error.what()).find("step 412: the loss of rank 3"), std::string::npos) << error.what();
     }
   }
+}
+
+// Through every kind of layer that takes a maximum.
+TEST(FiniteLoss, IsWhatAFirstLayerWithoutNumbersLeavesNot) {
+  nn::Sequential net;
+  net.append<nn::Conv2d>(1, 4, Size2{1, 1}, nn::Conv2dLayerOptions{.activation = Activation::kRelu});
+  net.append<nn::Conv2d>(4, 4, Size2{3, 3}, nn::Conv2dLayerOptions{.padding = Same{}});
+  net.append<nn::Relu>();
+  net.append<nn::MaxPool2d>(Size2{2, 2}, MaxPool2dOptions{.stride = {2, 2}});
+  net.append<nn::LocalResponseNorm>();
+  net.append<nn::Flatten>();
+  net.append<nn::Linear>(16, 8, nn::LinearLayerOptions{.activation = Activation::kRelu});
+  net.append<nn::Linear>(8, 3);
+  Tensor labels = Tensor::zeros({2}, DType::kInt64);
+  const float good = nn::cross_entropy(net(Tensor::full({2, 4, 4, 1}, 1)), labels).item();
+  check_finite_loss(good, 1, 0);
+  const float bad = nn::cross_entropy(net(Tensor::full({2, 4, 4, 1}, std::nanf(""))), labels).item();
+  EXPECT_THROW(check_finite_loss(bad, 1, 0), Error) << bad;
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstring>
 
 #include "tests/kernels/emulated_cuda/cublasLt.h"
@@ -135,7 +136,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
       if (of_c != 0)
         sum += of_c * read_element(dtype_of(c_layout->type), c, index_in(*c_layout, CUBLAS_OP_N, row, column));  // else C is not read
       if (adds_bias) sum += read_element(dtype_of(d_layout->type), product->bias, row);
-      write_element(dtype_of(d_layout->type), d, index_in(*d_layout, CUBLAS_OP_N, row, column), clamps && sum < 0 ? 0 : sum);
+      write_element(dtype_of(d_layout->type), d, index_in(*d_layout, CUBLAS_OP_N, row, column),
+                    clamps ? std::fmax(sum, 0.0F) : sum);  // of NaN and 0 the GPU's maximum takes 0
     }
   return CUBLAS_STATUS_SUCCESS;
 }
