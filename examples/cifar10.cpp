@@ -20,6 +20,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 namespace ls = lockstep;
 namespace nn = lockstep::nn;
@@ -44,11 +45,11 @@ struct Net : nn::Sequential {
 };
 
 struct Flags {
-  std::string data, recipe, checkpoint, json_file, dtype;
+  std::string data, recipe, checkpoint, resume_from, json_file, dtype;
   std::int64_t epochs, batch, steps, save_every, log_every;
   std::uint64_t seed;
   float lr;
-  bool distort, generated, resume, summary;
+  bool distort, generated, resume, auto_resume, summary;
 };
 
 static bool read_flags(int argc, char** argv, Flags& flags) {
@@ -67,7 +68,10 @@ static bool read_flags(int argc, char** argv, Flags& flags) {
   add("distort", "random crop, flip, brightness, contrast", cxxopts::value(flags.distort)->default_value("true"));
   add("checkpoint", "folder for checkpoints, one an epoch", cxxopts::value(flags.checkpoint)->default_value(""));
   add("save-every", "steps between checkpoints within an epoch (0: none)", cxxopts::value(flags.save_every)->default_value("0"));
-  add("resume", "go on from the newest checkpoint, if there is one", cxxopts::value(flags.resume));
+  add("resume", "go on from the newest checkpoint there, or from --resume=DIR: another run's folder, or one checkpoint's own",
+      cxxopts::value(flags.resume_from)->implicit_value(""), "[=DIR]");
+  add("auto-resume", "the same, or begin if there is none yet: for jobs that are restarted with the same command",
+      cxxopts::value(flags.auto_resume));
   add("log-every", "steps between two lines of a log", cxxopts::value(flags.log_every)->default_value("20"));
   add("json-file", "write the figures there", cxxopts::value(flags.json_file)->default_value(""));
   add("summary", "print the network first", cxxopts::value(flags.summary));
@@ -78,6 +82,7 @@ static bool read_flags(int argc, char** argv, Flags& flags) {
       std::printf("%s", options.help().c_str());
       return false;
     }
+    flags.resume = parsed.count("resume") != 0;
     if (!parsed.unmatched().empty()) throw ls::InvalidArgument("unknown argument '{}', see --help", parsed.unmatched().front());
   } catch (const cxxopts::exceptions::exception& error) {
     throw ls::InvalidArgument("{}, see --help", error.what());
@@ -86,8 +91,10 @@ static bool read_flags(int argc, char** argv, Flags& flags) {
   if (flags.epochs < 1 || flags.batch < 1 || flags.steps < 0 || flags.save_every < 0 || flags.log_every < 1 || !(flags.lr >= 0))
     throw ls::InvalidArgument("--epochs, --batch and --log-every must be positive, --lr, --steps and --save-every not negative");
   if (flags.epochs > 1'000'000) throw ls::InvalidArgument("--epochs {}: at most 1000000", flags.epochs);
-  if ((flags.resume || flags.save_every > 0) && flags.checkpoint.empty())
-    throw ls::InvalidArgument("--resume and --save-every need --checkpoint DIR");
+  if (flags.resume && flags.auto_resume) throw ls::InvalidArgument("--resume and --auto-resume: only one of them");
+  if (((flags.resume && flags.resume_from.empty()) || flags.auto_resume || flags.save_every > 0) && flags.checkpoint.empty())
+    throw ls::InvalidArgument("--resume, --auto-resume and --save-every need --checkpoint DIR");
+  if (flags.resume_from.empty()) flags.resume_from = flags.checkpoint;
   return true;
 }
 
@@ -179,6 +186,13 @@ static void check_resumed(const ls::CheckpointState& saved, const ls::data::Samp
                               flags.batch, saved.folder, saved.step, saved.epoch + 1, place.consumed);
 }
 
+// Nullopt: the run begins. Only --auto-resume begins one where nothing is: a mistyped folder is no new run.
+static std::optional<ls::CheckpointState> resume(const Flags& flags, const ls::CheckpointParts& parts) {
+  if (flags.resume) return ls::resume_checkpoint(flags.resume_from, parts);
+  if (flags.auto_resume) return ls::load_checkpoint(flags.checkpoint, parts);
+  return std::nullopt;
+}
+
 static int train(const Flags& flags) {
   const ls::DType type = ls::autocast_type(flags.dtype);
   const auto group = ls::init_process_group();
@@ -186,7 +200,7 @@ static int train(const Flags& flags) {
   if (flags.batch % ranks != 0) throw ls::InvalidArgument("--batch {} cannot be divided among {} ranks", flags.batch, ranks);
   // Better told now than after the training.
   if (group->rank() == 0 && !flags.json_file.empty()) write_json_file(flags.json_file, "", /*only_try=*/true);
-  if (!flags.checkpoint.empty()) ls::prepare_checkpoint_folder(flags.checkpoint);
+  if (!flags.checkpoint.empty() && !flags.resume) ls::prepare_checkpoint_folder(flags.checkpoint);
   const std::string folder = flags.generated ? "" : ls::data::find_cifar10(flags.data);
   const Data data = folder.empty() ? generate_data(*group, flags) : open_data(folder, flags, ("CIFAR-10 in " + folder).c_str());
   if (flags.batch > data.train->size())
@@ -221,16 +235,15 @@ static int train(const Flags& flags) {
   progress.message(fmt::format("data: {}", data.what));
   progress.message(fmt::format("ranks: {}, {} images a step each, backend {} over {}", ranks, flags.batch / ranks, group->backend().name(),
                                group->backend().transport()));
-  if (flags.resume) {
-    if (const auto saved = ls::load_checkpoint(flags.checkpoint, {.model = net, .optimizer = sgd, .sampler = sampler})) {
-      check_resumed(*saved, sampler.state(), flags, steps_per_epoch);
-      step = saved->step;
-      epoch = saved->epoch;
-      saved_in = saved->folder;
-      progress.message(fmt::format("resumed at step {} from {}", step, saved->folder));
-    } else {
-      progress.message(fmt::format("no checkpoint in {}: starting anew", flags.checkpoint));
-    }
+  if (const auto saved = resume(flags, {.model = net, .optimizer = sgd, .sampler = sampler})) {
+    check_resumed(*saved, sampler.state(), flags, steps_per_epoch);
+    step = saved->step;
+    epoch = saved->epoch;
+    saved_in = saved->folder;
+    progress.message(fmt::format("resumed at step {} from {}", step, saved->folder));
+    if (!flags.checkpoint.empty()) ls::prepare_checkpoint_folder(flags.checkpoint);
+  } else if (flags.auto_resume) {
+    progress.message(fmt::format("no checkpoint in {} yet: starting anew", flags.checkpoint));
   }
 
   nlohmann::json figures = {

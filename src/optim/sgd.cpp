@@ -1,5 +1,6 @@
 #include "lockstep/optim/sgd.h"
 
+#include <cmath>
 #include <span>
 
 #include "lockstep/autograd/variable.h"
@@ -9,15 +10,21 @@
 namespace lockstep::optim {
 
 SGD::SGD(std::vector<NamedTensor> parameters, const SGDOptions& options) : Optimizer(std::move(parameters)), options_(options) {
-  if (options.lr < 0 || options.momentum < 0 || options.weight_decay < 0)
-    throw InvalidArgument("SGD: lr {}, momentum {} and weight_decay {} must not be negative", options.lr, options.momentum,
-                          options.weight_decay);
+  const auto is_usable = [](float value) { return std::isfinite(value) && value >= 0; };
+  if (!is_rate(options.lr) || !is_usable(options.momentum) || !is_usable(options.weight_decay))
+    throw InvalidArgument("SGD: lr {}, momentum {} and weight_decay {} must be finite numbers and not negative", options.lr,
+                          options.momentum, options.weight_decay);
   if (options.nesterov && options.momentum == 0) throw InvalidArgument("SGD: nesterov needs a momentum above 0");
   Device& device = parameters_.front().tensor.device();
   if (options.momentum != 0)
     for (const NamedTensor& parameter : parameters_) momenta_.push_back(Tensor::zeros(parameter.tensor.shape(), DType::kFloat32, device));
   follow_parameters();
   tensors_.reserve(parameters_.size());
+}
+
+void SGD::set_lr(float lr) {
+  if (!is_rate(lr)) throw InvalidArgument("SGD::set_lr: lr {} must be a finite number and not negative", lr);
+  options_.lr = lr;
 }
 
 void SGD::step() {

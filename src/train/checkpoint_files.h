@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <regex>
 #include <string>
@@ -40,6 +41,13 @@ inline bool is_temporary_name(const std::string& name) {
 }
 
 inline constexpr int kFormat = 1;
+
+// What both safetensors files say of themselves; a file that says anything else does not load.
+inline const std::map<std::string, std::string>& metadata() {
+  static const std::map<std::string, std::string> kMetadata = {
+      {"format", "lockstep"}, {"version", "1"}, {"convolution_weights", "OHWI"}, {"linear_weights", "OI"}, {"flatten", "HWC"}};
+  return kMetadata;
+}
 
 // Parameters and buffers under the bare model's names.
 inline std::vector<NamedTensor> model_tensors(const nn::Module& model) {

@@ -1,12 +1,11 @@
-#include <algorithm>
 #include <filesystem>
-#include <functional>
+#include <list>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/log.h"
 #include "lockstep/tensor/random.h"
 #include "src/train/checkpoint_files.h"
+#include "src/train/checkpoint_folder.h"
 #include "src/train/durable_file.h"
 #include "src/train/safetensors.h"
 
@@ -41,107 +40,77 @@ ordered_json describe_state(const CheckpointParts& parts, int world_size) {
   return state;
 }
 
-const std::map<std::string, std::string>& metadata() {
-  static const std::map<std::string, std::string> kMetadata = {
-      {"format", "lockstep"}, {"version", "1"}, {"convolution_weights", "OHWI"}, {"linear_weights", "OI"}, {"flatten", "HWC"}};
-  return kMetadata;
-}
+// The files of one checkpoint, in the folder that becomes it. Where files need no name, the folder is made when all are on the disk: a
+// process that is killed before leaves nothing.
+class Writer {
+ public:
+  // `born_in`: where files without a name are made; empty: they have their names from the start.
+  Writer(const fs::path& temporary, const std::string& born_in) : temporary_(temporary), born_in_(born_in) {
+    if (born_in_.empty()) fs::create_directory(temporary_);
+  }
 
-void remove_quietly(const fs::path& path) {
-  std::error_code failure;
-  fs::remove_all(path, failure);
-  if (failure) log::warn("checkpoint: {} cannot be removed: {}", path.string(), failure.message());
-}
-
-// Makes the folder and those above it that are missing, so that they last.
-void make_folder(const fs::path& folder) {
-  if (folder.empty() || fs::is_directory(folder)) return;
-  const fs::path above = folder.parent_path();
-  make_folder(above);
-  fs::create_directory(folder);
-  sync_folder(above.empty() ? "." : above.string());
-}
-
-// What a crash left behind: nothing of it counts.
-void remove_unfinished(const fs::path& folder) {
-  std::vector<fs::path> unfinished;
-  for (const auto& entry : fs::directory_iterator(folder))
-    if (is_temporary_name(entry.path().filename().string())) unfinished.push_back(entry.path());
-  for (const fs::path& path : unfinished) remove_quietly(path);
-}
-
-// A run that goes over the same step again must not touch the folder that `latest` may name.
-std::string free_name(const fs::path& folder, std::int64_t step) {
-  int again = 0;
-  while (fs::exists(folder / folder_name(step, again))) ++again;
-  return folder_name(step, again);
-}
-
-// All files of one checkpoint; returns the manifest's checksum.
-std::string write_files(const fs::path& folder, const CheckpointParts& parts, int world_size) {
-  ordered_json files;
-  const auto note = [&](const char* name, const WrittenFile& written) {
-    files[name] = {{"bytes", written.bytes}, {"sha256", written.sha256}};
-  };
-  const auto write_tensors = [&](const char* name, const std::vector<NamedTensor>& tensors) {
-    DurableFile file((folder / name).string());
+  void write(const char* name, const std::vector<NamedTensor>& tensors) {
+    DurableFile& file = add(name);
     write_safetensors(file, tensors, metadata());
     note(name, file.finish());
-  };
-  write_tensors(kModel, model_tensors(parts.model));
-  if (parts.optimizer) write_tensors(kOptimizer, parts.optimizer->state());
-  note(kState, write_durably((folder / kState).string(), describe_state(parts, world_size).dump(1) + "\n"));
-  const ordered_json manifest = {{"format", kFormat}, {"files", files}};
-  const WrittenFile written = write_durably((folder / kManifest).string(), manifest.dump(1) + "\n");
-  sync_folder(folder.string());
-  return written.sha256;
-}
+  }
+  void write(const char* name, const std::string& text) {
+    DurableFile& file = add(name);
+    file.write(text);
+    note(name, file.finish());
+  }
 
-void move_latest(const fs::path& folder, const std::string& name, const std::string& manifest_sha256) {
+  // Returns the manifest's checksum.
+  std::string finish() {
+    DurableFile& file = add(kManifest);
+    file.write(ordered_json{{"format", kFormat}, {"files", written_}}.dump(1) + "\n");
+    const std::string sha256 = file.finish().sha256;
+    if (!born_in_.empty()) {
+      fs::create_directory(temporary_);
+      for (DurableFile& each : files_) each.give_name();
+    }
+    sync_folder(temporary_.string());
+    return sha256;
+  }
+
+ private:
+  DurableFile& add(const char* name) { return files_.emplace_back((temporary_ / name).string(), born_in_); }
+  void note(const char* name, const WrittenFile& file) { written_[name] = {{"bytes", file.bytes}, {"sha256", file.sha256}}; }
+
+  fs::path temporary_;
+  std::string born_in_;
+  std::list<DurableFile> files_;
+  ordered_json written_;
+};
+
+void move_latest(const fs::path& folder, const std::string& name, const std::string& manifest_sha256, const std::string& born_in) {
   const fs::path next = folder / kNextLatest;
-  write_durably(next.string(), name + " " + manifest_sha256 + "\n");
+  DurableFile file(next.string(), born_in);
+  file.write(name + " " + manifest_sha256 + "\n");
+  file.finish();
+  if (!born_in.empty()) file.give_name();
   rename_file(next.string(), (folder / kLatest).string());
   sync_folder(folder.string());
 }
 
-// The new one and the youngest of the others stay.
-void remove_old(const fs::path& folder, const std::string& newest, int keep) {
-  std::vector<fs::path> others;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    if (is_folder_name(name) && name != newest) others.push_back(entry.path());
-  }
-  std::sort(others.begin(), others.end(),
-            [](const fs::path& a, const fs::path& b) { return fs::last_write_time(a) > fs::last_write_time(b); });
-  for (std::size_t i = static_cast<std::size_t>(std::max(keep, 1) - 1); i < others.size(); ++i) remove_quietly(others[i]);
-}
-
 void write_checkpoint(const fs::path& folder, const std::string& name, const CheckpointParts& parts, int world_size) {
   const fs::path temporary = folder / temporary_name(name);
+  const std::string born_in = has_nameless_files((folder / kNextLatest).string()) ? folder.string() : "";
   try {
-    fs::create_directory(temporary);
-    const std::string manifest_sha256 = write_files(temporary, parts, world_size);
+    Writer writer(temporary, born_in);
+    writer.write(kModel, model_tensors(parts.model));
+    if (parts.optimizer) writer.write(kOptimizer, parts.optimizer->state());
+    writer.write(kState, describe_state(parts, world_size).dump(1) + "\n");
+    const std::string manifest_sha256 = writer.finish();
     rename_file(temporary.string(), (folder / name).string());
     sync_folder(folder.string());
-    move_latest(folder, name, manifest_sha256);
+    move_latest(folder, name, manifest_sha256, born_in);
   } catch (...) {
     remove_quietly(temporary);
     remove_quietly(folder / kNextLatest);
     throw;
   }
   remove_old(folder, name, parts.keep);
-}
-
-// Runs `write` in the folder, which is there then, is no other job's, and holds nothing unfinished.
-void in_own_folder(const fs::path& folder, const std::function<void()>& write) {
-  try {
-    make_folder(folder);
-    const FolderLock lock(folder.string());  // else one job would remove what another one is writing
-    remove_unfinished(folder);
-    write();
-  } catch (const fs::filesystem_error& error) {
-    throw FileError("{}: the checkpoint cannot be written: {}", folder.string(), error.what());
-  }
 }
 
 }  // namespace
@@ -166,7 +135,7 @@ void prepare_checkpoint_folder(const std::string& folder, const std::shared_ptr<
   const fs::path path(folder);
   in_own_folder(path, [&] {
     write_durably((path / kNextLatest).string(), "\n");
-    remove_unfinished(path);
+    remove_quietly(path / kNextLatest);
   });
 }
 

@@ -2,23 +2,45 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <new>
+#include <thread>
 
 #include "lockstep/core/error.h"
+#include "src/core/regular_file.h"
 
 namespace lockstep {
 
-DurableFile::DurableFile(const std::string& path) : path_(path), fd_(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)) {
-  if (fd_ < 0) fail("cannot be made");
+namespace {
+
+constexpr std::size_t kPiece = std::size_t{4} << 20;  // what is hashed while it is in the cache
+constexpr std::chrono::seconds kPatience(3);          // for who removes what a crash left
+
+Fd open_new(const std::string& path) { return Fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)); }
+
+Fd open_nameless(const std::string& folder) {
+  return Fd(open(folder.empty() ? "." : folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0644));
 }
 
-DurableFile::~DurableFile() {
-  if (fd_ >= 0) close(fd_);
+bool link_nameless(const Fd& file, const std::string& path) {
+  const std::string self = fmt::format("/proc/self/fd/{}", file.get());
+  return linkat(AT_FDCWD, self.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0;
+}
+
+Fd open_folder(const std::string& path) { return Fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)); }
+
+}  // namespace
+
+DurableFile::DurableFile(const std::string& path, const std::string& born_in)
+    : path_(path), fd_(born_in.empty() ? open_new(path) : open_nameless(born_in)) {
+  if (!fd_) fail("cannot be made");
 }
 
 void DurableFile::fail(const char* what) const { throw FileError("{}: {}: {}", path_, what, std::strerror(errno)); }
@@ -27,18 +49,24 @@ void DurableFile::write(std::span<const std::byte> data) {
   hash_.update(data);
   bytes_ += data.size();
   while (!data.empty()) {
-    const ssize_t written = ::write(fd_, data.data(), data.size());
+    const ssize_t written = ::write(fd_.get(), data.data(), data.size());
     if (written < 0 && errno != EINTR) fail("cannot be written");
     if (written > 0) data = data.subspan(static_cast<std::size_t>(written));
   }
 }
 
 WrittenFile DurableFile::finish() {
-  if (fsync(fd_) != 0) fail("cannot be synced");
-  const int fd = fd_;
-  fd_ = -1;
-  if (close(fd) != 0) fail("cannot be closed");
+  if (fsync(fd_.get()) != 0) fail("cannot be synced");
   return {bytes_, crypto::hex(hash_.finish())};
+}
+
+void DurableFile::give_name() {
+  if (!link_nameless(fd_, path_)) fail("cannot be named");
+}
+
+bool has_nameless_files(const std::string& free_path) {
+  const Fd file = open_nameless(std::filesystem::path(free_path).parent_path().string());
+  return file && link_nameless(file, free_path) && unlink(free_path.c_str()) == 0;
 }
 
 WrittenFile write_durably(const std::string& path, std::string_view text) {
@@ -48,38 +76,51 @@ WrittenFile write_durably(const std::string& path, std::string_view text) {
 }
 
 void sync_folder(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const bool synced = fd >= 0 && fsync(fd) == 0;
-  const int failure = errno;
-  if (fd >= 0) close(fd);
-  if (!synced) throw FileError("{}: the folder cannot be synced: {}", path, std::strerror(failure));
+  const Fd fd = open_folder(path);
+  if (!fd || fsync(fd.get()) != 0) throw FileError("{}: the folder cannot be synced: {}", path, std::strerror(errno));
 }
 
-FolderLock::FolderLock(const std::string& path) : fd_(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-  if (fd_ < 0) throw FileError("{}: the folder cannot be opened: {}", path, std::strerror(errno));
-  if (flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
-  close(fd_);
-  throw FileError("{}: another job is writing a checkpoint there: give each job a folder of its own", path);
+FolderLock::FolderLock(const std::string& path) : fd_(open_folder(path)) {
+  if (!fd_) throw FileError("{}: the folder cannot be opened: {}", path, std::strerror(errno));
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (flock(fd_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    if (std::chrono::steady_clock::now() > deadline)
+      throw FileError("{}: another job is writing a checkpoint there: give each job a folder of its own", path);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
 }
 
-FolderLock::~FolderLock() { close(fd_); }
+std::optional<FolderLock> FolderLock::at_once(const std::string& path) {
+  FolderLock lock(open_folder(path));
+  if (!lock.fd_ || flock(lock.fd_.get(), LOCK_EX | LOCK_NB) != 0) return std::nullopt;
+  return lock;
+}
 
 void rename_file(const std::string& from, const std::string& to) {
   if (std::rename(from.c_str(), to.c_str()) != 0) throw FileError("{}: cannot be renamed to {}: {}", from, to, std::strerror(errno));
 }
 
-std::vector<std::byte> read_file(const std::string& path) {
-  std::FILE* file = std::fopen(path.c_str(), "rbe");
-  if (file == nullptr) throw FileError("{}: cannot be opened: {}", path, std::strerror(errno));
-  std::vector<std::byte> data;
-  struct stat info {};
-  const bool regular = fstat(fileno(file), &info) == 0 && S_ISREG(info.st_mode);
-  if (regular) data.resize(static_cast<std::size_t>(info.st_size));
-  const std::size_t got = regular ? std::fread(data.data(), 1, data.size(), file) : 0;
-  std::fclose(file);
-  if (!regular) throw FileError("{}: is no regular file", path);
-  if (got != data.size()) throw FileError("{}: only {} of {} bytes could be read", path, got, data.size());
-  return data;
+ReadFile read_file(const std::string& path, const FileSize& expected) {
+  const RegularFile file = open_regular_file(path);
+  if (file.bytes < expected.least || file.bytes > expected.most)
+    throw FileError("{}: is damaged: it has {} bytes, expected {}", path, file.bytes, expected.text());
+  ReadFile result;
+  try {
+    result.data.resize(file.bytes);
+  } catch (const std::bad_alloc&) {
+    throw FileError("{}: its {} bytes do not fit into memory", path, file.bytes);
+  }
+  crypto::Sha256 hash;
+  std::span<std::byte> left(result.data);
+  while (!left.empty()) {
+    const auto piece = left.first(std::min(left.size(), kPiece));
+    if (const std::size_t got = read_some(file.fd, piece.data(), piece.size(), path); got != piece.size())
+      throw FileError("{}: only {} of {} bytes could be read", path, file.bytes - left.size() + got, file.bytes);
+    hash.update(piece);
+    left = left.subspan(piece.size());
+  }
+  result.sha256 = crypto::hex(hash.finish());
+  return result;
 }
 
 }  // namespace lockstep

@@ -81,7 +81,7 @@ void write_safetensors(DurableFile& file, const std::vector<NamedTensor>& tensor
   }
 }
 
-std::vector<SavedTensor> parse_safetensors(std::span<const std::byte> file, const std::string& path) {
+SavedTensors parse_safetensors(std::span<const std::byte> file, const std::string& path) {
   std::uint64_t length = 0;
   if (file.size() < sizeof length) throw FileError("{}: {} bytes are no safetensors file", path, file.size());
   std::memcpy(&length, file.data(), sizeof length);
@@ -89,18 +89,21 @@ std::vector<SavedTensor> parse_safetensors(std::span<const std::byte> file, cons
     throw FileError("{}: a header of {} bytes in a file of {}", path, length, file.size());
   const char* text = reinterpret_cast<const char*>(file.data()) + sizeof length;
   const std::span<const std::byte> data = file.subspan(sizeof length + length);
-  std::vector<SavedTensor> tensors;
+  SavedTensors saved;
   try {
     const auto header = nlohmann::json::parse(text, text + length);
     for (const auto& [name, entry] : header.items())
-      if (name != "__metadata__") tensors.push_back(parse_entry(name, entry, data, path));
+      if (name == "__metadata__")
+        saved.metadata = entry.get<std::map<std::string, std::string>>();
+      else
+        saved.tensors.push_back(parse_entry(name, entry, data, path));
   } catch (const nlohmann::json::exception& error) {
     throw FileError("{}: the header is damaged: {}", path, error.what());
   } catch (const InvalidArgument& error) {
     throw FileError("{}: the header is damaged: {}", path, error.what());
   }
-  check_cover(tensors, data, path);
-  return tensors;
+  check_cover(saved.tensors, data, path);
+  return saved;
 }
 
 }  // namespace lockstep

@@ -22,7 +22,12 @@ struct SavedTensor {
   std::span<const std::byte> data;  // a view of what was parsed
 };
 
+struct SavedTensors {
+  std::map<std::string, std::string> metadata;
+  std::vector<SavedTensor> tensors;
+};
+
 // Throws FileError naming `path` for anything that is not exactly right: lengths, offsets, gaps, overlaps, types.
-std::vector<SavedTensor> parse_safetensors(std::span<const std::byte> file, const std::string& path);
+SavedTensors parse_safetensors(std::span<const std::byte> file, const std::string& path);
 
 }  // namespace lockstep

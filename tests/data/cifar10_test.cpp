@@ -1,13 +1,17 @@
 #include "lockstep/data/cifar10.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <numeric>
 #include <set>
 #include <vector>
@@ -173,6 +177,22 @@ TEST(Distort, ChangesBrightnessAndContrastOfEachChannelAndStandardises) {
     const std::vector<float> actual = distorted_by(how, pixels.data());
     for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(actual[i], (expected[i] - mean) / std::sqrt(squares / count), 2e-5) << i;
   }
+}
+
+// Before a FIFO is opened somebody must wait at its other end: the call may not.
+TEST(Cifar10, WhatIsNoPlainFileIsNamedAtOnce) {
+  const Folder folder;
+  const std::string path = folder.file("data_batch_1.bin");
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  auto answer = std::async(std::launch::async, [&] { return message_of([&] { Cifar10(folder.path(), {}); }); });
+  if (answer.wait_for(std::chrono::seconds(20)) != std::future_status::ready) {
+    ADD_FAILURE() << "it waits for the FIFO's other end";
+    ::close(::open(path.c_str(), O_RDWR | O_NONBLOCK));
+  }
+  EXPECT_EQ(answer.get().rfind(path + ": is a FIFO", 0), 0u);
+  fs::remove(path);
+  fs::create_symlink("/dev/zero", path);
+  EXPECT_EQ(message_of([&] { Cifar10(folder.path(), {}); }).rfind(path + ": is a character device", 0), 0u);
 }
 
 TEST(Cifar10, DamagedFilesAreNamed) {

@@ -67,6 +67,21 @@ TEST(DataLoader, TheLastBatchIsSmallerOrDropped) {
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{4, 4}));
 }
 
+// What a sampler repeats or leaves out for the ranks' sake is no other size; one of fewer samples is a subset's.
+TEST(DataLoader, RefusesASamplerOfMoreSamplesThanTheSetHas) {
+  const Counting set(10);
+  const DistributedSampler larger(14, {0, 2, 0, 2}), padded(10, {3, 4, 3, 4}), subset(6, {}, {.shuffle = false});
+  try {
+    DataLoader(set, larger, {.batch_size = 2});
+    FAIL() << "accepted";
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("the sampler is for 14 samples, the data set has 10"), std::string::npos) << error.what();
+  }
+  DataLoader repeating(set, padded, {.batch_size = 2}), some(set, subset, {.batch_size = 4});
+  EXPECT_EQ(targets_of(repeating).size(), 3u);
+  EXPECT_EQ(targets_of(some), (std::vector<std::int64_t>{0, 1, 2, 3, 4, 5}));
+}
+
 TEST(DataLoader, RefusesBatchesLargerThanTheSet) {
   const Counting set(3);
   const DistributedSampler sampler(3, {});

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <limits>
 #include <vector>
 
 #include "lockstep/autograd/ops.h"
@@ -156,6 +157,19 @@ TEST(SGD, RefusesWhatMakesNoSense) {
   EXPECT_THROW(SGD({{"w", weight}}, {.lr = -1}), InvalidArgument);
   EXPECT_THROW(SGD({{"w", weight}}, {.momentum = -0.1f}), InvalidArgument);
   EXPECT_THROW(SGD({{"w", weight}}, {.nesterov = true}), InvalidArgument) << "needs a momentum";
+}
+
+TEST(Sgd, NumbersThatWouldRuinTheWeightsAreRefused) {
+  const Tensor weight = parameter_of({1});
+  SGD sgd({{"w", weight}}, {.lr = 0.5f});
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -0.1f}) {
+    EXPECT_THROW(sgd.set_lr(bad), InvalidArgument) << bad;
+    EXPECT_THROW(SGD({{"w", weight}}, {.lr = bad}), InvalidArgument) << bad;
+    EXPECT_THROW(SGD({{"w", weight}}, {.momentum = bad}), InvalidArgument) << bad;
+    EXPECT_THROW(SGD({{"w", weight}}, {.weight_decay = bad}), InvalidArgument) << bad;
+  }
+  EXPECT_EQ(sgd.lr(), 0.5f) << "a refusal changes nothing";
+  sgd.set_lr(0);
 }
 
 }  // namespace

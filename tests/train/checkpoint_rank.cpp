@@ -1,12 +1,16 @@
-// A rank that saves a checkpoint and is killed amid it: checkpoint_rank FOLDER KILL_AT
+// A rank that saves a checkpoint and is killed amid it: checkpoint_rank FOLDER KILL_AT [named]
 //
+// With "named" the file system knows no files without a name.
 // Rank 0 dies of SIGKILL in its KILL_AT-th call of those that change the disk, half of what it was about to write written. The
 // calls are intercepted by defining them here: what the library calls is then this program's.
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
+#include <cstdarg>
 #include <cstdlib>
 
 #include "lockstep/comm/process_group.h"
@@ -15,6 +19,7 @@
 namespace {
 
 thread_local int calls_left = 0;  // 0: nobody is killed
+bool all_are_named = false;
 
 bool dies_now() { return calls_left > 0 && --calls_left == 0; }
 
@@ -37,6 +42,23 @@ ssize_t write(int fd, const void* data, size_t bytes) {
   if (!dies_now()) return real(fd, data, bytes);
   if (real(fd, data, bytes / 2) >= 0) die();
   return -1;
+}
+
+int open(const char* path, int flags, ...) {
+  static auto* const real = the_real<int(const char*, int, mode_t)>("open");
+  va_list rest;
+  va_start(rest, flags);
+  const auto mode = static_cast<mode_t>((flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(rest, int) : 0);
+  va_end(rest);
+  if (!all_are_named || (flags & O_TMPFILE) != O_TMPFILE) return real(path, flags, mode);
+  errno = EOPNOTSUPP;
+  return -1;
+}
+
+int linkat(int from_folder, const char* from, int to_folder, const char* to, int flags) noexcept {
+  static auto* const real = the_real<int(int, const char*, int, const char*, int)>("linkat");
+  if (dies_now()) die();
+  return real(from_folder, from, to_folder, to, flags);
 }
 
 int fsync(int fd) {
@@ -68,7 +90,8 @@ int unlinkat(int folder, const char* path, int flags) noexcept {
 namespace {
 
 int save(int count, char** arguments) {
-  if (count != 3) throw lockstep::InvalidArgument("usage: checkpoint_rank FOLDER KILL_AT");
+  if (count < 3) throw lockstep::InvalidArgument("usage: checkpoint_rank FOLDER KILL_AT [named]");
+  all_are_named = count > 3;
   const auto group = lockstep::init_process_group();
   lockstep::CheckpointTrainee trainee(2);
   auto parts = trainee.parts(2);

@@ -16,6 +16,7 @@
 #include "lockstep/core/error.h"
 #include "src/train/durable_file.h"
 #include "tests/ddp/ranks.h"
+#include "tests/train/checkpoint_folder.h"
 #include "tests/train/checkpoint_trainee.h"
 
 namespace lockstep {
@@ -23,26 +24,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class Folder {
- public:
-  Folder() {
-    std::string pattern = ::testing::TempDir() + "lockstep-checkpoint-XXXXXX";
-    path_ = mkdtemp(pattern.data());
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string path() const { return path_; }
-  std::vector<std::string> names() const {
-    std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(path_)) names.push_back(entry.path().filename().string());
-    std::sort(names.begin(), names.end());
-    return names;
-  }
-
- private:
-  std::string path_;
-};
-
 using Trainee = CheckpointTrainee;
+using testing::Folder;
+using testing::forge;
 
 std::string message_of(const std::function<void()>& call) {
   try {
@@ -80,6 +64,55 @@ TEST(Checkpoint, NoneIsNoError) {
   Trainee run(1);
   EXPECT_FALSE(load_checkpoint(folder.path(), run.parts()).has_value());
   EXPECT_FALSE(load_checkpoint(folder.path() + "/not/there", run.parts()).has_value());
+}
+
+TEST(Checkpoint, WhoMustResumeIsToldWhatTheFolderHoldsInstead) {
+  const Folder folder;
+  Trainee run(1);
+  const auto refusal = [&](const std::string& path) { return message_of([&] { resume_checkpoint(path, run.parts()); }); };
+  EXPECT_EQ(refusal(folder.path() + "/mistyped"),
+            "resume_checkpoint: there is no checkpoint to go on from. " + folder.path() + "/mistyped: there is no such folder");
+  EXPECT_NE(refusal(folder.path()).find(folder.path() + ": it is empty"), std::string::npos) << refusal(folder.path());
+  save_checkpoint(folder.path(), run.parts(3));
+  EXPECT_EQ(resume_checkpoint(folder.path(), run.parts()).step, 3);
+  fs::remove(folder.path() + "/latest");
+  EXPECT_NE(refusal(folder.path()).find(": it holds step-00000003 but no 'latest': name that folder itself to load it"), std::string::npos);
+}
+
+TEST(Checkpoint, EachThatIsKeptLoadsByItsOwnFolderAndNothingIsSavedInIt) {
+  const Folder folder;
+  std::vector<std::string> written, hashes;
+  for (const int step : {1, 2}) {
+    Trainee run(static_cast<std::uint64_t>(step));
+    written.push_back(save_checkpoint(folder.path(), run.parts(step)));
+    hashes.push_back(run.hash());
+  }
+  std::ofstream(folder.path() + "/latest") << "damaged";
+  for (const std::string end : {"", "/"}) {
+    Trainee other(9);
+    const auto older = load_checkpoint(written[0] + end, other.parts());
+    ASSERT_TRUE(older.has_value());
+    EXPECT_EQ(older->step, 1);
+    EXPECT_EQ(other.hash(), hashes[0]);
+  }
+  Trainee run(1);
+  EXPECT_NE(message_of([&] { save_checkpoint(written[0], run.parts(3)); }).find("is itself a checkpoint"), std::string::npos);
+  EXPECT_NE(message_of([&] { prepare_checkpoint_folder(written[0] + "/"); }).find("is itself a checkpoint"), std::string::npos);
+}
+
+// Whoever saves holds the folder's lock: what lies there is then no crash's.
+TEST(Checkpoint, WhoLoadsClearsUpButNotBesideASave) {
+  const Folder folder;
+  Trainee run(1);
+  save_checkpoint(folder.path(), run.parts(1));
+  fs::create_directory(folder.path() + "/writing-step-00000002-1");
+  {
+    const FolderLock saving(folder.path());
+    EXPECT_EQ(load_checkpoint(folder.path(), run.parts())->step, 1);
+    EXPECT_EQ(folder.names().size(), 3u) << "it may be under way";
+  }
+  EXPECT_EQ(load_checkpoint(folder.path(), run.parts())->step, 1);
+  EXPECT_EQ(folder.names(), (std::vector<std::string>{"latest", "step-00000001"}));
 }
 
 TEST(Checkpoint, AFolderIsPreparedOrRefused) {
@@ -142,25 +175,10 @@ TEST(Checkpoint, OfAnotherJobInTheSameFolderIsNotDisturbed) {
   EXPECT_EQ(load_checkpoint(folder.path(), run.parts())->step, 2);
 }
 
-// Rewrites one file of a checkpoint, and every checksum above it.
-void forge(const Folder& folder, const std::string& written,
-           const std::function<void(nlohmann::json& state, nlohmann::json& files)>& change) {
-  const auto read = [](const std::string& path) { return nlohmann::json::parse(std::ifstream(path)); };
-  const auto write = [](const std::string& path, const std::string& text) {
-    fs::remove(path);
-    return write_durably(path, text).sha256;
-  };
-  nlohmann::json state = read(written + "/state.json"), manifest = read(written + "/manifest.json");
-  change(state, manifest["files"]);
-  manifest["files"]["state.json"]["sha256"] = write(written + "/state.json", state.dump());
-  const std::string sha256 = write(written + "/manifest.json", manifest.dump());
-  write(folder.path() + "/latest", fs::path(written).filename().string() + " " + sha256 + "\n");
-}
-
 TEST(Checkpoint, WithAnIncompleteStateChangesNothing) {
   Trainee run(1), victim(2);
   const std::string before = victim.hash();
-  for (const char* key : {"step", "epoch", "world_size", "random", "sampler", "optimizer"}) {
+  for (const char* key : {"step", "epoch", "world_size", "random", "sampler", "optimizer", "format"}) {
     const Folder folder;
     forge(folder, save_checkpoint(folder.path(), run.parts()), [&](nlohmann::json& state, nlohmann::json&) { state.erase(key); });
     EXPECT_NE(message_of([&] { load_checkpoint(folder.path(), victim.parts()); }).find(folder.path()), std::string::npos) << key;

@@ -61,7 +61,7 @@ TEST_F(Example, AResumedRunIsTheRunNeverStoppedBitForBit) {
   const Outcome whole = train("--steps 14" + json + "whole.json");
   ASSERT_EQ(whole.exit_code, 0) << whole.output;
   // Stopped within the first epoch of ten steps, and again in the second.
-  const std::string checkpoint = " --checkpoint " + in_folder("checkpoint") + " --save-every 3 --resume";
+  const std::string checkpoint = " --checkpoint " + in_folder("checkpoint") + " --save-every 3 --auto-resume";
   ASSERT_EQ(train("--steps 7" + checkpoint + json + "first.json").exit_code, 0);
   const Outcome second = train("--steps 13" + checkpoint + json + "second.json");
   ASSERT_EQ(second.exit_code, 0) << second.output;
@@ -122,6 +122,7 @@ TEST_F(Example, MistakesAreNamed) {
   expect_refusal("--batch 88", 2, "larger than the set of 80 images");
   expect_refusal("--recipe slow", 2, "the only recipe is 'quick'");
   expect_refusal("--resume", 2, "need --checkpoint");
+  expect_refusal("--resume --auto-resume --checkpoint " + in_folder("a"), 2, "only one of them");
   expect_refusal("--data " + in_folder("nowhere"), 1, "nowhere: holds no CIFAR-10");
   expect_refusal("--json-file " + in_folder("nowhere/run.json"), 1, "nowhere/run.json: cannot be written");
   fs::resize_file(in_folder("data/test_batch.bin"), 100);
@@ -179,7 +180,7 @@ TEST_F(Example, LearnsTheGeneratedSet) {
 }
 
 TEST_F(Example, ARunGoesOnOnlyAsItBegan) {
-  const std::string checkpoint = " --resume --checkpoint " + in_folder("checkpoint");
+  const std::string checkpoint = " --auto-resume --checkpoint " + in_folder("checkpoint");
   ASSERT_EQ(train("--epochs 1" + checkpoint, 1).exit_code, 0);
   const Outcome seed = train("--seed 7" + checkpoint, 1), batch = train("--batch 4" + checkpoint, 1);
   EXPECT_EQ(seed.exit_code, 2) << seed.output;
@@ -188,6 +189,25 @@ TEST_F(Example, ARunGoesOnOnlyAsItBegan) {
   EXPECT_NE(batch.output.find("was written with another batch"), std::string::npos) << batch.output;
   const Outcome done = train("--epochs 1" + checkpoint, 1);
   EXPECT_NE(done.output.find("checkpoint in " + in_folder("checkpoint/step-00000010")), std::string::npos) << done.output;
+}
+
+TEST_F(Example, ResumingFromNothingIsAnErrorAndMakesNoFolder) {
+  const Outcome mistyped = train("--resume --checkpoint " + in_folder("chekpoint"));
+  EXPECT_EQ(mistyped.exit_code, 1) << mistyped.output;
+  EXPECT_NE(mistyped.output.find(in_folder("chekpoint") + ": there is no such folder"), std::string::npos) << mistyped.output;
+  EXPECT_FALSE(fs::exists(in_folder("chekpoint")));
+  const Outcome first = train("--steps 1 --auto-resume --checkpoint " + in_folder("checkpoint"));
+  EXPECT_EQ(first.exit_code, 0) << first.output;
+  EXPECT_NE(first.output.find("no checkpoint in " + in_folder("checkpoint") + " yet: starting anew"), std::string::npos) << first.output;
+}
+
+TEST_F(Example, AnOlderCheckpointIsGoneOnFromByItsFolder) {
+  ASSERT_EQ(train("--steps 4 --save-every 2 --checkpoint " + in_folder("checkpoint")).exit_code, 0);
+  const std::string older = in_folder("checkpoint/step-00000002");
+  const Outcome run = train("--steps 6 --save-every 3 --resume=" + older + " --checkpoint " + in_folder("branch"));
+  EXPECT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_NE(run.output.find("resumed at step 2 from " + older), std::string::npos) << run.output;
+  EXPECT_TRUE(fs::exists(in_folder("branch/step-00000006/manifest.json")));
 }
 
 TEST_F(Example, ALossThatIsNotFiniteStopsAndKeepsTheLastCheckpoint) {

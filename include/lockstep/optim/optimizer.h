@@ -1,6 +1,7 @@
 // Optimizers: what step() does to the parameters, and the state that a checkpoint keeps.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -8,6 +9,9 @@
 #include "lockstep/tensor/named_tensor.h"
 
 namespace lockstep::optim {
+
+// Can it be a learning rate: finite, and not negative?
+inline bool is_rate(float lr) { return std::isfinite(lr) && lr >= 0; }
 
 class Optimizer {
  public:
@@ -23,7 +27,7 @@ class Optimizer {
   void zero_grad();
 
   virtual float lr() const = 0;
-  virtual void set_lr(float lr) = 0;
+  virtual void set_lr(float lr) = 0;  // InvalidArgument: not a finite number, or negative
 
   // What a checkpoint saves beside the weights, named "<parameter>.<state>" ("conv1.weight.momentum"). The tensors are
   // the live ones: loading writes into them.

@@ -21,7 +21,7 @@ class SGD : public Optimizer {
   SGD(std::vector<NamedTensor> parameters, const SGDOptions& options = {});
   void step() override;
   float lr() const override { return options_.lr; }
-  void set_lr(float lr) override { options_.lr = lr; }
+  void set_lr(float lr) override;
   std::vector<NamedTensor> state() override;
   std::string kind() const override { return "SGD"; }
 

@@ -5,8 +5,9 @@
 //                          state.json             step, epoch, sampler position, random state, versions, bucket layout
 //                          manifest.json          SHA-256 and size of every file above
 //   run/ckpt/latest        the folder's name and the SHA-256 of its manifest; replaced last
-// A checkpoint is written to a temporary folder, synced, renamed; then `latest` moves; then all but the newest
-// `keep` are removed. A crash at any point leaves the one before intact.
+// A checkpoint is written to a temporary folder, synced, renamed; then `latest` moves; then all but the newest `keep` are removed. A crash
+// at any point leaves the one before intact, and at most a folder `writing-*`, which the next save or load removes; where the file system
+// has files without a name (O_TMPFILE) it leaves nothing while the data is written.
 // Convolution weights are saved as they lie in memory, OHWI, and flatten is H, W, C: the metadata says so.
 #pragma once
 
@@ -66,10 +67,14 @@ struct CheckpointState {
   std::string folder;  // what was read
 };
 
-// Collective. Rank 0 alone reads (the folder may exist on its machine only) and verifies every checksum, then
-// broadcasts; parameters, buffers, optimizer state, sampler and random state take the saved values. Afterwards ranks
-// compare hashes. Returns nullopt on all ranks when there is no `latest`. A damaged checkpoint or another model's:
-// FileError with file and difference, the same on every rank, and nothing was changed.
+// Collective. `folder` is what save_checkpoint was given, of which the newest is taken, or one checkpoint's own (run/ckpt/step-00000120).
+// Rank 0 alone reads (the folder may exist on its machine only) and verifies every size and checksum, then broadcasts; parameters,
+// buffers, optimizer state, sampler and random state take the saved values. Afterwards ranks compare hashes. Returns nullopt on all ranks
+// when there is none, as before a job's first save; so does a folder whose name is mistyped. A damaged checkpoint, another model's, one of
+// another layout or format: FileError with file and difference, the same on every rank, and nothing was changed.
 std::optional<CheckpointState> load_checkpoint(const std::string& folder, const CheckpointParts& parts);
+
+// The same for who knows that there is one: none is a FileError that says what the folder holds instead.
+CheckpointState resume_checkpoint(const std::string& folder, const CheckpointParts& parts);
 
 }  // namespace lockstep

@@ -1,0 +1,84 @@
+#include "src/train/checkpoint_folder.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+#include "src/train/checkpoint_files.h"
+#include "src/train/durable_file.h"
+
+namespace lockstep::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Makes the folder and those above it that are missing, so that they last.
+void make_folder(const fs::path& folder) {
+  if (folder.empty() || fs::is_directory(folder)) return;
+  const fs::path above = folder.parent_path();
+  make_folder(above);
+  fs::create_directory(folder);
+  sync_folder(above.empty() ? "." : above.string());
+}
+
+// What is being written or, when nobody writes, what a crash left behind: nothing of it counts.
+std::vector<fs::path> unfinished_in(const fs::path& folder) {
+  std::vector<fs::path> unfinished;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (is_temporary_name(entry.path().filename().string())) unfinished.push_back(entry.path());
+  return unfinished;
+}
+
+}  // namespace
+
+void remove_quietly(const fs::path& path) {
+  std::error_code failure;
+  fs::remove_all(path, failure);
+  if (failure) log::warn("checkpoint: {} cannot be removed: {}", path.string(), failure.message());
+}
+
+void in_own_folder(const fs::path& folder, const std::function<void()>& write) {
+  try {
+    if (fs::exists(folder / kManifest))
+      throw FileError("{}: is itself a checkpoint: name the folder that holds it, or another one, to save in", folder.string());
+    make_folder(folder);
+    const FolderLock lock(folder.string());  // else one job would remove what another one is writing
+    for (const fs::path& path : unfinished_in(folder)) remove_quietly(path);
+    write();
+  } catch (const fs::filesystem_error& error) {
+    throw FileError("{}: the checkpoint cannot be written: {}", folder.string(), error.what());
+  }
+}
+
+void remove_what_a_crash_left(const fs::path& folder) {
+  try {
+    if (!fs::is_directory(folder) || ::access(folder.c_str(), W_OK) != 0 || unfinished_in(folder).empty()) return;
+    if (const auto lock = FolderLock::at_once(folder.string()))
+      for (const fs::path& path : unfinished_in(folder)) remove_quietly(path);
+  } catch (const std::exception&) {
+    return;  // what cannot be looked at will be said by who reads it
+  }
+}
+
+std::string free_name(const fs::path& folder, std::int64_t step) {
+  int again = 0;
+  while (fs::exists(folder / folder_name(step, again))) ++again;
+  return folder_name(step, again);
+}
+
+void remove_old(const fs::path& folder, const std::string& newest, int keep) {
+  std::vector<fs::path> others;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (is_folder_name(name) && name != newest) others.push_back(entry.path());
+  }
+  std::sort(others.begin(), others.end(),
+            [](const fs::path& a, const fs::path& b) { return fs::last_write_time(a) > fs::last_write_time(b); });
+  for (std::size_t i = static_cast<std::size_t>(std::max(keep, 1) - 1); i < others.size(); ++i) remove_quietly(others[i]);
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,25 @@
+// The folder that holds a job's checkpoints: whose it is, what may be removed from it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+namespace lockstep::checkpoint {
+
+// Runs `write` in the folder, which is there then, is no other job's, and holds nothing unfinished. Throws FileError.
+void in_own_folder(const std::filesystem::path& folder, const std::function<void()>& write);
+
+// Removes what was left of a save that was killed, if there is some and nobody is saving. For who comes to read: never fails.
+void remove_what_a_crash_left(const std::filesystem::path& folder);
+
+// A run that goes over the same step again must not touch the folder that `latest` may name.
+std::string free_name(const std::filesystem::path& folder, std::int64_t step);
+
+// The new one and the youngest of the others stay.
+void remove_old(const std::filesystem::path& folder, const std::string& newest, int keep);
+
+void remove_quietly(const std::filesystem::path& path);
+
+}  // namespace lockstep::checkpoint

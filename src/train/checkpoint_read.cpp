@@ -1,0 +1,109 @@
+#include "src/train/checkpoint_read.h"
+
+#include <algorithm>
+#include <regex>
+
+#include "lockstep/core/error.h"
+#include "src/train/checkpoint_files.h"
+
+namespace lockstep::checkpoint {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+constexpr FileSize kSizeOfLatest{.most = 256}, kSizeOfManifest{.most = std::uint64_t{1} << 20};
+
+std::string_view text_of(const ReadFile& file) { return {reinterpret_cast<const char*>(file.data.data()), file.data.size()}; }
+
+json parse_json(const ReadFile& file, const std::string& path) {
+  try {
+    return json::parse(text_of(file));
+  } catch (const json::exception& error) {
+    throw FileError("{}: is damaged: {}", path, error.what());
+  }
+}
+
+ReadFile read_verified(const std::string& path, const FileSize& size, const std::string& sha256) {
+  ReadFile file = read_file(path, size);
+  if (file.sha256 != sha256) throw FileError("{}: is damaged: its SHA-256 is {}, expected {}", path, file.sha256, sha256);
+  return file;
+}
+
+void check_format(const json& object, const std::string& path) {
+  if (const json& format = object.at("format"); format != kFormat)
+    throw FileError("{}: has format {}, this version of Lockstep reads {}: load it with the version that wrote it", path, format.dump(),
+                    kFormat);
+}
+
+// Another layout has the same shapes at times: nothing else would tell.
+std::vector<SavedTensor> parse_tensors(const ReadFile& file, const std::string& path) {
+  SavedTensors saved = parse_safetensors(file.data, path);
+  for (const auto& [key, wanted] : metadata()) {
+    const auto found = saved.metadata.find(key);
+    if (found != saved.metadata.end() && found->second == wanted) continue;
+    const std::string says = found == saved.metadata.end() ? "nothing" : "'" + found->second + "'";
+    throw FileError(
+        "{}: of {} its metadata says {}, expected '{}': permute the weights to that layout and write them with that metadata, or load the "
+        "file with the version of Lockstep that wrote it",
+        path, key, says, wanted);
+  }
+  return std::move(saved.tensors);
+}
+
+Found read_latest(const fs::path& folder) {
+  static const std::regex kForm(fmt::format("({}) ([0-9a-f]{{64}})\n", kFolderForm));
+  const std::string path = (folder / kLatest).string();
+  const std::string text(text_of(read_file(path, kSizeOfLatest)));
+  std::smatch parts;
+  if (!std::regex_match(text, parts, kForm)) throw FileError("{}: is damaged: expected a folder's name and a checksum", path);
+  return {folder / parts[1].str(), parts[2].str()};
+}
+
+// What a folder without a checkpoint holds.
+std::string what_is_in(const fs::path& folder) {
+  if (!fs::exists(folder)) return "there is no such folder";
+  if (!fs::is_directory(folder)) return "it is no folder";
+  if (fs::is_empty(folder)) return "it is empty";
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (is_folder_name(entry.path().filename().string())) names.push_back(entry.path().filename().string());
+  if (names.empty()) return fmt::format("it holds neither '{}' nor '{}'", kLatest, kManifest);
+  return fmt::format("it holds {} but no '{}': name that folder itself to load it", *std::max_element(names.begin(), names.end()), kLatest);
+}
+
+}  // namespace
+
+std::optional<Found> find_checkpoint(const fs::path& folder, std::string& why) {
+  if (fs::exists(folder / kLatest)) return read_latest(folder);
+  if (fs::exists(folder / kManifest)) return Found{folder, std::nullopt};
+  why = fmt::format("{}: {}", fs::absolute(folder).string(), what_is_in(folder));
+  return std::nullopt;
+}
+
+LoadedCheckpoint read_checkpoint(const Found& found) {
+  LoadedCheckpoint loaded;
+  loaded.folder = found.folder.string();
+  const auto path_of = [&](const std::string& name) { return (found.folder / name).string(); };
+  const std::string path = path_of(kManifest);
+  const ReadFile file =
+      found.manifest_sha256 ? read_verified(path, kSizeOfManifest, *found.manifest_sha256) : read_file(path, kSizeOfManifest);
+  const json manifest = parse_json(file, path);
+  check_format(manifest, path);
+  for (const auto& [name, entry] : manifest.at("files").items()) {
+    if (name != kModel && name != kOptimizer && name != kState)
+      throw FileError("{}: lists '{}', which is no file of a checkpoint", path, name);
+    const auto bytes = entry.at("bytes").get<std::uint64_t>();
+    loaded.files[name] = read_verified(path_of(name), {bytes, bytes}, entry.at("sha256").get<std::string>());
+  }
+  for (const char* needed : {kModel, kState})
+    if (loaded.files.count(needed) == 0) throw FileError("{}: does not list {}", path, needed);
+  loaded.state = parse_json(loaded.files.at(kState), path_of(kState));
+  check_format(loaded.state, path_of(kState));
+  loaded.model = parse_tensors(loaded.files.at(kModel), path_of(kModel));
+  if (loaded.files.count(kOptimizer) != 0) loaded.optimizer = parse_tensors(loaded.files.at(kOptimizer), path_of(kOptimizer));
+  return loaded;
+}
+
+}  // namespace lockstep::checkpoint

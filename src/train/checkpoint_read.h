@@ -1,0 +1,35 @@
+// A checkpoint as it lies in its folder: found, read, verified and parsed, before anybody asks whose model it is of.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/train/durable_file.h"
+#include "src/train/safetensors.h"
+
+namespace lockstep::checkpoint {
+
+struct Found {
+  std::filesystem::path folder;
+  std::optional<std::string> manifest_sha256;  // none: only the manifest itself says what it is
+};
+
+// Which checkpoint `folder` means: the one that its `latest` names, or, being a checkpoint's own folder, itself. Nullopt: none, and
+// `why` says what is there instead.
+std::optional<Found> find_checkpoint(const std::filesystem::path& folder, std::string& why);
+
+struct LoadedCheckpoint {
+  std::string folder;
+  nlohmann::json state;
+  std::map<std::string, ReadFile> files;
+  std::vector<SavedTensor> model, optimizer;  // views of files
+};
+
+// Throws FileError with file and reason for whatever is missing, damaged, too large or of another format or layout.
+LoadedCheckpoint read_checkpoint(const Found& found);
+
+}  // namespace lockstep::checkpoint

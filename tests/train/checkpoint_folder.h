@@ -1,0 +1,79 @@
+// A folder for checkpoints that a test may damage, and forge.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "src/train/durable_file.h"
+
+namespace lockstep::testing {
+
+namespace fs = std::filesystem;
+
+class Folder {
+ public:
+  Folder() {
+    std::string pattern = ::testing::TempDir() + "lockstep-checkpoint-XXXXXX";
+    path_ = mkdtemp(pattern.data());
+  }
+  ~Folder() { fs::remove_all(path_); }
+  std::string path() const { return path_; }
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(path_)) names.push_back(entry.path().filename().string());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+ private:
+  std::string path_;
+};
+
+// Puts another text where a file is.
+inline WrittenFile overwrite(const std::string& path, const std::string& text) {
+  fs::remove(path);
+  return write_durably(path, text);
+}
+
+// Makes the manifest agree with the files, and `latest` with the manifest.
+inline void put_right(const Folder& folder, const std::string& written, nlohmann::json manifest) {
+  for (auto& [name, entry] : manifest["files"].items())
+    if (const std::string path = written + "/" + name; fs::exists(path)) {
+      const ReadFile file = read_file(path);
+      entry = {{"bytes", file.data.size()}, {"sha256", file.sha256}};
+    }
+  const WrittenFile file = overwrite(written + "/manifest.json", manifest.dump());
+  overwrite(folder.path() + "/latest", fs::path(written).filename().string() + " " + file.sha256 + "\n");
+}
+
+inline nlohmann::json read_json(const std::string& path) { return nlohmann::json::parse(std::ifstream(path)); }
+
+// Rewrites one file of a checkpoint, and every checksum above it.
+inline void forge(const Folder& folder, const std::string& written,
+                  const std::function<void(nlohmann::json& state, nlohmann::json& files)>& change) {
+  nlohmann::json state = read_json(written + "/state.json"), manifest = read_json(written + "/manifest.json");
+  change(state, manifest["files"]);
+  overwrite(written + "/state.json", state.dump());
+  put_right(folder, written, manifest);
+}
+
+// Changes the text of the weights' file, its binary part included.
+inline void forge_model(const Folder& folder, const std::string& written, const std::function<void(std::string& text)>& change) {
+  const std::string path = written + "/model.safetensors";
+  std::ifstream file(path, std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  change(text);
+  overwrite(path, text);
+  put_right(folder, written, read_json(written + "/manifest.json"));
+}
+
+}  // namespace lockstep::testing
