@@ -21,6 +21,11 @@ class DataLoader::Impl {
       : dataset_(dataset), sampler_(sampler), options_(options) {
     if (options.batch_size < 1 || options.prefetch < 1)
       throw InvalidArgument("DataLoader: batch_size {} and prefetch {} must be positive", options.batch_size, options.prefetch);
+    if (sampler.set_size() > dataset.size())
+      throw InvalidArgument(
+          "DataLoader: rank {}: the sampler is for {} samples, the data set has {}: make it with this set's size(), or with fewer for a "
+          "subset",
+          sampler.place().rank, sampler.set_size(), dataset.size());
     if (options.drop_last && sampler.size() < options.batch_size)
       throw InvalidArgument("DataLoader: a batch of {} is larger than the {} samples of rank {}: nothing is left to train on",
                             options.batch_size, sampler.size(), sampler.place().rank);

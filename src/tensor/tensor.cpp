@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "src/core/half.h"
+
 namespace lockstep {
 
 namespace {
@@ -92,10 +94,25 @@ Tensor Tensor::full(const Shape& shape, float value, Device& device) {
 float Tensor::item() const {
   if (count() != 1) throw InvalidArgument("Tensor::item: shape {} has {} elements, not one", shape().text(), count());
   check_values_exist("Tensor::item", *this);
-  float value = 0;
-  device().copy(&value, data<float>(), sizeof value, device().default_stream());
+  union {
+    float float32;
+    double float64;
+    Float16 float16;
+    BFloat16 bfloat16;
+  } value{};
+  if (dtype() != DType::kFloat64 && dtype() != DType::kFloat16 && dtype() != DType::kBFloat16) check_dtype(DType::kFloat32);
+  device().copy(&value, buffer().data(), bytes(), device().default_stream());
   device().default_stream().synchronize();
-  return value;
+  switch (dtype()) {
+    case DType::kFloat64:
+      return static_cast<float>(value.float64);
+    case DType::kFloat16:
+      return widen(value.float16);
+    case DType::kBFloat16:
+      return widen(value.bfloat16);
+    default:
+      return value.float32;
+  }
 }
 
 Tensor Tensor::reshaped(const Shape& wanted) const {

@@ -4,10 +4,12 @@
 
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <set>
 
 #include "lockstep/tensor/random.h"
+#include "src/core/half.h"
 
 namespace lockstep {
 namespace {
@@ -71,6 +73,19 @@ TEST(Tensor, MisuseIsAnErrorThatSaysWhatWasAsked) {
   EXPECT_THROW(Tensor::zeros({2}).copy_from(Tensor::zeros({3})), InvalidArgument);
   EXPECT_THROW(Tensor::zeros({}).backward(), InvalidArgument);
   EXPECT_EQ(Tensor::full({}, 2.5f).item(), 2.5f);
+}
+
+TEST(Tensor, OneValueOfAnyFloatingTypeIsAnItem) {
+  const auto item_of = [](auto value, DType dtype) {
+    const Tensor tensor = Tensor::empty({1}, dtype);
+    std::memcpy(tensor.buffer().data(), &value, sizeof value);
+    return tensor.item();
+  };
+  EXPECT_EQ(item_of(narrow_bfloat16(-2.5f), DType::kBFloat16), -2.5f);
+  EXPECT_EQ(item_of(narrow_float16(0.125f), DType::kFloat16), 0.125f);
+  EXPECT_EQ(item_of(0.1, DType::kFloat64), 0.1f);
+  EXPECT_TRUE(std::isnan(item_of(narrow_bfloat16(std::nanf("")), DType::kBFloat16)));
+  EXPECT_THROW(item_of(std::int64_t{3}, DType::kInt64), InvalidArgument) << "a float does not hold every whole number";
 }
 
 TEST(Tensor, MemoryComesBackFromTheCache) {

@@ -23,10 +23,12 @@ struct DataLoaderOptions {
 };
 
 // One pass over the sampler's indices from its present position. begin() starts the thread; destroying the loader, or
-// begin() again, ends it (and waits for copies under way). Iterating, begin() and the destructor belong to the thread that computes. An exception of the data set is rethrown by the iterator.
+// begin() again, ends it (and waits for copies under way). Iterating, begin() and the destructor belong to the thread that computes. An
+// exception of the data set is rethrown by the iterator.
 class DataLoader {
  public:
-  // Throws InvalidArgument when the batch is larger than what the sampler holds and drop_last leaves nothing.
+  // Throws InvalidArgument when the sampler was made for more samples than the set has (for fewer: a subset, the first ones), or when the
+  // batch is larger than what the sampler holds and drop_last leaves nothing.
   DataLoader(const Dataset& dataset, const DistributedSampler& sampler, const DataLoaderOptions& options);
   // Both must outlive the loader; a temporary would be gone before the first batch.
   DataLoader(const Dataset& dataset, const DistributedSampler&& sampler, const DataLoaderOptions& options) = delete;

@@ -36,9 +36,10 @@ class DistributedSampler {
 
   void set_epoch(std::int64_t epoch);  // and back to the epoch's begin
   std::int64_t epoch() const { return state_.epoch; }
-  std::int64_t size() const;                  // samples of this rank in an epoch
-  std::int64_t total() const;                 // samples of all ranks in an epoch
-  std::vector<std::int64_t> indices() const;  // this rank's, from the present position on
+  std::int64_t set_size() const { return size_; }  // what it was made for
+  std::int64_t size() const;                       // samples of this rank in an epoch
+  std::int64_t total() const;                      // samples of all ranks in an epoch
+  std::vector<std::int64_t> indices() const;       // this rank's, from the present position on
   const Place& place() const { return place_; }
 
   // Called by the training loop after each global step; what state() then gives resumes behind that step.

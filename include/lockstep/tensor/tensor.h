@@ -62,7 +62,7 @@ class Tensor {
     return {data<T>(), static_cast<std::size_t>(count())};
   }
 
-  // The value of a one-element float tensor; blocks until the device has computed it.
+  // The value of a one-element tensor of a floating type, as float32; blocks until the device has computed it.
   float item() const;
 
   // The same memory under another shape of equal count (no autograd: see ops.h's reshape).
