@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-inline constexpr long kMaxRanks = 1'000'000;
+inline constexpr long kMaxRanks = 1'000'000, kMaxPort = 65535;
 
 class EnvironmentReader {
  public:

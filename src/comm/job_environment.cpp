@@ -9,6 +9,7 @@
 #include "lockstep/core/error.h"
 #include "src/comm/environment_reader.h"
 #include "src/comm/host_names.h"
+#include "src/comm/hydra.h"
 #include "src/comm/slurm.h"
 
 namespace lockstep {
@@ -48,6 +49,16 @@ void check_place(const Place& place) {
     throw InvalidArgument("environment: local rank {} does not exist among {} local ranks", place.local_rank, place.local_world_size);
 }
 
+// torchrun's agent serves a store of its own at MASTER_PORT and tells its ranks not to: ours takes the next port.
+void leave_port_to_torchruns_agent(const EnvironmentReader& reader, JobEnvironment& job) {
+  if (job.store_is_hosted || reader.text(env::kTorchrunsStore) != "True") return;
+  if (job.master_port == kMaxPort)
+    throw InvalidArgument("environment: {}={} is the port of torchrun's agent, and there is none behind it for Lockstep's store",
+                          env::kMasterPort, job.master_port);
+  job.port_source = fmt::format("the one after {}={}, which torchrun's agent holds", env::kMasterPort, job.master_port);
+  ++job.master_port;
+}
+
 void read_address_job(const EnvironmentReader& reader, JobEnvironment& job) {
   job.kind = JobEnvironment::Kind::kAddress;
   job.place.world_size = static_cast<int>(reader.required(env::kWorldSize, env::kRank, 1, kMaxRanks));
@@ -64,7 +75,8 @@ void read_address_job(const EnvironmentReader& reader, JobEnvironment& job) {
   const auto host = reader.text(env::kMasterAddr);
   if (!host) throw InvalidArgument("environment: {} is set but {} is not: it names the machine of rank 0", env::kRank, env::kMasterAddr);
   job.master_host = without_brackets(*host);
-  job.master_port = static_cast<std::uint16_t>(reader.required(env::kMasterPort, env::kMasterAddr, 1, 65535));
+  job.master_port = static_cast<std::uint16_t>(reader.required(env::kMasterPort, env::kMasterAddr, 1, kMaxPort));
+  leave_port_to_torchruns_agent(reader, job);
   // A pod of its own for each rank: who starts several in one says which is which.
   job.master_is_named_for_others =
       reader.text("KUBERNETES_SERVICE_HOST") && !reader.text(env::kLocalRank) && !reader.text(env::kLocalWorldSize);
@@ -83,7 +95,7 @@ void read_open_mpi_job(const EnvironmentReader& reader, JobEnvironment& job) {
     job.kind = host ? JobEnvironment::Kind::kAddress : JobEnvironment::Kind::kMpi;
     if (!host) return;
     job.master_host = without_brackets(*host);
-    job.master_port = static_cast<std::uint16_t>(reader.required(env::kMasterPort, env::kMasterAddr, 1, 65535));
+    job.master_port = static_cast<std::uint16_t>(reader.required(env::kMasterPort, env::kMasterAddr, 1, kMaxPort));
     return;
   }
   // Which of these exist depends on Open MPI's version; together they differ between any two jobs of a machine.
@@ -111,6 +123,53 @@ void read_slurm_job(const EnvironmentReader& reader, JobEnvironment& job) {
   job.master_is_named_for_others = job.kind == JobEnvironment::Kind::kAddress;
 }
 
+void read_hydra_job(const EnvironmentReader& reader, JobEnvironment& job) {
+  hydra::read_job(reader, job);
+  check_place(job.place);
+  job.master_host = without_brackets(job.master_host);
+}
+
+// Set for each of its processes by a launcher of which no more is known. A world of one in each of them would be a wrong result.
+struct Sign {
+  const char* rank;
+  const char* size;  // null: it tells none
+  const char* launcher;
+};
+constexpr Sign kSigns[] = {{"PMI_RANK", "PMI_SIZE", "a launcher that speaks PMI"},
+                           {"PMI_ID", nullptr, "a launcher that speaks PMI"},
+                           {"PMIX_RANK", nullptr, "a launcher that speaks PMIx"},
+                           {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MVAPICH2's mpiexec"},
+                           {"PALS_RANKID", nullptr, "Cray PALS"},
+                           {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "jsrun"},
+                           {"FLUX_TASK_RANK", "FLUX_JOB_SIZE", "Flux"}};
+
+// Null: there is none. srun, which sets PMI's variables too, is known.
+const Sign* sign_of_unknown_launcher(const EnvironmentReader& reader) {
+  if (slurm::is_lone_task(reader)) return nullptr;
+  for (const Sign& sign : kSigns)
+    if (reader.text(sign.rank) && (sign.size == nullptr || reader.text(sign.size) != "1")) return &sign;
+  return nullptr;
+}
+
+[[noreturn]] void refuse(const Sign& sign, const EnvironmentReader& reader) {
+  throw InvalidArgument(
+      "environment: {}={} says that {} started this process as one of several, which Lockstep does not understand: set {}, {}, {}, {} and "
+      "{} from its variables (in a script that it starts), or {}=0 {}=1 for a world of one",
+      sign.rank, *reader.text(sign.rank), sign.launcher, env::kRank, env::kWorldSize, env::kLocalRank, env::kMasterAddr, env::kMasterPort,
+      env::kRank, env::kWorldSize);
+}
+
+using ReadJob = void (*)(const EnvironmentReader&, JobEnvironment&);
+
+// Who made this process a rank; null: nobody that is known.
+ReadJob launcher_of(const EnvironmentReader& reader) {
+  if (reader.text(env::kRank) || reader.text(env::kWorldSize)) return read_address_job;
+  if (reader.text("OMPI_COMM_WORLD_RANK") || reader.text("OMPI_COMM_WORLD_SIZE")) return read_open_mpi_job;
+  if (hydra::is_rank(reader)) return read_hydra_job;
+  if (slurm::is_task(reader)) return read_slurm_job;
+  return nullptr;
+}
+
 }  // namespace
 
 JobEnvironment read_job_environment(const EnvironmentLookup& lookup) {
@@ -118,18 +177,17 @@ JobEnvironment read_job_environment(const EnvironmentLookup& lookup) {
   JobEnvironment job;
   job.token = read_token(reader);
   job.insecure = reader.integer(env::kInsecure, 0, 1).value_or(0) == 1;
-  if (reader.text(env::kRank) || reader.text(env::kWorldSize))
-    read_address_job(reader, job);
-  else if (reader.text("OMPI_COMM_WORLD_RANK") || reader.text("OMPI_COMM_WORLD_SIZE"))
-    read_open_mpi_job(reader, job);
-  else if (slurm::is_task(reader))
-    read_slurm_job(reader, job);
+  if (const ReadJob read = launcher_of(reader))
+    read(reader, job);
+  else if (const Sign* sign = sign_of_unknown_launcher(reader))
+    refuse(*sign, reader);
   return job;
 }
 
 bool is_rank(const EnvironmentLookup& lookup) {
   const EnvironmentReader reader(lookup);
-  return reader.text(env::kRank) || reader.text("OMPI_COMM_WORLD_RANK") || slurm::is_task(reader);
+  return reader.text(env::kRank) || reader.text("OMPI_COMM_WORLD_RANK") || hydra::is_rank(reader) || slurm::is_task(reader) ||
+         sign_of_unknown_launcher(reader) != nullptr;
 }
 
 }  // namespace lockstep

@@ -38,8 +38,8 @@ std::string registration(const Place& place) {
 std::string who_of(const std::string& registration) { return registration.substr(registration.find(' ', registration.find(' ') + 1) + 1); }
 
 std::string world_sizes_differ(int rank, int world_size, int other, int others_world_size) {
-  return fmt::format("rank {} expects {} ranks, rank {} expects {}: WORLD_SIZE must be the same everywhere", rank, world_size, other,
-                     others_world_size);
+  return fmt::format("rank {} expects {} ranks, rank {} expects {}: WORLD_SIZE must be the same everywhere", rank,
+                     world_size, other, others_world_size);
 }
 
 // "ranks 2, 3 of 4 did not come within 60 s"
@@ -54,7 +54,7 @@ std::string did_not_come(const std::vector<int>& missing, int world_size, millis
 // "" when none is missing.
 std::string name_missing(const std::vector<int>& missing, const Place& place, milliseconds timeout) {
   if (missing.empty()) return "";
-  return did_not_come(missing, place.world_size, timeout) + ": were all ranks started, with the same MASTER_ADDR and MASTER_PORT?";
+  return did_not_come(missing, place.world_size, timeout) + ": were all ranks started, and all for this job's store?";
 }
 
 // Waits until key prefix + r exists for every rank r; what is wrong, or "". With `sizes_must_agree` the keys are

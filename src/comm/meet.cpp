@@ -27,6 +27,26 @@ std::vector<std::string> addresses_of_this_machine() {
   return own;
 }
 
+std::string named_host(const JobEnvironment& job) {
+  return job.host_source == env::kMasterAddr ? fmt::format("{}={}", env::kMasterAddr, job.master_host)
+                                             : fmt::format("{} ({})", job.master_host, job.host_source);
+}
+
+std::string named_port(const JobEnvironment& job) {
+  return job.port_source == env::kMasterPort ? fmt::format("{}={}", env::kMasterPort, job.master_port)
+                                             : fmt::format("port {} ({})", job.master_port, job.port_source);
+}
+
+// Adds where the store's address comes from to what `reach` throws: users know what they have set, not what was made of it.
+template <typename Reach>
+auto at_the_jobs_address(const JobEnvironment& job, const Reach& reach) {
+  try {
+    return reach();
+  } catch (const RendezvousError& error) {
+    throw RendezvousError("{}; it was to be {}, {}", error.what(), named_host(job), named_port(job));
+  }
+}
+
 // The socket of the store that rank 0 serves. A name that MASTER_ADDR must be an address by may come to exist while we wait.
 Fd listen_as_rank_zero(const JobEnvironment& job, std::chrono::milliseconds timeout) {
   const auto chosen = env::text(env::kInterface);
@@ -36,10 +56,9 @@ Fd listen_as_rank_zero(const JobEnvironment& job, std::chrono::milliseconds time
     const auto addresses =
         store_addresses(job.master_host, resolved, addresses_of_this_machine(), job.master_is_named_for_others,
                         chosen && job.master_is_named_for_others ? choose_address(*chosen, interface_addresses(), "") : "");
-    if (!addresses.empty()) return listen_on_one_of(addresses, job.master_port);
+    if (!addresses.empty()) return at_the_jobs_address(job, [&] { return listen_on_one_of(addresses, job.master_port); });
     if (std::chrono::steady_clock::now() + kPause >= deadline)
-      throw RendezvousError("MASTER_ADDR={} did not resolve within {} s ({})", job.master_host, static_cast<double>(timeout.count()) / 1000,
-                            why);
+      throw RendezvousError("{} did not resolve within {} s ({})", named_host(job), static_cast<double>(timeout.count()) / 1000, why);
     std::this_thread::sleep_for(kPause);
   }
 }
@@ -73,8 +92,8 @@ Rendezvous meet_at_address(const JobEnvironment& job, std::chrono::milliseconds 
   Rendezvous meeting;
   meeting.token = job.token;
   if (job.token.empty() && !job.insecure && !is_loopback(job.master_host))
-    throw RendezvousError("MASTER_ADDR={} is not loopback and the job has no token, anyone on the network could join it: {}",
-                          job.master_host, kHowToMakeAToken);
+    throw RendezvousError("{} is not loopback and the job has no token, anyone on the network could join it: {}", named_host(job),
+                          kHowToMakeAToken);
   Endpoint store{job.master_host, job.master_port};
   if (job.place.rank == 0 && !job.store_is_hosted) {
     warn_of_open_token_file();
@@ -86,10 +105,10 @@ Rendezvous meet_at_address(const JobEnvironment& job, std::chrono::milliseconds 
     store = reachable_here(meeting.server->endpoint());
     // Debian's /etc/hosts gives a machine's own name 127.0.1.1.
     if (!is_loopback(job.master_host) && is_loopback(meeting.server->endpoint().host))
-      log::warn("MASTER_ADDR={} is {} here: ranks on other machines cannot reach this store; name rank 0's address in numbers",
-                job.master_host, meeting.server->endpoint().host);
+      log::warn("{} is {} here: ranks on other machines cannot reach this store; name rank 0's address in numbers", named_host(job),
+                meeting.server->endpoint().host);
   }
-  meeting.store = connect_store(store, job.token, timeout);
+  meeting.store = at_the_jobs_address(job, [&] { return connect_store(store, job.token, timeout); });
   meeting.advertise_address = advertised_address(job, store);
   return meeting;
 }

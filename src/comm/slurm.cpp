@@ -7,7 +7,7 @@ namespace lockstep::slurm {
 
 namespace {
 
-constexpr long kMaxJob = 4'294'967'295, kMaxPort = 65535;
+constexpr long kMaxJob = 4'294'967'295;
 constexpr int kFirstPort = 20000, kJobs = 1000, kSteps = 10;
 
 [[noreturn]] void refuse(const char* variable, const std::string& value, const char* expected) {
@@ -58,19 +58,24 @@ int local_world_size(const EnvironmentReader& reader, const Place& place) {
 void read_address(const EnvironmentReader& reader, JobEnvironment& job) {
   job.kind = JobEnvironment::Kind::kAddress;
   const Setting hosts = first_set(reader, {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"});
-  if (const auto host = reader.text(env::kMasterAddr))
+  if (const auto host = reader.text(env::kMasterAddr)) {
     job.master_host = *host;
-  else if (!hosts.value.empty())
+  } else if (!hosts.value.empty()) {
     job.master_host = first_host(hosts.name, hosts.value);
-  else
+    job.host_source = fmt::format("the first host of {}", hosts.name);
+  } else {
     throw InvalidArgument("environment: SLURM_PROCID is set but SLURM_STEP_NODELIST and SLURM_JOB_NODELIST are not: set MASTER_ADDR");
+  }
   const auto reserved = reader.text("SLURM_STEP_RESV_PORTS");
-  if (const auto port = reader.integer(env::kMasterPort, 1, kMaxPort))
+  if (const auto port = reader.integer(env::kMasterPort, 1, kMaxPort)) {
     job.master_port = static_cast<std::uint16_t>(*port);
-  else if (reserved)
+  } else if (reserved) {
     job.master_port = first_port("SLURM_STEP_RESV_PORTS", *reserved);
-  else
+    job.port_source = "the first of SLURM_STEP_RESV_PORTS";
+  } else {
     job.master_port = port_of_step(reader.required("SLURM_JOB_ID", "SLURM_PROCID", 0, kMaxJob), step_of(reader));
+    job.port_source = "made of SLURM_JOB_ID and SLURM_STEP_ID";
+  }
 }
 
 }  // namespace
@@ -122,11 +127,19 @@ std::uint16_t first_port(const char* variable, const std::string& ports) {
 
 std::uint16_t port_of_step(long job, long step) { return static_cast<std::uint16_t>(kFirstPort + job % kJobs * kSteps + step % kSteps); }
 
-bool is_task(const EnvironmentReader& reader) {
-  if (!reader.text("SLURM_PROCID") || !(reader.text("SLURM_STEP_ID") || reader.text("SLURM_STEPID"))) return false;
+namespace {
+
+// Tasks of the step that this process is one of; 0: it is none.
+long tasks_of_step(const EnvironmentReader& reader) {
+  if (!reader.text("SLURM_PROCID") || !(reader.text("SLURM_STEP_ID") || reader.text("SLURM_STEPID"))) return 0;
   const Setting tasks = first_set(reader, {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
-  return !tasks.value.empty() && env::parse_integer(tasks.name, tasks.value, 1, kMaxRanks) > 1;
+  return tasks.value.empty() ? 0 : env::parse_integer(tasks.name, tasks.value, 1, kMaxRanks);
 }
+
+}  // namespace
+
+bool is_task(const EnvironmentReader& reader) { return tasks_of_step(reader) > 1; }
+bool is_lone_task(const EnvironmentReader& reader) { return tasks_of_step(reader) == 1; }
 
 void read_job(const EnvironmentReader& reader, JobEnvironment& job) {
   const Setting tasks = first_set(reader, {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});

@@ -29,6 +29,9 @@ std::uint16_t port_of_step(long job, long step);
 // This process is a task of an srun step with several.
 bool is_task(const EnvironmentReader& reader);
 
+// It is the only task of one: nobody else's variables (PMI's, say, which srun sets as well) make it one of several.
+bool is_lone_task(const EnvironmentReader& reader);
+
 // Fills in kind, place, and host and port or the job's id.
 void read_job(const EnvironmentReader& reader, JobEnvironment& job);
 

@@ -95,8 +95,8 @@ Fd listen_tcp(const std::string& host, std::uint16_t port) {
   if (!fd || bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 || listen(fd.get(), 1024) != 0) {
     const int failure = errno;
     throw RendezvousError("cannot listen on {}: {}{}", Endpoint{host, port}.text(), std::strerror(failure),
-                          failure == EADDRINUSE ? "; another job, or a second rank 0, holds this port: end it or choose another MASTER_PORT"
-                          : failure == EADDRNOTAVAIL ? "; MASTER_ADDR must be an address of the machine on which rank 0 runs"
+                          failure == EADDRINUSE      ? "; another job, or a second rank 0, holds this port: end it or choose another port"
+                          : failure == EADDRNOTAVAIL ? "; it must be an address of the machine on which rank 0 runs"
                                                      : "");
   }
   return fd;

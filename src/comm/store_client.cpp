@@ -134,9 +134,8 @@ std::shared_ptr<Store> connect_store(const Endpoint& endpoint, std::string_view 
       }
     }
     if (Clock::now() + pause >= deadline)
-      throw RendezvousError(
-          "store at {}: no answer within {} s ({}); is rank 0 running, and do MASTER_ADDR and MASTER_PORT name its machine and port?",
-          endpoint.text(), static_cast<double>(timeout.count()) / 1000, why);
+      throw RendezvousError("store at {}: no answer within {} s ({}): is rank 0 running, and is this its machine and port?",
+                            endpoint.text(), static_cast<double>(timeout.count()) / 1000, why);
     std::this_thread::sleep_for(pause);
   }
 }

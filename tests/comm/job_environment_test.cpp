@@ -1,6 +1,10 @@
 // Who am I: every way of starting, and every broken environment.
 #include <gtest/gtest.h>
 
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
 #include <cstdio>
 #include <fstream>
 #include <map>
@@ -59,6 +63,15 @@ TEST(JobEnvironment, TorchrunsVariables) {
   EXPECT_TRUE(read(with(kTorchrun, "LOCKSTEP_STORE_HOSTED", "1")).store_is_hosted);
 }
 
+TEST(JobEnvironment, TorchrunsAgentHoldsThePort) {
+  const Variables under_agent = with(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE", "True");
+  EXPECT_EQ(read(under_agent).master_port, 29501);
+  EXPECT_NE(read(under_agent).port_source.find("MASTER_PORT=29500"), std::string::npos);
+  EXPECT_EQ(read(with(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE", "False")).master_port, 29500);
+  EXPECT_EQ(read(with(under_agent, "LOCKSTEP_STORE_HOSTED", "1")).master_port, 29500) << "lockrun inside of a rank of torchrun";
+  EXPECT_NE(refusal(with(under_agent, "MASTER_PORT", "65535")).find("MASTER_PORT=65535"), std::string::npos);
+}
+
 TEST(JobEnvironment, KubernetesSetsNoLocalRank) {
   const JobEnvironment job = read(without(without(kTorchrun, "LOCAL_RANK"), "LOCAL_WORLD_SIZE"));
   EXPECT_EQ(job.place, (Place{3, 4, 0, 1}));
@@ -80,6 +93,8 @@ TEST(JobEnvironment, WhoeverIsARankAlreadyStartsNone) {
   EXPECT_FALSE(rank({}));
   EXPECT_TRUE(rank({{"RANK", "0"}}));
   EXPECT_TRUE(rank({{"OMPI_COMM_WORLD_RANK", "0"}}));
+  EXPECT_TRUE(rank({{"PMI_RANK", "0"}, {"MPI_LOCALRANKID", "0"}}));
+  EXPECT_TRUE(rank({{"PMIX_RANK", "0"}})) << "of which it is told when it meets the others";
   EXPECT_FALSE(rank({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}})) << "a batch script";
   EXPECT_TRUE(rank({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_STEP_ID", "0"}}));
 }
@@ -109,6 +124,65 @@ TEST(JobEnvironment, OpenMpisVariables) {
   Variables both = mpi;
   both.insert(kTorchrun.begin(), kTorchrun.end());
   EXPECT_EQ(read(both).place.rank, 3) << "RANK comes first";
+}
+
+// Rank 1's end of the socket to the proxy, which is this process here.
+class HydrasVariables : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends_.data()), 0);
+    variables_["PMI_FD"] = std::to_string(ends_[1]);
+  }
+  void TearDown() override {
+    for (const int end : ends_) ::close(end);
+  }
+  std::array<int, 2> ends_ = {-1, -1};
+  Variables variables_ = {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
+};
+
+TEST_F(HydrasVariables, MakeAJobOfOneMachine) {
+  const JobEnvironment job = read(variables_);
+  EXPECT_EQ(job.kind, Kind::kOneMachine);
+  EXPECT_EQ(job.place, (Place{1, 2, 1, 2}));
+  EXPECT_EQ(job.job_id.rfind("hydra-" + std::to_string(::getpid()) + "-", 0), 0u) << job.job_id;
+  EXPECT_EQ(job.job_id, read(with(with(variables_, "PMI_RANK", "0"), "MPI_LOCALRANKID", "0")).job_id) << "ranks of one job meet";
+  EXPECT_NE(refusal(with(variables_, "PMI_RANK", "2")), "accepted");
+}
+
+// srun starts the proxies of an allocation, and the ranks inherit what it told these.
+TEST_F(HydrasVariables, ComeBeforeSlurms) {
+  const Variables proxys = {{"SLURM_PROCID", "0"},   {"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "2"},
+                            {"SLURM_NODEID", "0"},   {"SLURM_LOCALID", "0"}, {"SLURM_TASKS_PER_NODE", "1(x2)"},
+                            {"SLURM_JOB_ID", "4711"}};
+  variables_.insert(proxys.begin(), proxys.end());
+  EXPECT_EQ(read(variables_).place, (Place{1, 2, 1, 2}));
+}
+
+TEST_F(HydrasVariables, AcrossMachinesNeedAnAddress) {
+  const Variables machines = with(variables_, "PMI_SIZE", "4");
+  EXPECT_NE(refusal(machines).find("PMI_SIZE=4 but MPI_LOCALNRANKS=2"), std::string::npos) << refusal(machines);
+  const JobEnvironment job = read(with(with(machines, "MASTER_ADDR", "[fd00::1]"), "MASTER_PORT", "1234"));
+  EXPECT_EQ(job.kind, Kind::kAddress);
+  EXPECT_EQ(job.place, (Place{1, 4, 1, 2}));
+  EXPECT_EQ(job.master_host, "fd00::1");
+}
+
+TEST_F(HydrasVariables, ThatSayTooLittleAreRefused) {
+  for (const char* name : {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"})
+    EXPECT_NE(refusal(without(variables_, name)).find(std::string(name) + " is not"), std::string::npos)
+        << refusal(without(variables_, name));
+  for (const Variables& unnamed : {without(variables_, "PMI_FD"), with(variables_, "PMI_FD", "987654")})
+    EXPECT_NE(refusal(unnamed).find("PMI_FD="), std::string::npos) << refusal(unnamed);
+}
+
+TEST(JobEnvironment, ALauncherThatIsNotUnderstoodIsNoWorldOfOne) {
+  for (const char* name :
+       {"PMI_RANK", "PMI_ID", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID", "JSM_NAMESPACE_RANK", "FLUX_TASK_RANK"}) {
+    EXPECT_NE(refusal({{name, "0"}}).find(std::string(name) + "=0 says that"), std::string::npos) << refusal({{name, "0"}});
+    EXPECT_EQ(read({{name, "0"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}}).kind, Kind::kAlone);
+    EXPECT_EQ(read({{name, "0"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "1"}}).kind, Kind::kAlone);
+  }
+  EXPECT_EQ(read({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}).kind, Kind::kAlone) << "it says so itself";
 }
 
 TEST(JobEnvironment, RefusalsNameTheVariable) {

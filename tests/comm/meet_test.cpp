@@ -99,6 +99,49 @@ TEST(Meet, FailuresNameTheRankAndTheAddress) {
   EXPECT_NE(open.find("LOCKSTEP_INSECURE=1"), std::string::npos) << open;
 }
 
+// Nobody has set MASTER_ADDR under srun.
+TEST(Meet, FailuresSayWhereTheAddressComesFrom) {
+  JobEnvironment job = address_job(1, 2, free_port());
+  job.host_source = "the first host of SLURM_JOB_NODELIST";
+  job.port_source = "made of SLURM_JOB_ID and SLURM_STEP_ID";
+  const std::string nobody = message_of([&] { meet(job, 100ms); });
+  const std::string expected = "it was to be 127.0.0.1 (the first host of SLURM_JOB_NODELIST), port " + std::to_string(job.master_port) +
+                               " (made of SLURM_JOB_ID and SLURM_STEP_ID)";
+  EXPECT_NE(nobody.find(expected), std::string::npos) << nobody;
+  const Rendezvous zero = meet(address_job(0, 2, job.master_port), kTime);
+  job.place.rank = job.place.local_rank = 0;
+  EXPECT_NE(message_of([&] { meet(job, kTime); }).find(expected), std::string::npos);
+  job.token = "";
+  job.master_host = "10.0.0.1";
+  const std::string open = message_of([&] { meet(job, kTime); });
+  for (const std::string& text : {nobody, open}) EXPECT_EQ(text.find("MASTER_"), std::string::npos) << text;
+  EXPECT_NE(open.find("10.0.0.1 (the first host of SLURM_JOB_NODELIST) is not loopback"), std::string::npos) << open;
+}
+
+// torchrun's agent is this test.
+TEST(Meet, ThePortThatTorchrunsAgentHoldsIsLeftToIt) {
+  const Fd agent = listen_tcp("127.0.0.1", 0);
+  const std::string port = std::to_string(local_endpoint(agent.get()).port);
+  const auto rank = [&](int number) {
+    const std::map<std::string, std::string> variables = {{"RANK", std::to_string(number)},
+                                                          {"LOCAL_RANK", std::to_string(number)},
+                                                          {"WORLD_SIZE", "2"},
+                                                          {"MASTER_ADDR", "127.0.0.1"},
+                                                          {"MASTER_PORT", port},
+                                                          {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
+    return read_job_environment([&](const char* name) {
+      const auto found = variables.find(name);
+      return found == variables.end() ? std::nullopt : std::optional(found->second);
+    });
+  };
+  auto other = std::async(std::launch::async, [&] { return meet(rank(1), kTime); });
+  Rendezvous zero = meet(rank(0), kTime), one = other.get();
+  expect_same_store(one, zero);
+  const std::string taken = message_of([&] { meet(rank(0), kTime); });
+  EXPECT_NE(taken.find("cannot listen on 127.0.0.1:" + std::to_string(zero.server->endpoint().port)), std::string::npos) << taken;
+  EXPECT_NE(taken.find("MASTER_PORT=" + port), std::string::npos) << taken;
+}
+
 TEST(Meet, MpirunsRanksMeetAndTwoJobsDoNot) {
   std::vector<std::future<Rendezvous>> coming;
   for (const char* job : {"first", "second"})

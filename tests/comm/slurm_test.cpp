@@ -77,6 +77,8 @@ TEST(Slurm, ATaskOfAStepOnSeveralMachines) {
   EXPECT_EQ(job.place, (Place{5, 6, 0, 1}));
   EXPECT_EQ(job.master_host, "node07");
   EXPECT_EQ(job.master_port, 27113);
+  EXPECT_EQ(job.host_source, "the first host of SLURM_JOB_NODELIST");
+  EXPECT_EQ(job.port_source, "made of SLURM_JOB_ID and SLURM_STEP_ID");
   EXPECT_TRUE(job.master_is_named_for_others);
   EXPECT_FALSE(job.store_is_hosted);
 }
@@ -89,12 +91,14 @@ TEST(Slurm, TheStepsOwnVariablesComeFirst) {
   EXPECT_EQ(job.place, (Place{5, 8, 0, 2}));
   EXPECT_EQ(job.master_host, "other1");
   EXPECT_EQ(job.master_port, 12000);
+  EXPECT_EQ(job.port_source, "the first of SLURM_STEP_RESV_PORTS");
 }
 
 TEST(Slurm, TheUsersAddressAndPortComeBeforeAll) {
   const JobEnvironment job = read(with(kTask, {{"MASTER_ADDR", "[fd00::1]"}, {"MASTER_PORT", "1234"}}));
   EXPECT_EQ(job.master_host, "fd00::1");
   EXPECT_EQ(job.master_port, 1234);
+  EXPECT_EQ(job.host_source + job.port_source, "MASTER_ADDRMASTER_PORT");
 }
 
 TEST(Slurm, OnOneMachineNoAddressIsNeeded) {

@@ -81,8 +81,8 @@ TEST(Srun, TasksOfSeveralMachinesMeetAtTheFirst) {
 TEST(Srun, AcrossMachinesThereMustBeAToken) {
   Child job = srun("1,1", collective_rank({"steps=10"}), {{"HOSTS", "10.255.255.[1-2]"}});
   EXPECT_EQ(job.wait(kSlow), 1);
-  EXPECT_THAT(job.errors(),
-              AllOf(HasSubstr("MASTER_ADDR=10.255.255.1"), HasSubstr("openssl rand -hex 32"), HasSubstr("LOCKSTEP_INSECURE=1")));
+  EXPECT_THAT(job.errors(), AllOf(HasSubstr("10.255.255.1 (the first host of SLURM_JOB_NODELIST) is not loopback"),
+                                  HasSubstr("openssl rand -hex 32"), HasSubstr("LOCKSTEP_INSECURE=1")));
 }
 
 TEST(Srun, AListThatCannotBeReadIsNamed) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "lockstep/comm/store.h"
+#include "lockstep/core/environment.h"
 #include "lockstep/core/place.h"
 
 namespace lockstep {
@@ -16,14 +17,16 @@ struct JobEnvironment {
   enum class Kind {
     kAlone,       // nothing set: rank 0 of 1
     kAddress,     // RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT: torchrun's contract, lockrun's, Kubernetes', and srun's on several machines
-    kOneMachine,  // mpirun or srun on one: the job's id stands in for an address, ranks meet on an abstract socket
+    kOneMachine,  // mpirun, mpiexec or srun on one: the job's id stands in for an address, ranks meet on an abstract socket
     kMpi,         // mpirun on several: MPI carries rank 0's address and the token
   };
   Kind kind = Kind::kAlone;
   Place place;
   std::string master_host;        // kAddress
   std::uint16_t master_port = 0;  // kAddress
-  bool store_is_hosted = false;   // lockrun (or spawn) serves the store already; else rank 0 does
+  // kAddress: what host and port were read from, for messages.
+  std::string host_source = env::kMasterAddr, port_source = env::kMasterPort;
+  bool store_is_hosted = false;  // lockrun (or spawn) serves the store already; else rank 0 does
   // kAddress, rank 0: MASTER_ADDR may be a name for the others alone, as a Kubernetes service or a cluster's node has.
   bool master_is_named_for_others = false;
   std::string job_id;     // kOneMachine: unique among the jobs of this machine
@@ -35,8 +38,8 @@ struct JobEnvironment {
 
 using EnvironmentLookup = std::function<std::optional<std::string>(const char* name)>;
 
-// A rank's own variables come first, then mpirun's, then srun's. Throws InvalidArgument that names the variable: RANK without WORLD_SIZE,
-// not a number, rank outside the world, ...
+// A rank's own variables come first, then Open MPI's, then those of Hydra (MPICH, Intel MPI), then srun's. Throws InvalidArgument that
+// names the variable: RANK without WORLD_SIZE, not a number, rank outside the world, a launcher's whose job is not understood, ...
 JobEnvironment read_job_environment(const EnvironmentLookup& lookup);
 
 // A launcher has made this process a rank: it starts none itself.

@@ -17,6 +17,9 @@ inline constexpr const char* kNodeRank = "NODE_RANK";               // GROUP_RAN
 inline constexpr const char* kMasterAddr = "MASTER_ADDR";
 inline constexpr const char* kMasterPort = "MASTER_PORT";
 
+// Set by torchrun: "True", its agent serves a store of its own at MASTER_PORT.
+inline constexpr const char* kTorchrunsStore = "TORCHELASTIC_USE_AGENT_STORE";
+
 inline constexpr const char* kToken = "LOCKSTEP_TOKEN";                   // the job's secret
 inline constexpr const char* kTokenFile = "LOCKSTEP_TOKEN_FILE";          // or a file that holds it
 inline constexpr const char* kInsecure = "LOCKSTEP_INSECURE";             // "1": off loopback without a token
