@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cxxopts.hpp>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <set>
 
+#include "launcher/torchrun_flags.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "src/core/device_choice.h"
@@ -30,6 +32,8 @@ GPUs     rank by rank in the order of --gpus; numbers count what CUDA_VISIBLE_DE
          the memory (LOCKSTEP_GPU_MEMORY, if set, stays); on the CPU it makes K parts of the cores. With --nnodes each node has flags of its
          own. `lockrun topology` shows what there is.
 
+Ranks    -n gpu: one for each GPU (times --share-gpu); cpu: for each core that lockrun may use; auto: GPUs if there are any, else cores.
+
 Nodes    with --nnodes K run lockrun once on each of K machines, each with a --node-rank of its own and -n as it likes. Node 0's waits
          at --master-addr (one of its own addresses; IPv6 too), the others for it, up to LOCKSTEP_STORE_TIMEOUT_S (60) seconds. All
          need the same secret in LOCKSTEP_TOKEN or LOCKSTEP_TOKEN_FILE (`openssl rand -hex 32`). The first failure, a signal to
@@ -50,10 +54,11 @@ Example: lockrun -n 2 build/examples/cifar10 --epochs 3
 cxxopts::Options make_options() {
   cxxopts::Options options("lockrun", "Starts a program as N ranks on this machine, or on each of several, and ends them together.");
   options.custom_help("-n N [flags] program [arguments...]").set_width(110);
-  options.add_options()                                                                                      //
-      ("n,nproc-per-node", "how many ranks, here", cxxopts::value<std::string>(), "N")                       //
-      ("nnodes", "how many nodes (1)", cxxopts::value<std::string>(), "K")                                   //
-      ("node-rank", "which of them this is, from 0", cxxopts::value<std::string>(), "I")                     //
+  options.add_options()                                                                                                   //
+      ("n,nproc-per-node", "how many ranks, here; or gpu, cpu (one for each), auto", cxxopts::value<std::string>(), "N")  //
+      ("nnodes", "how many nodes (1)", cxxopts::value<std::string>(), "K")                                                //
+      ("standalone", "this node alone, as without the flag")("node-rank", "which of them this is, from 0", cxxopts::value<std::string>(),
+                                                             "I")                                            //
       ("master-addr", "node 0's name or address", cxxopts::value<std::string>(), "A")                        //
       ("master-port", "a free port there (29500)", cxxopts::value<std::string>(), "P")                       //
       ("gpus", "auto, all, none, numbers (0,1) or UUIDs (GPU-8c9f)", cxxopts::value<std::string>(), "LIST")  //
@@ -83,6 +88,7 @@ std::vector<std::string> take_flags(const std::vector<std::string>& words) {
     const std::string& word = words[flags.size()];
     if (word.size() < 2 || word[0] != '-' || word == "--") break;
     flags.push_back(with_hyphens(word));
+    if (const auto advice = advice_on_torchruns_flag(flags.back().substr(0, flags.back().find('=')))) throw InvalidArgument("{}", *advice);
     if (kWithValue.count(flags.back()) > 0 && flags.size() < words.size()) flags.push_back(words[flags.size()]);
   }
   return flags;
@@ -104,19 +110,48 @@ std::optional<std::string> text_of(const cxxopts::ParseResult& parsed, const cha
   return parsed.count(name) == 0 ? std::nullopt : std::optional(parsed[name].as<std::string>());
 }
 
+int whole_number(const char* shown, const std::string& value, long low, long high) {
+  try {
+    return static_cast<int>(env::parse_integer(shown, value, low, high));
+  } catch (const InvalidArgument&) {
+    throw InvalidArgument("{} {}: a whole number from {} to {} is needed", shown, value, low, high);
+  }
+}
+
 std::optional<int> number_of(const cxxopts::ParseResult& parsed, const char* name, const char* shown, long low, long high) {
   const auto value = text_of(parsed, name, shown);
-  if (!value) return std::nullopt;
-  try {
-    return static_cast<int>(env::parse_integer(shown, *value, low, high));
-  } catch (const InvalidArgument&) {
-    throw InvalidArgument("{} {}: a whole number from {} to {} is needed", shown, *value, low, high);
-  }
+  return value ? std::optional(whole_number(shown, *value, low, high)) : std::nullopt;
+}
+
+// torchrun's "K" or "K:K"; lockrun knows no nodes that come and go.
+int number_of_nodes(const cxxopts::ParseResult& parsed) {
+  const std::string text = text_of(parsed, "nnodes", "--nnodes").value_or("1");
+  const std::size_t colon = text.find(':');
+  const std::string low = text.substr(0, colon), high = colon == std::string::npos ? low : text.substr(colon + 1);
+  if (low != high)
+    throw InvalidArgument(
+        "--nnodes {}: lockrun's nodes do not come and go; write how many there are, --nnodes K, and --node-rank I on each", text);
+  const int nodes = whole_number("--nnodes", low, 1, kMaxNodes);
+  if (nodes > 1 && parsed.count("standalone") > 0) throw InvalidArgument("--standalone is for one node, --nnodes {} for several", nodes);
+  return nodes;
+}
+
+// How many ranks: a number, or torchrun's words for what there is here.
+void read_ranks(const cxxopts::ParseResult& parsed, launch::LaunchSpec& spec) {
+  using RanksFrom = launch::LaunchSpec::RanksFrom;
+  static const std::map<std::string, RanksFrom> kWords = {
+      {"auto", RanksFrom::kDevices}, {"gpu", RanksFrom::kGpus}, {"cpu", RanksFrom::kCores}};
+  const auto text = text_of(parsed, "nproc-per-node", "-n");
+  if (!text) throw InvalidArgument("how many ranks? -n N is missing");
+  if (const auto word = kWords.find(*text); word != kWords.end())
+    spec.ranks_from = word->second;
+  else
+    spec.ranks = whole_number("-n", *text, 1, kMaxRanks);
 }
 
 // One node needs none of them, and may be given them: a script need not care how many nodes it has.
 void read_nodes(const cxxopts::ParseResult& parsed, launch::LaunchSpec& spec) {
-  spec.nodes = number_of(parsed, "nnodes", "--nnodes", 1, kMaxNodes).value_or(1);
+  spec.nodes = number_of_nodes(parsed);
   const auto node_rank = number_of(parsed, "node-rank", "--node-rank", 0, kMaxNodes - 1);
   const auto host = text_of(parsed, "master-addr", "--master-addr");
   spec.master_port = static_cast<std::uint16_t>(number_of(parsed, "master-port", "--master-port", 1, 65535).value_or(kDefaultPort));
@@ -138,9 +173,7 @@ std::variant<launch::LaunchSpec, Information> parse_command_line(const std::vect
   if (parsed.count("help") > 0) return Information{options.help() + kNotes + "\n"};
   if (parsed.count("version") > 0) return Information{"lockrun " LOCKSTEP_VERSION "\n"};
   launch::LaunchSpec spec;
-  const auto ranks = number_of(parsed, "nproc-per-node", "-n", 1, kMaxRanks);
-  if (!ranks) throw InvalidArgument("how many ranks? -n N is missing");
-  spec.ranks = *ranks;
+  read_ranks(parsed, spec);
   read_nodes(parsed, spec);
   spec.share_gpu = number_of(parsed, "share-gpu", "--share-gpu", 1, kMaxShare).value_or(0);
   if (const auto gpus = text_of(parsed, "gpus", "--gpus")) {

@@ -74,6 +74,19 @@ DeviceFacts look_for_devices(const LaunchSpec& spec) {
   return facts;
 }
 
+int count_ranks(const LaunchSpec& spec, const DeviceFacts& facts) {
+  using RanksFrom = LaunchSpec::RanksFrom;
+  if (spec.ranks_from == RanksFrom::kNumber) return spec.ranks;
+  const int cores = static_cast<int>(facts.cores.size());
+  if (spec.ranks_from == RanksFrom::kCores) return cores;
+  if (!facts.fault.empty()) return 1;  // plan_devices says what is wrong
+  const int places = places_on_gpus(facts.request, facts.found.gpus);
+  if (places == 0 && spec.ranks_from == RanksFrom::kGpus)
+    throw InvalidArgument("-n gpu: there is no GPU to count: {}; write how many ranks, or -n cpu",
+                          facts.found.why_none.empty() ? "none is to be used" : facts.found.why_none);
+  return places > 0 ? places : cores;
+}
+
 DevicePlan plan_devices(const DeviceFacts& facts, const LocalRanks& ranks) {
   if (!facts.fault.empty()) throw Error("{}; --gpus none ({}=cpu) computes on the CPU", facts.fault, env::kDevice);
   const int share = facts.request.share;

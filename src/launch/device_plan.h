@@ -25,6 +25,10 @@ struct DeviceFacts {
 // Looks for GPUs unless none is wanted, in a process of its own. Throws InvalidArgument for a request that makes no sense.
 DeviceFacts look_for_devices(const LaunchSpec& spec);
 
+// How many ranks `spec` asks for: its number, or a rank for each GPU (as --gpus and --share-gpu count them) or core. Throws InvalidArgument
+// where GPUs are to be counted and there are none.
+int count_ranks(const LaunchSpec& spec, const DeviceFacts& facts);
+
 struct DevicePlan {
   std::vector<std::vector<EnvironmentChange>> environment;  // by local rank
   std::vector<std::vector<int>> cores;                      // by local rank; empty: not bound

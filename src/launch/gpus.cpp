@@ -146,6 +146,11 @@ GpuAssignment assign_gpus(const GpuRequest& request, const std::vector<Gpu>& gpu
   return assignment;
 }
 
+int places_on_gpus(const GpuRequest& request, const std::vector<Gpu>& gpus) {
+  if (request.kind == GpuRequest::Kind::kNone || gpus.empty()) return 0;
+  return static_cast<int>(chosen(request, gpus).size()) * request.share;
+}
+
 std::string describe_gpus(const std::vector<Gpu>& gpus, const GpuAssignment& assignment, int share, const LocalRanks& ranks) {
   std::string text;
   for (int place = 0; place < static_cast<int>(assignment.chosen.size()); ++place) {

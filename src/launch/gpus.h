@@ -51,6 +51,9 @@ struct LocalRanks {
 // a GPU that is not there, more ranks than places, GPUs asked for where there are none.
 GpuAssignment assign_gpus(const GpuRequest& request, const std::vector<Gpu>& gpus, const std::string& why_none, const LocalRanks& ranks);
 
+// How many ranks the GPUs that may be used take; 0: the CPU computes.
+int places_on_gpus(const GpuRequest& request, const std::vector<Gpu>& gpus);
+
 // A line a GPU that may be used:
 // "gpu 0: NVIDIA H200, 141.0 GB, GPU-8c9f...: logical devices 0, 1 with 63.4 GB each (ranks 0, 1)".
 std::string describe_gpus(const std::vector<Gpu>& gpus, const GpuAssignment& assignment, int share, const LocalRanks& ranks);

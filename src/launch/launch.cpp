@@ -74,7 +74,7 @@ std::string make_token() {
 }
 
 std::optional<int> output_width() {
-  if (::isatty(STDOUT_FILENO) == 0) return std::nullopt;
+  if (::isatty(STDOUT_FILENO) == 0 || is_rank(env::text)) return std::nullopt;  // an outer launcher may have a terminal for us, and no eyes
   winsize size{};
   return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
@@ -242,10 +242,12 @@ class Job {
   JobFacts facts_;
 };
 
-int run_job(const LaunchSpec& spec, const RankProgram& program) {
-  if (spec.ranks < 1) throw InvalidArgument("launch: {} ranks; at least 1 is needed", spec.ranks);
+int run_job(const LaunchSpec& asked, const RankProgram& program) {
   open_missing_standard_descriptors();
-  const DeviceFacts devices = look_for_devices(spec);
+  const DeviceFacts devices = look_for_devices(asked);
+  LaunchSpec spec = asked;
+  spec.ranks = count_ranks(asked, devices);
+  if (spec.ranks < 1) throw InvalidArgument("launch: {} ranks; at least 1 is needed", spec.ranks);
   std::string token = users_token();
   std::unique_ptr<NodeLink> nodes = spec.nodes > 1 ? join_nodes(spec, token) : nullptr;
   return Job(spec, program, devices, std::move(token), std::move(nodes)).run();

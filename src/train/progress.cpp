@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "lockstep/comm/bootstrap.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 
@@ -91,6 +92,7 @@ void Progress::draw(std::int64_t step, float loss) {
 
 std::optional<int> terminal_width() {
   if (const auto width = env::integer(env::kTerminalWidth, 1, 10'000)) return static_cast<int>(*width);
+  if (is_rank(env::text)) return std::nullopt;  // Open MPI gives its ranks a terminal whose text may end in a file
   winsize size{};
   if (isatty(STDOUT_FILENO) == 0 || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return std::nullopt;
   return size.ws_col > 0 ? size.ws_col : 80;

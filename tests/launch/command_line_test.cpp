@@ -60,10 +60,44 @@ TEST(CommandLine, WrongNodesAreNamed) {
   EXPECT_THAT(fault_of({"--nnodes", "2", "--node-rank", "1", "-n", "2", "x"}), HasSubstr("--master-addr A is missing"));
   EXPECT_THAT(fault_of({"--nnodes", "2", "--node-rank", "2", "--master-addr", "a", "-n", "2", "x"}),
               HasSubstr("--node-rank 2 does not exist with --nnodes 2"));
-  EXPECT_THAT(fault_of({"--nnodes", "1:4", "-n", "2", "x"}), HasSubstr("--nnodes 1:4: a whole number"));
+  EXPECT_THAT(fault_of({"--nnodes", "two", "-n", "2", "x"}), HasSubstr("--nnodes two: a whole number"));
   EXPECT_THAT(fault_of({"--nnodes", "2", "--node-rank", "0", "--master-addr", "a", "--master-port", "70000", "-n", "2", "x"}),
               HasSubstr("--master-port 70000"));
   EXPECT_THAT(fault_of({"--nnodes", "2", "--nnodes", "2", "-n", "2", "x"}), HasSubstr("--nnodes is given more than once"));
+}
+
+using RanksFrom = launch::LaunchSpec::RanksFrom;
+
+TEST(CommandLine, TorchrunsWordsForTheRanksOfThisMachine) {
+  EXPECT_EQ(spec_of({"-n", "2", "x"}).ranks_from, RanksFrom::kNumber);
+  EXPECT_EQ(spec_of({"--nproc_per_node", "auto", "x"}).ranks_from, RanksFrom::kDevices);
+  EXPECT_EQ(spec_of({"--nproc-per-node=gpu", "x"}).ranks_from, RanksFrom::kGpus);
+  EXPECT_EQ(spec_of({"-n", "cpu", "x"}).ranks_from, RanksFrom::kCores);
+}
+
+TEST(CommandLine, TorchrunsStandaloneAndFixedNumbersOfNodes) {
+  EXPECT_EQ(spec_of({"--standalone", "--nproc_per_node=2", "x"}).nodes, 1);
+  EXPECT_EQ(spec_of({"--standalone", "--nnodes=1", "-n", "2", "x"}).ranks, 2);
+  EXPECT_THAT(fault_of({"--standalone", "--nnodes=2", "--node-rank=0", "--master-addr=a", "-n", "2", "x"}),
+              HasSubstr("--standalone is for one node, --nnodes 2 for several"));
+  EXPECT_EQ(spec_of({"--nnodes=2:2", "--node-rank=0", "--master-addr=a", "-n", "2", "x"}).nodes, 2);
+}
+
+// What to write instead.
+TEST(CommandLine, TorchrunsOtherFlagsGetAHint) {
+  EXPECT_THAT(fault_of({"--nnodes=1:4", "-n", "2", "x"}), HasSubstr("--nnodes 1:4: lockrun's nodes do not come and go; write how many"));
+  const std::vector<std::pair<std::string, std::string>> hints = {
+      {"--rdzv-backend", "--master-addr HOST"}, {"--rdzv_endpoint=host:29400", "--master-port PORT"},
+      {"--rdzv-id", "--node-rank I"},           {"--max-restarts=3", "resume from the last one"},
+      {"--log_dir", "redirect lockrun itself"}, {"--tee", "redirect lockrun itself"},
+      {"-r", "redirect lockrun itself"},        {"-m", "python3 -m MODULE"},
+      {"--no_python", "by its name"},           {"--local-addr", "LOCKSTEP_INTERFACE"},
+      {"--monitor_interval=5", "leave it out"}, {"-np", "write -n N"}};
+  for (const auto& [flag, hint] : hints) {
+    EXPECT_THAT(fault_of({flag, "value", "-n", "2", "x"}), HasSubstr(hint)) << flag;
+    EXPECT_THAT(fault_of({"-n", "2", flag, "x"}), HasSubstr(hint)) << flag;
+    EXPECT_EQ(spec_of({"-n", "2", "x", flag}).command.back(), flag) << "behind the program it is the program's";
+  }
 }
 
 TEST(CommandLine, TheProgramsFlagsAreItsOwn) {

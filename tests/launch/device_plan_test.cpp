@@ -31,6 +31,25 @@ TEST(DevicePlan, OnTheCpuRanksSplitTheCores) {
   EXPECT_THAT(plan.remarks, IsEmpty());
 }
 
+TEST(DevicePlan, RanksAreCountedByWhatThereIs) {
+  using RanksFrom = LaunchSpec::RanksFrom;
+  const auto count = [](RanksFrom from, const DeviceFacts& facts) {
+    LaunchSpec spec;
+    spec.ranks = 3;
+    spec.ranks_from = from;
+    return count_ranks(spec, facts);
+  };
+  EXPECT_EQ(count(RanksFrom::kNumber, machine("auto", 1, 8, 2)), 3);
+  EXPECT_EQ(count(RanksFrom::kCores, machine("auto", 1, 8, 2)), 8);
+  EXPECT_EQ(count(RanksFrom::kGpus, machine("auto", 1, 8, 2)), 2);
+  EXPECT_EQ(count(RanksFrom::kGpus, machine("1", 2, 8, 2)), 2);
+  EXPECT_EQ(count(RanksFrom::kDevices, machine("all", 2, 8, 2)), 4);
+  EXPECT_EQ(count(RanksFrom::kDevices, machine("none", 1, 8, 2)), 8);
+  EXPECT_EQ(count(RanksFrom::kDevices, machine("auto", 1, 8, 0)), 8);
+  EXPECT_THAT(message_of([&] { count(RanksFrom::kGpus, machine("auto", 1, 8, 0)); }),
+              HasSubstr("-n gpu: there is no GPU to count: no driver"));
+}
+
 TEST(DevicePlan, AShareOfTheCpuStaysAShareWhenFewerRanksRun) {
   const DevicePlan plan = plan_devices(machine("none", 4, 8, 0), {2});
   EXPECT_THAT(plan.cores, ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3)));

@@ -1,12 +1,18 @@
 #include "lockstep/train/progress.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <map>
 #include <memory>
 #include <regex>
+#include <string>
 
 #include "lockstep/core/error.h"
 #include "lockstep/nn/layers.h"
@@ -61,6 +67,35 @@ TEST(Progress, OtherRanksPrintNothing) {
               progress.step(1, 0.5f, 10);
             }),
             "");
+}
+
+// What terminal_width() says, or 0, in a process whose stdout is a terminal of 97 columns.
+int width_in_a_terminal(const std::map<std::string, std::string>& environment) {
+  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
+  if (terminal < 0 || ::grantpt(terminal) != 0 || ::unlockpt(terminal) != 0) return -1;
+  const int users_end = ::open(::ptsname(terminal), O_RDWR | O_NOCTTY);
+  const winsize size{.ws_row = 30, .ws_col = 97, .ws_xpixel = 0, .ws_ypixel = 0};
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::ioctl(users_end, TIOCSWINSZ, &size);
+    ::dup2(users_end, STDOUT_FILENO);
+    for (const auto& [name, value] : environment) ::setenv(name.c_str(), value.c_str(), 1);
+    ::_exit(terminal_width().value_or(0));
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ::close(users_end);
+  ::close(terminal);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(Progress, OnlyAUsersOwnTerminalIsRedrawn) {
+  if (width_in_a_terminal({}) < 0) GTEST_SKIP() << "no pseudo terminal can be had";
+  EXPECT_EQ(width_in_a_terminal({}), 97);
+  EXPECT_EQ(width_in_a_terminal({{"OMPI_COMM_WORLD_RANK", "0"}}), 0) << "Open MPI's: its text may go to a file";
+  EXPECT_EQ(width_in_a_terminal({{"PMI_RANK", "0"}, {"MPI_LOCALRANKID", "0"}}), 0);
+  EXPECT_EQ(width_in_a_terminal({{"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "2"}}), 0);
+  EXPECT_EQ(width_in_a_terminal({{"RANK", "0"}, {"LOCKSTEP_TERMINAL_WIDTH", "80"}}), 80) << "lockrun's word";
 }
 
 TEST(Progress, AFullDiskIsAnError) {

@@ -41,7 +41,8 @@ class Progress {
   bool line_open_ = false;
 };
 
-// LOCKSTEP_TERMINAL_WIDTH under lockrun, else stdout's width when it is a terminal, else absent.
+// LOCKSTEP_TERMINAL_WIDTH under lockrun; absent under other launchers, which pass on what ranks write; else stdout's width when it is a
+// terminal.
 std::optional<int> terminal_width();
 
 // Throws Error("loss is not finite ...") naming step and rank when it is NaN or infinite.
