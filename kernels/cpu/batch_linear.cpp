@@ -1,6 +1,9 @@
 #include "kernels/cpu/batch_linear.h"
 
+#include <algorithm>
+
 #include "lockstep/core/error.h"
+#include "src/core/compute_threads.h"
 
 #if defined(__x86_64__)
 #include "kernels/cpu/product_avx512.h"
@@ -12,6 +15,7 @@ namespace {
 
 using Index = std::int64_t;
 
+constexpr Index kRows = 48;    // of output features, at least, in a thread
 constexpr Index kSquare = 16;  // transposed at a time: a cache line each way
 
 // to (columns, rows) = from (rows, columns) transposed; rows in multiples of kSquare.
@@ -48,7 +52,12 @@ void linear(const LinearShape& s, const float* x, const float* weight, const flo
   const Buffer columns = cpu_device().allocate(s.batch * s.in_features * sizeof(float));
   const Buffer result = cpu_device().allocate(s.batch * s.out_features * sizeof(float));
   transpose(x, s.batch, s.in_features, floats(columns));
-  avx512::multiply(s.out_features, s.batch, s.in_features, weight, s.in_features, 1, floats(columns), floats(result), false);
+  const Index parts = std::min<Index>((s.out_features + kRows - 1) / kRows, compute_threads());
+  in_parallel(parts, [&](Index part) {
+    const Index begin = s.out_features * part / parts, end = s.out_features * (part + 1) / parts;
+    avx512::multiply(end - begin, s.batch, s.in_features, weight + begin * s.in_features, s.in_features, 1, floats(columns),
+                     floats(result) + begin * s.batch, false);
+  });
   finish(floats(result), bias, relu, s.out_features, s.batch, y);
 }
 

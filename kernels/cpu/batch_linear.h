@@ -9,7 +9,7 @@ namespace lockstep::batch_linear {
 // Batches in multiples of 64, on a CPU with AVX-512.
 bool suits(const LinearShape& shape);
 
-// As the entry of the kernel table; `shape` must suit. One thread.
+// As the entry of the kernel table; `shape` must suit. Threads share the output features.
 void linear(const LinearShape& shape, const float* x, const float* weight, const float* bias, bool relu, float* y);
 
 }  // namespace lockstep::batch_linear

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "lockstep/core/error.h"
+#include "src/core/compute_threads.h"
 
 #if defined(__x86_64__)
 #include "kernels/cpu/winograd_avx512.h"
@@ -15,6 +16,7 @@ namespace {
 
 constexpr Index kTiles = 48;  // in a block
 constexpr Index kAll = kPoints * kPoints;
+constexpr Index kMostParts = 8, kBlocksOfAPart = 8;  // of a sum over all tiles: by its size alone
 
 // From one point's (kTiles, channels) to the next. Whole pages apart they would all fall into one set of the first-level
 // cache; five cache lines more spread them.
@@ -36,6 +38,7 @@ struct Tiling {
 
   Tiling(Index batch, Index height, Index width) : batch(batch), rows((height + 1) / 2), columns((width + 1) / 2) {}
   Index count() const { return batch * rows * columns; }
+  Index blocks() const { return (count() + kTiles - 1) / kTiles; }
   Index image(Index tile) const { return tile / (rows * columns); }
   Index row(Index tile) const { return tile / columns % rows * kOut; }
   Index column(Index tile) const { return tile % columns * kOut; }
@@ -167,15 +170,18 @@ LOCKSTEP_TARGET_AVX512 void gather_weights(const float* points, Index outs, Inde
 void convolve(const Images<const float>& in, Index pad_top, Index pad_left, const float* matrices, const Images<float>& out, Index batch,
               const Finish& finish) {
   const Tiling tiling(batch, out.height, out.width);
-  const Scratch from(kAll * plane(in.channels)), to(kAll * plane(out.channels));
-  for (Index first = 0; first < tiling.count(); first += kTiles) {
-    const Index count = std::min(kTiles, tiling.count() - first);
-    transform_inputs(in, tiling, first, count, pad_top, pad_left, from.data());
-    for (Index p = 0; p < kAll; ++p)
-      avx512::multiply(count, out.channels, in.channels, from.data() + p * plane(in.channels), in.channels, 1,
-                       matrices + p * in.channels * out.channels, to.data() + p * plane(out.channels), false);
-    gather_outputs(to.data(), out, tiling, first, count, finish);
-  }
+  const Index parts = std::min<Index>(tiling.blocks(), compute_threads());
+  in_parallel(parts, [&](Index part) {
+    const Scratch from(kAll * plane(in.channels)), to(kAll * plane(out.channels));
+    for (Index block = tiling.blocks() * part / parts; block < tiling.blocks() * (part + 1) / parts; ++block) {
+      const Index first = block * kTiles, count = std::min(kTiles, tiling.count() - first);
+      transform_inputs(in, tiling, first, count, pad_top, pad_left, from.data());
+      for (Index p = 0; p < kAll; ++p)
+        avx512::multiply(count, out.channels, in.channels, from.data() + p * plane(in.channels), in.channels, 1,
+                         matrices + p * in.channels * out.channels, to.data() + p * plane(out.channels), false);
+      gather_outputs(to.data(), out, tiling, first, count, finish);
+    }
+  });
 }
 
 }  // namespace
@@ -206,15 +212,20 @@ void conv2d_backward_data(const Conv2dShape& s, const float* y_grad, const float
 void conv2d_backward_weights(const Conv2dShape& s, const float* x, const float* y_grad, float* weight_grad, bool accumulate) {
   const Tiling tiling(s.batch, s.out_height, s.out_width);
   const Index size = s.in_channels * s.out_channels;
-  const Scratch inputs(kAll * plane(s.in_channels)), gradients(kAll * plane(s.out_channels)), sums(kAll * size);
-  for (Index first = 0; first < tiling.count(); first += kTiles) {
-    const Index count = std::min(kTiles, tiling.count() - first);
-    transform_inputs({x, s.in_height, s.in_width, s.in_channels}, tiling, first, count, s.pad_top, s.pad_left, inputs.data());
-    transform_gradients({y_grad, s.out_height, s.out_width, s.out_channels}, tiling, first, count, gradients.data());
-    for (Index p = 0; p < kAll; ++p)
-      avx512::multiply(s.out_channels, s.in_channels, count, gradients.data() + p * plane(s.out_channels), 1, s.out_channels,
-                       inputs.data() + p * plane(s.in_channels), sums.data() + p * size, first != 0);
-  }
+  const Index parts = std::clamp<Index>(tiling.blocks() / kBlocksOfAPart, 1, kMostParts);
+  const Scratch sums(kAll * size);
+  sum_of_parts(parts, kAll * size, sums.data(), [&](Index part, float* to) {
+    const Scratch inputs(kAll * plane(s.in_channels)), gradients(kAll * plane(s.out_channels));
+    const Index begin = tiling.blocks() * part / parts, end = tiling.blocks() * (part + 1) / parts;
+    for (Index block = begin; block < end; ++block) {
+      const Index first = block * kTiles, count = std::min(kTiles, tiling.count() - first);
+      transform_inputs({x, s.in_height, s.in_width, s.in_channels}, tiling, first, count, s.pad_top, s.pad_left, inputs.data());
+      transform_gradients({y_grad, s.out_height, s.out_width, s.out_channels}, tiling, first, count, gradients.data());
+      for (Index p = 0; p < kAll; ++p)
+        avx512::multiply(s.out_channels, s.in_channels, count, gradients.data() + p * plane(s.out_channels), 1, s.out_channels,
+                         inputs.data() + p * plane(s.in_channels), to + p * size, block != begin);
+    }
+  });
   gather_weights(sums.data(), s.out_channels, s.in_channels, weight_grad, accumulate);
 }
 

@@ -10,7 +10,7 @@ namespace lockstep::winograd {
 // 5x5 kernels of stride 1, pads up to 4, channels in multiples of 64, on a CPU with AVX-512.
 bool suits(const Conv2dShape& shape);
 
-// As the entries of the kernel table; `shape` must suit. One thread.
+// As the entries of the kernel table; `shape` must suit. Tiles, and parts of the sums over them, are shared among threads.
 void conv2d(const Conv2dShape& shape, const float* x, const float* weight, const float* bias, bool relu, float* y);
 void conv2d_backward_data(const Conv2dShape& shape, const float* y_grad, const float* weight, float* x_grad, bool accumulate);
 void conv2d_backward_weights(const Conv2dShape& shape, const float* x, const float* y_grad, float* weight_grad, bool accumulate);

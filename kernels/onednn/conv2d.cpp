@@ -3,6 +3,7 @@
 //
 // A thread keeps what it prepared, by shape: no locks, and after a shape's first step nothing is built or asked from the
 // system.
+#include <cstring>
 #include <limits>
 #include <list>
 #include <optional>
@@ -23,6 +24,7 @@ struct Key {
   Pass pass;
   Conv2dShape shape;
   bool bias, relu;
+  int threads;  // a primitive is made for so many
 
   bool operator==(const Key&) const = default;
 };
@@ -149,9 +151,6 @@ class Target {
 std::int64_t x_count(const Conv2dShape& s) { return s.batch * s.in_height * s.in_width * s.in_channels; }
 std::int64_t y_count(const Conv2dShape& s) { return s.batch * s.out_height * s.out_width * s.out_channels; }
 std::int64_t weight_count(const Conv2dShape& s) { return s.out_channels * s.kernel_height * s.kernel_width * s.in_channels; }
-// Winograd's convolution has one thread: two of oneDNN's draw level with it.
-bool by_winograd(const Conv2dShape& shape) { return has_one_thread() && winograd::suits(shape); }
-
 // Whether no output can be NaN, as no operand is and no sum can grow beyond a float (rounded on its way: hence the half).
 bool stays_finite(const Conv2dShape& s, const float* x, const float* weight, const float* bias) {
   const double products = static_cast<double>(s.kernel_height * s.kernel_width * s.in_channels) *
@@ -166,10 +165,11 @@ bool empty(const Conv2dShape& s) { return x_count(s) == 0 || y_count(s) == 0; }
 
 void conv2d(const Conv2dShape& shape, const float* x, const float* weight, const float* bias, bool relu, float* y, Stream& stream) {
   if (empty(shape)) return reference_kernels().conv2d(shape, x, weight, bias, relu, y, stream);
-  if (by_winograd(shape)) return winograd::conv2d(shape, x, weight, bias, relu, y);
+  if (winograd::suits(shape)) return winograd::conv2d(shape, x, weight, bias, relu, y);
   // oneDNN's relu makes 0 of NaN, and a broken model would seem whole. Reading x beforehand costs less than relu's own pass over y.
   const bool fused = relu && stays_finite(shape, x, weight, bias);
-  const Plan& plan = plan_for({Pass::kForward, shape, bias != nullptr, fused});
+  const Threads all(compute_threads());
+  const Plan& plan = plan_for({Pass::kForward, shape, bias != nullptr, fused, compute_threads()});
   std::unordered_map<int, dnnl::memory> arguments = {{DNNL_ARG_SRC, memory_at(plan.descs.x, x)},
                                                      {DNNL_ARG_DST, memory_at(plan.descs.y, y)}};
   if (bias != nullptr) arguments[DNNL_ARG_BIAS] = memory_at(plan.descs.bias, bias);
@@ -180,43 +180,95 @@ void conv2d(const Conv2dShape& shape, const float* x, const float* weight, const
 void conv2d_backward_data(const Conv2dShape& shape, const float* y_grad, const float* weight, float* x_grad, bool accumulate,
                           Stream& stream) {
   if (empty(shape)) return reference_kernels().conv2d_backward_data(shape, y_grad, weight, x_grad, accumulate, stream);
-  if (by_winograd(shape)) return winograd::conv2d_backward_data(shape, y_grad, weight, x_grad, accumulate);
-  const Plan& plan = plan_for({Pass::kBackwardData, shape, false, false});
+  if (winograd::suits(shape)) return winograd::conv2d_backward_data(shape, y_grad, weight, x_grad, accumulate);
+  const Threads all(compute_threads());
+  const Plan& plan = plan_for({Pass::kBackwardData, shape, false, false, compute_threads()});
   const Target target(x_grad, x_count(shape), accumulate, stream);
   run_with_weights(plan, weight,
                    {{DNNL_ARG_DIFF_DST, memory_at(plan.descs.y, y_grad)}, {DNNL_ARG_DIFF_SRC, memory_at(plan.descs.x, target.data())}});
   target.finish();
 }
 
+namespace {
+
+// A batch cut into parts that differ by one image at most. A weight's gradient is a sum over all images, which oneDNN would split by its
+// number of threads: each part is summed by one thread, and the parts are added in their order.
+class WeightGradients {
+ public:
+  WeightGradients(const Conv2dShape& shape, bool with_bias)
+      : shape_(shape), parts_(parts_of(y_count(shape) / shape.out_channels * weight_count(shape), shape.batch)) {
+    plan_.emplace(plan_of(shape_.batch / parts_, with_bias));
+    longer_.emplace(plan_of((shape_.batch + parts_ - 1) / parts_, with_bias));
+    if (plan_->own_weight == longer_->own_weight) return;  // else there is no one layout to add in
+    parts_ = 1;
+    plan_.emplace(plan_of(shape_.batch, with_bias));
+  }
+
+  // To where the caller wants them; a null `bias` was not asked for.
+  void compute(const float* x, const float* y_grad, float* weight, float* bias) const {
+    const Threads one(1);
+    const std::int64_t weights = weight_floats(), biases = bias == nullptr ? 0 : shape_.out_channels;
+    const Buffer sums = cpu_device().allocate((weights + biases) * sizeof(float));
+    sum_of_parts(parts_, weights + biases, floats(sums), [&](std::int64_t part, float* to) {
+      const std::int64_t first = begin(part), images = begin(part + 1) - first;
+      run(images == plan_->key.shape.batch ? *plan_ : *longer_, x + first * (x_count(shape_) / shape_.batch),
+          y_grad + first * (y_count(shape_) / shape_.batch), to, to + weights);
+    });
+    const auto from = memory_at(plan_->own_weight, sums.data()), to = memory_at(plan_->caller_weight, weight);
+    if (plan_->reorder)
+      plan_->reorder->execute(stream(), {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
+    else
+      std::memcpy(weight, sums.data(), plan_->own_weight.get_size());
+    stream().wait();
+    if (bias != nullptr) std::memcpy(bias, floats(sums) + weights, biases * sizeof(float));
+  }
+
+ private:
+  Plan plan_of(std::int64_t images, bool with_bias) const {
+    const Threads one(1);
+    Conv2dShape part = shape_;
+    part.batch = images;
+    return plan_for({Pass::kBackwardWeights, part, with_bias, false, 1});
+  }
+
+  static void run(const Plan& plan, const float* x, const float* y_grad, float* weight, float* bias) {
+    const Threads one(1);
+    const Buffer scratch = allocate(plan.scratch);
+    std::unordered_map<int, dnnl::memory> arguments = {{DNNL_ARG_SRC, memory_at(plan.descs.x, x)},
+                                                       {DNNL_ARG_DIFF_DST, memory_at(plan.descs.y, y_grad)},
+                                                       {DNNL_ARG_DIFF_WEIGHTS, memory_at(plan.own_weight, weight)},
+                                                       {DNNL_ARG_SCRATCHPAD, memory_at(plan.scratch, scratch.data())}};
+    if (plan.key.bias) arguments[DNNL_ARG_DIFF_BIAS] = memory_at(plan.descs.bias, bias);
+    plan.primitive.execute(stream(), arguments);
+    stream().wait();
+  }
+
+  std::int64_t begin(std::int64_t part) const { return shape_.batch * part / parts_; }
+  // Whole cache lines, so that every part's begin as well as the first's.
+  std::int64_t weight_floats() const { return (static_cast<std::int64_t>(plan_->own_weight.get_size()) + 63) / 64 * 16; }
+
+  Conv2dShape shape_;
+  std::int64_t parts_;
+  std::optional<Plan> plan_, longer_;
+};
+
+}  // namespace
+
 void conv2d_backward_weights(const Conv2dShape& shape, const float* x, const float* y_grad, float* weight_grad, float* bias_grad,
                              bool accumulate_weight, bool accumulate_bias, Stream& lane) {
   if (empty(shape))
     return reference_kernels().conv2d_backward_weights(shape, x, y_grad, weight_grad, bias_grad, accumulate_weight, accumulate_bias, lane);
   const bool with_bias = bias_grad != nullptr;
-  if (by_winograd(shape)) {
+  if (winograd::suits(shape)) {
     winograd::conv2d_backward_weights(shape, x, y_grad, weight_grad, accumulate_weight);
     if (with_bias)
       cpu_device().kernels().bias_backward(y_grad, bias_grad, y_count(shape) / shape.out_channels, shape.out_channels, accumulate_bias,
                                            lane);
     return;
   }
-  const Plan& plan = plan_for({Pass::kBackwardWeights, shape, with_bias, false});
   const Target weight_target(weight_grad, weight_count(shape), accumulate_weight, lane);
   const Target bias_target(bias_grad, shape.out_channels, with_bias && accumulate_bias, lane);
-  const Buffer own = plan.reorder ? allocate(plan.own_weight) : Buffer();
-  const Buffer scratch = allocate(plan.scratch);
-  auto result = memory_at(plan.own_weight, plan.reorder ? floats(own) : weight_target.data());
-  std::unordered_map<int, dnnl::memory> arguments = {{DNNL_ARG_SRC, memory_at(plan.descs.x, x)},
-                                                     {DNNL_ARG_DIFF_DST, memory_at(plan.descs.y, y_grad)},
-                                                     {DNNL_ARG_DIFF_WEIGHTS, result},
-                                                     {DNNL_ARG_SCRATCHPAD, memory_at(plan.scratch, scratch.data())}};
-  if (with_bias) arguments[DNNL_ARG_DIFF_BIAS] = memory_at(plan.descs.bias, bias_target.data());
-  plan.primitive.execute(stream(), arguments);
-  if (plan.reorder) {
-    auto target = memory_at(plan.caller_weight, weight_target.data());
-    plan.reorder->execute(stream(), result, target);
-  }
-  stream().wait();
+  WeightGradients(shape, with_bias).compute(x, y_grad, weight_target.data(), with_bias ? bias_target.data() : nullptr);
   weight_target.finish();
   bias_target.finish();
 }

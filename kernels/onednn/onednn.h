@@ -1,11 +1,14 @@
 // oneDNN as the kernels see it: the one place that knows how the versions 2 (operation descriptors) and 3 (none) differ.
 #pragma once
 
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdint>
 #include <oneapi/dnnl/dnnl.hpp>
-#include <thread>
 
 #include "lockstep/core/device.h"
-#include "lockstep/core/environment.h"
+#include "src/core/compute_threads.h"
 
 namespace lockstep::onednn {
 
@@ -25,14 +28,38 @@ inline const dnnl::engine& engine() {
   return *kEngine;
 }
 
-// Whether this process computes with a single thread: kernels of our own that have but one are considered only then.
-inline bool has_one_thread() {
-  static const bool kOneThread = [] {
-    const auto threads = env::text("OMP_NUM_THREADS");  // a number, or a list of them of which the first counts
-    if (!threads) return std::thread::hardware_concurrency() == 1;
-    return threads->substr(0, threads->find(',')) == "1";
-  }();
-  return kOneThread;
+// oneDNN computes with as many threads as OpenMP would give the calling thread: here `threads`, for the life of this object. OpenMP's
+// functions are those of the runtime that oneDNN has brought along, if it uses OpenMP at all.
+class Threads {
+ public:
+  explicit Threads(int threads) {
+    if (get() != nullptr) before_ = get()();
+    if (set() != nullptr) set()(threads);
+  }
+  ~Threads() {
+    if (set() != nullptr && before_ > 0) set()(before_);
+  }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+ private:
+  using Get = int (*)();
+  using Set = void (*)(int);
+  static Get get() {
+    static const auto kFunction = reinterpret_cast<Get>(dlsym(RTLD_DEFAULT, "omp_get_max_threads"));
+    return kFunction;
+  }
+  static Set set() {
+    static const auto kFunction = reinterpret_cast<Set>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+    return kFunction;
+  }
+  int before_ = 0;
+};
+
+// Into how many parts work of so many multiplications is cut, `most` at most: by its size alone, so that results do not depend on threads.
+inline std::int64_t parts_of(std::int64_t multiplications, std::int64_t most) {
+  constexpr std::int64_t kWorthwhile = 4'000'000, kMost = 16;
+  return std::clamp<std::int64_t>(multiplications / kWorthwhile, 1, std::clamp<std::int64_t>(most, 1, kMost));
 }
 
 // Scratch memory comes from the device's allocator, whose statistics then show all of it.

@@ -18,6 +18,7 @@
 #include "src/comm/join.h"
 #include "src/comm/local/local_backend.h"
 #include "src/comm/process_group_impl.h"
+#include "src/comm/thread_shares.h"
 
 namespace lockstep {
 
@@ -139,7 +140,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::Impl::create(const Place& place, std
                                                          GroupOrigin origin) {
   const GroupSettings settings = settings_of(place, options);
   register_rank(place, *store, settings.store_timeout);
-  if (origin.job.empty()) origin.job = store->set_if_absent("flight/job", random_name());
+  const bool is_whole_job = origin.job.empty();
+  if (is_whole_job) origin.job = store->set_if_absent("flight/job", random_name());
   const BackendContext context{.place = place,
                                .store = store,
                                .token = token,
@@ -150,6 +152,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::Impl::create(const Place& place, std
                                .stall_timeout = settings.stall_timeout,
                                .node = env::text(env::kNode).value_or(""),
                                .device = settings.device};
+  if (is_whole_job) share_threads(context);
   Backends made{make_backend(settings.backend, context), nullptr};
   auto& gpu_backend = made[static_cast<std::size_t>(DeviceKind::kCuda)];
   BackendContext beside_host = context;

@@ -3,14 +3,13 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <memory>
 #include <tuple>
 
 #include "lockstep/core/error.h"
 #include "lockstep/launch/launch.h"
+#include "src/core/compute_threads.h"
 
 namespace lockstep::launch {
 
@@ -53,13 +52,8 @@ std::vector<std::vector<int>> assign_cores(const std::vector<int>& cores, int ra
 }
 
 std::vector<int> inherited_cores() {
-  const CpuSet set = make_cpu_set();
-  const std::size_t bytes = CPU_ALLOC_SIZE(kMaxCores);
-  if (::sched_getaffinity(0, bytes, set.get()) != 0) throw Error("launch: cannot read the CPU affinity: {}", std::strerror(errno));
   std::vector<std::tuple<int, int, int>> ordered;  // package, physical core, number
-  for (int core = 0; core < kMaxCores; ++core)
-    if (CPU_ISSET_S(core, bytes, set.get()))
-      ordered.emplace_back(topology_of(core, "physical_package_id"), topology_of(core, "core_id"), core);
+  for (const int core : affinity()) ordered.emplace_back(topology_of(core, "physical_package_id"), topology_of(core, "core_id"), core);
   std::sort(ordered.begin(), ordered.end());
   std::vector<int> cores;
   for (const auto& entry : ordered) cores.push_back(std::get<2>(entry));

@@ -1,0 +1,184 @@
+#include "src/core/compute_threads.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <condition_variable>
+#include <csignal>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+#include "lockstep/core/device.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr int kMaxCores = 8192;
+
+std::atomic<int> threads_set{0};
+
+// 0: unset, or nothing that OpenMP would understand.
+int threads_of_environment() {
+  const std::string text = env::text("OMP_NUM_THREADS").value_or("");
+  int threads = 0;
+  std::from_chars(text.data(), text.data() + text.size(), threads);
+  return std::max(threads, 0);
+}
+
+// One call of in_parallel.
+class Job {
+ public:
+  Job(std::int64_t parts, const PartOfWork& work) : parts_(parts), work_(work) {}
+
+  void help() noexcept {
+    for (std::int64_t part = next_++; part < parts_; part = next_++) {
+      try {
+        work_(part);
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        if (!failure_) failure_ = std::current_exception();
+        next_ = parts_;
+      }
+    }
+  }
+  void rethrow() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  const std::int64_t parts_;
+  const PartOfWork& work_;
+  std::atomic<std::int64_t> next_{0};
+  std::mutex mutex_;
+  std::exception_ptr failure_;
+};
+
+// Threads that wait for jobs, one at a time. They end with the process.
+class Crew {
+ public:
+  pid_t owner() const { return owner_; }
+
+  // False, and nothing done: it is at work for another thread.
+  bool run(Job& job, int helpers) {
+    const std::unique_lock use(in_use_, std::try_to_lock);
+    if (!use) return false;
+    std::unique_lock lock(mutex_);
+    hire(helpers);
+    job_ = &job;
+    wanted_ = std::min(helpers, hired_);
+    lock.unlock();
+    has_job_.notify_all();
+    job.help();
+    lock.lock();
+    wanted_ = 0;
+    has_ended_.wait(lock, [this] { return at_work_ == 0; });
+    return true;
+  }
+
+ private:
+  // Fewer where the system allows no more. Signals are for the program's own threads.
+  void hire(int helpers) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      for (; hired_ < helpers; ++hired_) std::thread([this] { serve(); }).detach();
+    } catch (const std::system_error&) {
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  void serve() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      has_job_.wait(lock, [this] { return wanted_ > 0; });
+      --wanted_, ++at_work_;
+      Job& job = *job_;
+      lock.unlock();
+      job.help();
+      lock.lock();
+      if (--at_work_ == 0) has_ended_.notify_all();
+    }
+  }
+
+  const pid_t owner_ = ::getpid();
+  std::mutex in_use_, mutex_;
+  std::condition_variable has_job_, has_ended_;
+  Job* job_ = nullptr;
+  int hired_ = 0, wanted_ = 0, at_work_ = 0;
+};
+
+// This process's. A forked child has its parent's memory and not its threads: it makes a crew of its own.
+Crew& crew() {
+  static std::atomic<Crew*> one{nullptr};
+  Crew* standing = one.load();
+  while (standing == nullptr || standing->owner() != ::getpid()) {
+    auto made = std::make_unique<Crew>();
+    if (one.compare_exchange_strong(standing, made.get())) return *made.release();
+  }
+  return *standing;
+}
+
+}  // namespace
+
+std::vector<int> affinity() {
+  const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(kMaxCores), [](cpu_set_t* made) { CPU_FREE(made); });
+  const std::size_t bytes = CPU_ALLOC_SIZE(kMaxCores);
+  if (!set || ::sched_getaffinity(0, bytes, set.get()) != 0) throw Error("cannot read the CPU affinity: {}", std::strerror(errno));
+  std::vector<int> cores;
+  for (int core = 0; core < kMaxCores; ++core)
+    if (CPU_ISSET_S(core, bytes, set.get())) cores.push_back(core);
+  return cores;
+}
+
+int compute_threads() {
+  static const int kAsked = threads_of_environment();
+  if (kAsked > 0) return kAsked;
+  if (const int set = threads_set.load(); set > 0) return set;
+  static const int kAll = [] {
+    try {
+      return static_cast<int>(affinity().size());
+    } catch (const Error&) {
+      return 1;  // the system does not say
+    }
+  }();
+  return kAll;
+}
+
+void set_compute_threads(int threads) { threads_set = threads; }
+
+void in_parallel(std::int64_t parts, const PartOfWork& work) {
+  const int helpers = static_cast<int>(std::min<std::int64_t>(parts, compute_threads())) - 1;
+  Job job(parts, work);
+  if (helpers < 1 || !crew().run(job, helpers)) job.help();
+  job.rethrow();
+}
+
+void sum_of_parts(std::int64_t parts, std::int64_t count, float* total, const std::function<void(std::int64_t part, float* to)>& compute) {
+  const std::int64_t at_once = std::min<std::int64_t>(parts, compute_threads());
+  Buffer aside;
+  if (parts > 1) aside = cpu_device().allocate(std::max<std::int64_t>(at_once, 1) * count * sizeof(float));
+  const auto place_of = [&](std::int64_t part) {
+    return part == 0 ? total : reinterpret_cast<float*>(aside.data()) + part % at_once * count;
+  };
+  for (std::int64_t first = 0; first < parts; first += at_once) {
+    const std::int64_t last = std::min(parts, first + at_once);
+    in_parallel(last - first, [&](std::int64_t nth) { compute(first + nth, place_of(first + nth)); });
+    for (std::int64_t part = std::max<std::int64_t>(first, 1); part < last; ++part)
+      cpu_device().kernels().accumulate(total, place_of(part), count, cpu_device().default_stream());
+  }
+}
+
+}  // namespace lockstep
