@@ -8,7 +8,6 @@
 //
 // Without data it trains on a generated set of the same format, and says so. --help lists the flags.
 #include <lockstep/lockstep.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -103,35 +102,13 @@ struct Data {
   std::string what;
 };
 
-static Data open_data(const std::string& folder, const Flags& flags, const char* what) {
+// `source` is a folder, or a generated set: that every rank makes for itself, in memory, and a rank that is killed leaves no file of it.
+template <typename Source>
+static Data open_data(const Source& source, const Flags& flags, const std::string& what) {
   using ls::data::Cifar10;
-  Data data{std::make_unique<Cifar10>(folder, ls::data::Cifar10Options{.distort = flags.distort, .seed = flags.seed}),
-            std::make_unique<Cifar10>(folder, ls::data::Cifar10Options{.train = false, .distort = false}), ""};
+  Data data{std::make_unique<Cifar10>(source, ls::data::Cifar10Options{.distort = flags.distort, .seed = flags.seed}),
+            std::make_unique<Cifar10>(source, ls::data::Cifar10Options{.train = false, .distort = false}), ""};
   data.what = fmt::format("{} ({} training, {} test images)", what, data.train->size(), data.test->size());
-  return data;
-}
-
-// The first rank of each machine writes the set; its files are unlinked as soon as all ranks have mapped them.
-static Data generate_data(ls::ProcessGroup& group, const Flags& flags) {
-  struct TemporaryFolder {
-    std::string path;
-    ~TemporaryFolder() {
-      std::error_code ignored;
-      if (!path.empty()) std::filesystem::remove_all(path, ignored);
-    }
-  } folder;
-  if (group.place().local_rank == 0) {
-    folder.path = (std::filesystem::temp_directory_path() / "lockstep-generated-XXXXXX").string();
-    if (mkdtemp(folder.path.data()) == nullptr) throw ls::FileError("{}: cannot make a temporary folder", folder.path);
-    ls::data::write_generated_cifar10(folder.path);
-  }
-  // Ranks may be numbered across machines in any order: ours is the folder that is there.
-  const auto paths = group.all_gather_text(folder.path);
-  const auto ours =
-      std::find_if(paths.begin(), paths.end(), [](const std::string& path) { return !path.empty() && std::filesystem::exists(path); });
-  if (ours == paths.end()) throw ls::FileError("rank {}: no rank generated a data set on this machine", group.rank());
-  Data data = open_data(*ours, flags, "generated pictures of 10 textures");
-  group.barrier();
   return data;
 }
 
@@ -202,7 +179,8 @@ static int train(const Flags& flags) {
   if (group->rank() == 0 && !flags.json_file.empty()) write_json_file(flags.json_file, "", /*only_try=*/true);
   if (!flags.checkpoint.empty() && !flags.resume) ls::prepare_checkpoint_folder(flags.checkpoint);
   const std::string folder = flags.generated ? "" : ls::data::find_cifar10(flags.data);
-  const Data data = folder.empty() ? generate_data(*group, flags) : open_data(folder, flags, ("CIFAR-10 in " + folder).c_str());
+  const Data data = folder.empty() ? open_data(ls::data::GeneratedCifar10{}, flags, "generated pictures of 10 textures")
+                                   : open_data(folder, flags, "CIFAR-10 in " + folder);
   if (flags.batch > data.train->size())
     throw ls::InvalidArgument("--batch {} is larger than the set of {} images", flags.batch, data.train->size());
 

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/error.h"
+#include "src/comm/environment_reader.h"
 #include "src/core/fd.h"
 
 namespace lockstep {
@@ -19,6 +20,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::array<const char*, 4> kStates = {"issued", "started", "finished", "failed"};
+
+constexpr std::int64_t kMostMembers = 16 * kMaxRanks;
 
 bool is_message(const FlightEntry& entry) { return entry.operation == "send" || entry.operation == "recv"; }
 
@@ -75,6 +78,17 @@ Json json_of(const FlightGroup& group) {
   return json;
 }
 
+// Who reads records makes a place for every rank of a group: a damaged number must not become memory.
+void check_world_size(int world_size, const std::string& where) {
+  if (world_size < 1 || world_size > kMaxRanks) throw Error("{}a world of {} ranks, expected 1..{}", where, world_size, kMaxRanks);
+}
+void check_members(const std::vector<FlightGroup>& groups) {
+  std::int64_t members = 0;
+  for (const FlightGroup& group : groups) members += group.world_size;
+  if (members > kMostMembers)
+    throw Error("its {} groups have {} members together, expected at most {}", groups.size(), members, kMostMembers);
+}
+
 FlightGroup group_of(const Json& json) {
   FlightGroup group;
   group.name = json.at("name");
@@ -86,7 +100,8 @@ FlightGroup group_of(const Json& json) {
   if (!json.at("failure").is_null()) group.failure = FlightFailure{json["failure"].at("text"), json["failure"].at("at_ns")};
   for (const Json& entry : json.at("operations")) group.operations.push_back(entry_of(entry));
   for (const Json& entry : json.at("messages")) group.messages.push_back(entry_of(entry));
-  if (group.world_size < 1 || group.rank < 0 || group.rank >= group.world_size)
+  check_world_size(group.world_size, fmt::format("group {}: ", group.name));
+  if (group.rank < 0 || group.rank >= group.world_size)
     throw Error("group {}: rank {} does not exist among {}", group.name, group.rank, group.world_size);
   if (!group.members.empty() && group.members.size() != static_cast<std::size_t>(group.world_size))
     throw Error("group {}: {} members are named, it has {} ranks", group.name, group.members.size(), group.world_size);
@@ -108,8 +123,9 @@ FlightDump dump_of(const Json& json) {
   dump.written_ns = json.at("written_ns");
   dump.monotonic_ns = json.at("monotonic_ns");
   for (const Json& group : json.at("groups")) dump.groups.push_back(group_of(group));
-  if (dump.world_size < 1 || dump.rank < 0 || dump.rank >= dump.world_size)
-    throw Error("rank {} does not exist in a world of {}", dump.rank, dump.world_size);
+  check_world_size(dump.world_size, "");
+  check_members(dump.groups);
+  if (dump.rank < 0 || dump.rank >= dump.world_size) throw Error("rank {} does not exist in a world of {}", dump.rank, dump.world_size);
   return dump;
 }
 

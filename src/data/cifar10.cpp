@@ -59,8 +59,11 @@ class Cifar10::Impl {
     for (const std::string& name : names) {
       const MappedFile& file = files_.emplace_back(name);
       check(file);
-      for (std::size_t at = 0; at < file.bytes().size(); at += kCifar10RecordBytes) records_.push_back(file.bytes().data() + at);
+      add_records(file.bytes());
     }
+  }
+  Impl(const GeneratedCifar10& what, const Cifar10Options& options) : options_(options), generated_(generate_cifar10(what, options.train)) {
+    add_records(generated_);
   }
 
   std::int64_t size() const { return static_cast<std::int64_t>(records_.size()); }
@@ -81,6 +84,10 @@ class Cifar10::Impl {
   }
 
  private:
+  void add_records(std::span<const std::uint8_t> bytes) {
+    for (std::size_t at = 0; at < bytes.size(); at += kCifar10RecordBytes) records_.push_back(bytes.data() + at);
+  }
+
   Distortion distortion_of(std::int64_t index, std::int64_t epoch) const {
     if (!options_.distort) return centre_crop(kCifar10Side, kCrop);
     // 2^28 epochs of 2^32 samples: each has a stream of its own.
@@ -91,10 +98,12 @@ class Cifar10::Impl {
 
   const Cifar10Options options_;
   std::vector<MappedFile> files_;
+  std::vector<std::uint8_t> generated_;
   std::vector<const std::uint8_t*> records_;
 };
 
 Cifar10::Cifar10(const std::string& folder, const Cifar10Options& options) : impl_(std::make_unique<Impl>(folder, options)) {}
+Cifar10::Cifar10(const GeneratedCifar10& what, const Cifar10Options& options) : impl_(std::make_unique<Impl>(what, options)) {}
 Cifar10::~Cifar10() = default;
 std::int64_t Cifar10::size() const { return impl_->size(); }
 std::int64_t Cifar10::side() const { return kCifar10Side; }

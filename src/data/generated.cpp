@@ -84,28 +84,35 @@ void draw_picture(std::uint8_t* record, int label, Philox random) {
       }
 }
 
-void write_file(const fs::path& path, std::int64_t images, std::uint64_t seed, std::uint64_t first_number) {
+void write_file(const fs::path& path, const std::vector<std::uint8_t>& records) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  std::vector<std::uint8_t> record(kCifar10RecordBytes);
-  for (std::int64_t i = 0; i < images; ++i) {
-    const std::uint64_t stream = random_stream(RandomUse::kGeneratedSet, first_number + static_cast<std::uint64_t>(i));
-    draw_picture(record.data(), static_cast<int>(i % kCifar10Classes), Philox(seed, stream));
-    file.write(reinterpret_cast<const char*>(record.data()), static_cast<std::streamsize>(record.size()));
-  }
+  file.write(reinterpret_cast<const char*>(records.data()), static_cast<std::streamsize>(records.size()));
   file.flush();
   if (!file) throw FileError("{}: cannot be written: is the disk full?", path.string());
 }
 
 }  // namespace
 
-void write_generated_cifar10(const std::string& folder, const GeneratedCifar10& what) {
+std::vector<std::uint8_t> generate_cifar10(const GeneratedCifar10& what, bool train) {
   if (what.train_images < 1 || what.test_images < 1)
     throw InvalidArgument("generated set: {} training and {} test images, each must be positive", what.train_images, what.test_images);
+  const auto images = static_cast<std::size_t>(train ? what.train_images : what.test_images);
+  const std::uint64_t first_number = train ? 0 : std::uint64_t{1} << 40;
+  std::vector<std::uint8_t> records(images * kCifar10RecordBytes);
+  for (std::size_t i = 0; i < images; ++i) {
+    const std::uint64_t stream = random_stream(RandomUse::kGeneratedSet, first_number + i);
+    draw_picture(&records[i * kCifar10RecordBytes], static_cast<int>(i % kCifar10Classes), Philox(what.seed, stream));
+  }
+  return records;
+}
+
+void write_generated_cifar10(const std::string& folder, const GeneratedCifar10& what) {
+  const std::vector<std::uint8_t> train = generate_cifar10(what, true), test = generate_cifar10(what, false);
   std::error_code failure;
   fs::create_directories(folder, failure);
   if (failure) throw FileError("{}: cannot be made: {}", folder, failure.message());
-  write_file(fs::path(folder) / "data_batch_1.bin", what.train_images, what.seed, 0);
-  write_file(fs::path(folder) / "test_batch.bin", what.test_images, what.seed, std::uint64_t{1} << 40);
+  write_file(fs::path(folder) / "data_batch_1.bin", train);
+  write_file(fs::path(folder) / "test_batch.bin", test);
 }
 
 }  // namespace lockstep::data

@@ -282,9 +282,11 @@ const char* name_of(Kind kind) {
 }
 
 std::string name_ranks(const std::vector<int>& ranks) {
+  constexpr std::size_t kMostNamed = 32;
+  const std::size_t named = std::min(ranks.size(), kMostNamed);
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-  return text;
+  for (std::size_t i = 0; i < named; ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  return named == ranks.size() ? text : text + fmt::format(" and {} more", ranks.size() - named);
 }
 
 }  // namespace lockstep::diagnose

@@ -35,7 +35,7 @@ std::vector<Finding> diagnose(const std::vector<FlightDump>& dumps);
 
 const char* name_of(Finding::Kind kind);  // "mismatch", "not_called", ...
 
-// "rank 2", "ranks 0, 1, 3".
+// "rank 2", "ranks 0, 1, 3"; of many the first: "ranks 0, 1, ... 31 and 68 more".
 std::string name_ranks(const std::vector<int>& ranks);
 
 }  // namespace lockstep::diagnose

@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <regex>
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "src/core/regular_file.h"
 
 namespace lockstep::diagnose {
 
@@ -16,10 +15,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
-FlightDump read_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file) throw FileError("{}: it cannot be read", path.string());
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;  // of a record
+
+FlightDump read_record(const fs::path& path) {
+  const RegularFile file = open_regular_file(path.string());
+  if (file.bytes > kMostBytes)
+    throw FileError("{}: it has {} bytes, a flight record has at most {}", path.string(), file.bytes, kMostBytes);
+  std::string text(file.bytes, '\0');
+  text.resize(read_some(file.fd, text.data(), text.size(), path.string()));
   return flight_dump_from_json(text, path.filename().string());
 }
 
@@ -62,7 +65,7 @@ Records read_folder(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (!std::regex_match(entry.path().filename().string(), kName)) continue;
     try {
-      dumps.push_back(read_file(entry.path()));
+      dumps.push_back(read_record(entry.path()));
     } catch (const FileError& error) {
       broken.push_back(std::string(error.what()) + ". It is left out");
     }

@@ -225,6 +225,17 @@ TEST(GeneratedSet, IsAPureFunctionOfItsArguments) {
   EXPECT_EQ(fs::file_size(a.file("data_batch_1.bin")), 20u * 3073);
 }
 
+TEST(GeneratedSet, InMemoryIsTheOneInFiles) {
+  const Folder folder;
+  const GeneratedCifar10 what{.train_images = 20, .test_images = 5, .seed = 3};
+  write_generated_cifar10(folder.path(), what);
+  for (const bool train : {true, false}) {
+    const Cifar10 in_files(folder.path(), {.train = train, .seed = 4}), in_memory(what, {.train = train, .seed = 4});
+    ASSERT_EQ(in_memory.size(), in_files.size());
+    for (std::int64_t i = 0; i < in_files.size(); ++i) EXPECT_EQ(sample(in_memory, i, 1), sample(in_files, i, 1)) << i;
+  }
+}
+
 // Softmax regression on what the network sees: if it did well, the set would prove nothing about the network.
 TEST(GeneratedSet, ALinearModelCannotSeparateIt) {
   const Folder folder;

@@ -1,10 +1,15 @@
 // Findings from made-up records: each story has one right answer.
 #include "src/diagnose/diagnose.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <future>
+#include <limits>
 
 #include "launcher/diagnose_command.h"
 #include "src/diagnose/folder.h"
@@ -296,6 +301,57 @@ TEST_F(FolderTest, WhatCannotBeUsedIsSaidWithTheRemedy) {
   EXPECT_THAT(report, HasSubstr("1 of 2 ranks left a record"));
   EXPECT_THAT(report, HasSubstr("rank0.json: not a whole flight record"));
   EXPECT_THAT(report, Not(HasSubstr("notes.json")));
+}
+
+// A damaged number must not become memory: not the job's size, nor those of its groups, nor all of them together.
+TEST_F(FolderTest, AWorldThatCannotBeIsNoRecord) {
+  put("rank0.json", to_json(rank_of(0, 2, 3)));
+  FlightDump dump = rank_of(1, 4, 3);
+  dump.world_size = std::numeric_limits<int>::max();
+  put("rank1.json", to_json(dump));
+  dump = rank_of(2, 4, 3);
+  dump.groups[0].world_size = std::numeric_limits<int>::max();
+  put("rank2.json", to_json(dump));
+  dump = rank_of(3, 1'000'000, 0);
+  for (int i = 0; i < 5000; ++i) dump.groups.push_back({.name = std::to_string(i), .world_size = 1'000'000});
+  put("rank3.json", to_json(dump));
+  const std::string report = launcher::diagnose_command({folder_.string()});
+  EXPECT_THAT(report, HasSubstr("1 of 2 ranks left a record"));
+  EXPECT_THAT(report, HasSubstr("rank1.json: not a flight record that can be read: a world of 2147483647 ranks, expected 1..1000000"));
+  EXPECT_THAT(report, HasSubstr("rank2.json: not a flight record that can be read: group world: a world of 2147483647 ranks"));
+  EXPECT_THAT(report, HasSubstr("rank3.json: not a flight record that can be read: its 5001 groups"));
+}
+
+TEST_F(FolderTest, OfManyRanksTheFirstAreNamed) {
+  put("rank0.json", to_json(rank_of(0, 1'000'000, 3)));
+  const std::string report = launcher::diagnose_command({folder_.string()});
+  EXPECT_THAT(report, HasSubstr("none from ranks 1, 2, 3, 4, "));
+  EXPECT_THAT(report, HasSubstr(", 32 and 999967 more"));
+  EXPECT_LT(report.size(), 2000u);
+}
+
+// Before a FIFO is opened somebody must wait at its other end: the call may not.
+TEST_F(FolderTest, WhatIsNoPlainFileIsLeftOutAtOnce) {
+  put("rank0.json", to_json(rank_of(0, 2, 3)));
+  const std::string fifo = folder_ / "rank1.json";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  fs::create_directory(folder_ / "rank2.json");
+  fs::create_symlink("/dev/zero", folder_ / "rank3.json");
+  put("rank4.json", "{");
+  std::error_code no_such_files;
+  fs::resize_file(folder_ / "rank4.json", std::uintmax_t{1} << 40, no_such_files);  // a hole: it takes no room on the disk
+  auto answer = std::async(std::launch::async, [&] { return launcher::diagnose_command({folder_.string()}); });
+  if (answer.wait_for(std::chrono::seconds(20)) != std::future_status::ready) {
+    ADD_FAILURE() << "it waits for the FIFO's other end";
+    ::close(::open(fifo.c_str(), O_RDWR | O_NONBLOCK));
+  }
+  const std::string report = answer.get();
+  EXPECT_THAT(report, HasSubstr("rank1.json: is a FIFO"));
+  EXPECT_THAT(report, HasSubstr("rank2.json: is a folder"));
+  EXPECT_THAT(report, HasSubstr("rank3.json: is a character device"));
+  if (!no_such_files) {
+    EXPECT_THAT(report, HasSubstr("rank4.json: it has 1099511627776 bytes, a flight record has at most "));
+  }
 }
 
 TEST_F(FolderTest, JsonSaysTheSame) {

@@ -103,11 +103,23 @@ TEST_F(Example, UnderMpirunItIsTheSameRunBitForBit) {
   EXPECT_EQ(figures("mpirun.json")["weights_sha256"], figures("lockrun.json")["weights_sha256"]);
 }
 
+// Where programs put what is not to stay: a folder of the test's own, in which the run may leave nothing, whenever it ends.
 TEST_F(Example, WithoutDataItGeneratesSomeAndLeavesNothing) {
-  const Outcome run = train("--generated --steps 1");
-  ASSERT_EQ(run.exit_code, 0) << run.output;
-  EXPECT_NE(run.output.find("data: generated pictures"), std::string::npos) << run.output;
-  EXPECT_EQ(run.output.find("CIFAR-10 in"), std::string::npos);
+  fs::create_directory(in_folder("tmp"));
+  const std::string in_tmp = "env TMPDIR=" + in_folder("tmp") + " ";
+  const Outcome done = train("--generated --steps 1", 2, in_tmp + LOCKSTEP_LOCKRUN);
+  ASSERT_EQ(done.exit_code, 0) << done.output;
+  EXPECT_NE(done.output.find("data: generated pictures"), std::string::npos) << done.output;
+  EXPECT_EQ(done.output.find("CIFAR-10 in"), std::string::npos);
+  EXPECT_TRUE(fs::is_empty(in_folder("tmp")));
+  // Ended by SIGTERM, some milliseconds later each time.
+  for (int milliseconds = 100; milliseconds <= 1000; milliseconds += 150) {
+    const Outcome ended = run(fmt::format("{}timeout -s TERM {}.{:03} {} {}", in_tmp, milliseconds / 1000, milliseconds % 1000,
+                                          LOCKSTEP_CIFAR10, small("--generated --log-every 1000")));
+    EXPECT_TRUE(fs::is_empty(in_folder("tmp"))) << "after " << milliseconds << " ms: " << ended.output;
+    fs::remove_all(in_folder("tmp"));
+    fs::create_directory(in_folder("tmp"));
+  }
 }
 
 TEST_F(Example, MistakesAreNamed) {

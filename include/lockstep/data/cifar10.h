@@ -18,6 +18,14 @@ struct Cifar10Options {
   std::uint64_t seed = 0;  // of the distortion
 };
 
+// A generated set: procedural 32x32 pictures in 10 classes that a linear model cannot separate and the tutorial network can. A pure
+// function of these numbers.
+struct GeneratedCifar10 {
+  std::int64_t train_images = 10'000;
+  std::int64_t test_images = 2'000;
+  std::uint64_t seed = 1;
+};
+
 // Samples are (24, 24, 3), standardised per image: (x - mean) / max(deviation, 1 / sqrt(count)).
 class Cifar10 : public Dataset, public PictureSource {
  public:
@@ -25,6 +33,8 @@ class Cifar10 : public Dataset, public PictureSource {
 
   // Throws FileError naming the file: missing, not a multiple of 3,073 bytes, a label of 10 or more (with the record).
   Cifar10(const std::string& folder, const Cifar10Options& options);
+  // The generated set, in this process's memory: no file is written.
+  Cifar10(const GeneratedCifar10& what, const Cifar10Options& options);
   ~Cifar10() override;
   std::int64_t size() const override;
   Shape sample_shape() const override { return {kCrop, kCrop, 3}; }
@@ -40,13 +50,7 @@ class Cifar10 : public Dataset, public PictureSource {
   std::unique_ptr<Impl> impl_;
 };
 
-// Writes a generated set in the same format: procedural 32x32 pictures in 10 classes that a linear model cannot separate
-// and the tutorial network can. The files are a pure function of the arguments.
-struct GeneratedCifar10 {
-  std::int64_t train_images = 10'000;
-  std::int64_t test_images = 2'000;
-  std::uint64_t seed = 1;
-};
+// The generated set in files of the same format.
 void write_generated_cifar10(const std::string& folder, const GeneratedCifar10& what = {});
 
 // The folder that holds CIFAR-10: `wanted` (--data) itself or its cifar10/, then LOCKSTEP_DATA likewise; empty when there
