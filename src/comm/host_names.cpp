@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <array>
-#include <memory>
 
 #include "lockstep/core/error.h"
+#include "src/comm/resolve.h"
 #include "src/comm/socket.h"
 
 namespace lockstep {
@@ -24,17 +24,11 @@ std::string without_brackets(const std::string& host) {
   return has_brackets ? host.substr(1, host.size() - 2) : host;
 }
 
-std::vector<std::string> resolve_host(const std::string& host, std::string& why) {
-  addrinfo hints{}, *first = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
-  const int failure = ::getaddrinfo(host.c_str(), nullptr, &hints, &first);
-  if (failure != 0) {
-    why = ::gai_strerror(failure);
-    return {};
-  }
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(first, ::freeaddrinfo);
+std::vector<std::string> resolve_host(const std::string& host, Deadline deadline, std::string& why) {
+  const Addresses found = resolve(host, 0, 0, deadline, why);
+  if (!found) return {};
   std::vector<std::string> addresses;
-  for (const addrinfo* each = first; each != nullptr; each = each->ai_next) {
+  for (const addrinfo* each = found.get(); each != nullptr; each = each->ai_next) {
     char text[NI_MAXHOST] = "";
     if (::getnameinfo(each->ai_addr, each->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0 &&
         std::find(addresses.begin(), addresses.end(), text) == addresses.end())

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "src/core/fd.h"
+#include "src/comm/socket.h"
 
 namespace lockstep {
 
@@ -20,8 +20,9 @@ std::string host_name();
 // "[::1]" as people write it before a port, as "::1".
 std::string without_brackets(const std::string& host);
 
-// Its numeric addresses, as getaddrinfo orders them; none, and the reason in `why`, when the name does not resolve now.
-std::vector<std::string> resolve_host(const std::string& host, std::string& why);
+// Its numeric addresses, as getaddrinfo orders them; none, and the reason in `why`, when the name does not resolve now, or not by the
+// deadline.
+std::vector<std::string> resolve_host(const std::string& host, Deadline deadline, std::string& why);
 
 // Listens on the first of these numeric addresses that this machine has. Throws RendezvousError, that of the last one.
 Fd listen_on_one_of(const std::vector<std::string>& addresses, std::uint16_t port);

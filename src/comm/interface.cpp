@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <netdb.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "src/comm/resolve.h"
 #include "src/comm/socket.h"
 #include "src/core/fd.h"
 
@@ -109,14 +109,12 @@ std::string choose_address(const std::string& wanted, const std::vector<Interfac
                         list(available));
 }
 
-std::string address_towards(const std::string& host, std::uint16_t port) {
-  addrinfo hints{}, *first = nullptr;
-  hints.ai_socktype = SOCK_DGRAM;
-  const int failure = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &first);
-  if (failure != 0) throw RendezvousError("{} does not resolve ({})", host, gai_strerror(failure));
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(first, freeaddrinfo);
+std::string address_towards(const std::string& host, std::uint16_t port, Deadline deadline) {
+  std::string why;
+  const Addresses addresses = resolve(host, port, 0, deadline, why);
+  if (!addresses) throw RendezvousError("{} does not resolve ({})", host, why);
   int reason = 0;
-  for (const addrinfo* each = first; each != nullptr; each = each->ai_next) {
+  for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
     const Fd fd(socket(each->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));  // connected without a packet: only routed
     if (fd && connect(fd.get(), each->ai_addr, each->ai_addrlen) == 0) return local_endpoint(fd.get()).host;
     reason = errno;
@@ -124,12 +122,12 @@ std::string address_towards(const std::string& host, std::uint16_t port) {
   throw RendezvousError("this machine has no route to {} ({}); does {} name an interface?", host, std::strerror(reason), env::kInterface);
 }
 
-std::string own_address(const std::string& host, std::uint16_t port) {
+std::string own_address(const std::string& host, std::uint16_t port, Deadline deadline) {
   const auto wanted = env::text(env::kInterface);
-  if (!wanted) return address_towards(host, port);
+  if (!wanted) return address_towards(host, port, deadline);
   std::string like;
   try {
-    like = address_towards(host, port);
+    like = address_towards(host, port, deadline);
   } catch (const RendezvousError&) {
     // The interface may be the only way to the peers: without a route to compare with, its first address counts.
   }

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "src/comm/socket.h"
+
 namespace lockstep {
 
 // Addresses are numeric. A link-local one of IPv6 means nothing without its interface: fe80::1%eth0.
@@ -27,11 +29,12 @@ std::vector<InterfaceAddress> interface_addresses();
 // of `like`, and routed ones before link-local ones. Throws InvalidArgument that lists what there is.
 std::string choose_address(const std::string& wanted, const std::vector<InterfaceAddress>& available, std::string_view like);
 
-// The address from which this machine reaches `host`; nothing is sent. Throws RendezvousError: no name, or no route.
-std::string address_towards(const std::string& host, std::uint16_t port);
+// The address from which this machine reaches `host`; no packet is sent to it. Throws RendezvousError: no name by the deadline, or no
+// route.
+std::string address_towards(const std::string& host, std::uint16_t port, Deadline deadline);
 
 // By LOCKSTEP_INTERFACE or the route to `host`.
-std::string own_address(const std::string& host, std::uint16_t port);
+std::string own_address(const std::string& host, std::uint16_t port, Deadline deadline);
 
 // Which interface leads to a link-local address is each machine's own matter: peers are told the address without it ...
 std::string without_scope(const std::string& address);

@@ -50,6 +50,26 @@ bool is_same_user(int fd) {
   return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
 }
 
+// Does not wait for room in the listener's queue: whoever holds the name may never make any. Empty, with errno: it cannot be reached now.
+Fd knock(const AbstractName& name) {
+  Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (fd && connect(fd.get(), reinterpret_cast<const sockaddr*>(&name.address), name.size) == 0) return fd;
+  const int failure = errno;
+  fd.reset();
+  errno = failure;
+  return fd;
+}
+
+constexpr const char* kTakesNone = "a process that takes no connection";
+constexpr const char* kInstead = "start the ranks with RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and LOCKSTEP_TOKEN instead";
+
+// Why the name of this job is taken.
+std::string name_the_holder(const AbstractName& name) {
+  const Fd holder = knock(name);
+  if (holder && is_same_user(holder.get())) return "is there a second rank 0?";
+  return fmt::format("{} holds its abstract socket; {}", holder ? "another user's process" : kTakesNone, kInstead);
+}
+
 }  // namespace
 
 class InvitationServer::Impl {
@@ -63,8 +83,8 @@ class InvitationServer::Impl {
     listener_ = Fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!listener_ || bind(listener_.get(), reinterpret_cast<const sockaddr*>(&name.address), name.size) != 0 ||
         listen(listener_.get(), 1024) != 0)
-      throw RendezvousError("rank 0 cannot invite the other ranks of this job: {} (is there a second rank 0?)",
-                            std::strerror(errno));
+      throw RendezvousError("rank 0 cannot invite the other ranks of this job: {}",
+                            errno == EADDRINUSE ? name_the_holder(name) : std::strerror(errno));
     stop_ = Fd(eventfd(0, EFD_CLOEXEC));
     thread_ = std::thread([this] { serve(); });
   }
@@ -99,16 +119,18 @@ Invitation ask_for_invitation(const std::string& job_id, std::chrono::millisecon
   const Deadline deadline = Clock::now() + timeout;
   const AbstractName name = name_of_job(job_id);
   for (;;) {
-    const Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (fd && connect(fd.get(), reinterpret_cast<const sockaddr*>(&name.address), name.size) == 0) {
-      if (!is_same_user(fd.get())) throw RendezvousError("another user's process answers for this job: refused");
+    const Fd fd = knock(name);
+    const bool is_full = !fd && errno == EAGAIN;
+    if (fd) {
+      if (!is_same_user(fd.get())) throw RendezvousError("another user's process answers for rank 0 of this job: refused; {}", kInstead);
       Message message;
       if (receive_all(fd.get(), std::as_writable_bytes(std::span(&message, 1)), deadline) == IoResult::kDone &&
           message.token_bytes <= kTokenBytes)
         return {static_cast<std::uint16_t>(message.port), std::string(message.token.data(), message.token_bytes)};
     }
     if (Clock::now() >= deadline)
-      throw RendezvousError("rank 0 of this job did not invite this rank within {} s: did it start?", timeout.count() / 1000);
+      throw RendezvousError("rank 0 of this job did not invite this rank within {} s: {}", static_cast<double>(timeout.count()) / 1000,
+                            is_full ? fmt::format("{} holds its abstract socket; {}", kTakesNone, kInstead) : "did it start?");
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 }

@@ -52,7 +52,7 @@ Fd listen_as_rank_zero(const JobEnvironment& job, std::chrono::milliseconds time
   const auto chosen = env::text(env::kInterface);
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   for (std::string why;;) {
-    const auto resolved = resolve_host(job.master_host, why);
+    const auto resolved = resolve_host(job.master_host, deadline, why);
     const auto addresses =
         store_addresses(job.master_host, resolved, addresses_of_this_machine(), job.master_is_named_for_others,
                         chosen && job.master_is_named_for_others ? choose_address(*chosen, interface_addresses(), "") : "");
@@ -81,11 +81,11 @@ std::string first_routed_address() {
   return found.empty() ? "127.0.0.1" : found;
 }
 
-std::string advertised_address(const JobEnvironment& job, const Endpoint& store) {
+std::string advertised_address(const JobEnvironment& job, const Endpoint& store, Deadline deadline) {
   const bool is_everywhere = job.master_host == "0.0.0.0" || job.master_host == "::";
   const bool says_nothing = is_everywhere || (is_loopback(store.host) && job.master_is_named_for_others);
   if (says_nothing && !env::text(env::kInterface)) return first_routed_address();
-  return own_address(store.host, store.port);
+  return own_address(store.host, store.port, deadline);
 }
 
 Rendezvous meet_at_address(const JobEnvironment& job, std::chrono::milliseconds timeout) {
@@ -109,7 +109,7 @@ Rendezvous meet_at_address(const JobEnvironment& job, std::chrono::milliseconds 
                 meeting.server->endpoint().host);
   }
   meeting.store = at_the_jobs_address(job, [&] { return connect_store(store, job.token, timeout); });
-  meeting.advertise_address = advertised_address(job, store);
+  meeting.advertise_address = advertised_address(job, store, std::chrono::steady_clock::now() + timeout);
   return meeting;
 }
 

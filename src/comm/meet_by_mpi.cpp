@@ -97,7 +97,7 @@ Rendezvous meet_by_mpi(const JobEnvironment& job, std::chrono::milliseconds time
   words >> endpoint.host >> endpoint.port;
   std::getline(words >> std::ws, meeting.token, '\0');  // it may hold spaces and lines
   if (words.fail()) throw RendezvousError("rank 0 sent no address through MPI");
-  meeting.advertise_address = own_address(endpoint.host, endpoint.port);
+  meeting.advertise_address = own_address(endpoint.host, endpoint.port, std::chrono::steady_clock::now() + timeout);
   endpoint.host = with_scope_of(endpoint.host, meeting.advertise_address);
   meeting.store = connect_store(endpoint, meeting.token, timeout);
   return meeting;

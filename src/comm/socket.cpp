@@ -13,31 +13,16 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
-#include <memory>
 
 #include "lockstep/core/error.h"
+#include "src/comm/resolve.h"
 
 namespace lockstep {
 
 namespace {
 
+constexpr auto kNameToListenOn = std::chrono::seconds(30);
 constexpr auto kOneAddress = std::chrono::seconds(10);  // a name's next address gets its turn when one swallows everything
-
-struct FreeAddresses {
-  void operator()(addrinfo* list) const { freeaddrinfo(list); }
-};
-using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
-
-Addresses resolve(const std::string& host, std::uint16_t port, int flags, std::string& why) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags | AI_NUMERICSERV;
-  addrinfo* list = nullptr;
-  const int failure = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
-  if (failure != 0) why = gai_strerror(failure);
-  return Addresses(failure == 0 ? list : nullptr);
-}
 
 Endpoint endpoint_of(const sockaddr_storage& address) {
   const bool is_v6 = address.ss_family == AF_INET6;
@@ -49,7 +34,7 @@ Endpoint endpoint_of(const sockaddr_storage& address) {
 // The far end finds this one under `from` alone.
 int bind_to(int fd, const std::string& from) {
   std::string why;
-  const Addresses addresses = resolve(from, 0, AI_NUMERICHOST, why);
+  const Addresses addresses = resolve(from, 0, AI_NUMERICHOST, {}, why);
   if (!addresses) return EADDRNOTAVAIL;
   const int on = 1;  // the port is chosen by connect(), when it is known what it must differ from
   setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
@@ -87,7 +72,7 @@ int remaining_ms(Deadline deadline) {
 
 Fd listen_tcp(const std::string& host, std::uint16_t port) {
   std::string why;
-  const Addresses addresses = resolve(host, port, AI_PASSIVE, why);
+  const Addresses addresses = resolve(host, port, AI_PASSIVE, std::chrono::steady_clock::now() + kNameToListenOn, why);
   if (!addresses) throw RendezvousError("cannot listen on {}: the name does not resolve ({})", Endpoint{host, port}.text(), why);
   Fd fd(socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1;
@@ -153,7 +138,7 @@ int connect_outcome(int fd) {
 
 Fd start_connect_tcp(const std::string& host, std::uint16_t port, std::string& why, int& failure, const std::string& from) {
   failure = 0;
-  const Addresses addresses = resolve(host, port, AI_NUMERICHOST, why);
+  const Addresses addresses = resolve(host, port, AI_NUMERICHOST, {}, why);
   if (!addresses) return Fd();
   Fd fd;
   failure = begin_connect(fd, *addresses, from);
@@ -163,7 +148,7 @@ Fd start_connect_tcp(const std::string& host, std::uint16_t port, std::string& w
 }
 
 Fd try_connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline, std::string& why, const std::string& from) {
-  const Addresses addresses = resolve(host, port, 0, why);
+  const Addresses addresses = resolve(host, port, 0, deadline, why);
   for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
     Fd fd;
     int failure = begin_connect(fd, *address, from);

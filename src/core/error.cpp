@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <exception>
 
+#include "src/core/standard_streams.h"
+
 namespace lockstep {
 
 namespace internal {
@@ -33,6 +35,7 @@ int finish(const char* program, int exit_code) {
 }  // namespace
 
 int run_main(const char* program, int (*body)(int argc, char** argv), int argc, char** argv) {
+  occupy_standard_streams();
   try {
     return finish(program, body(argc, argv));
   } catch (const PeerLost& error) {

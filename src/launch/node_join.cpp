@@ -41,7 +41,7 @@ void warn_of_loopback(const LaunchSpec& spec, const std::string& address) {
 Fd listen_for_nodes(const LaunchSpec& spec, milliseconds timeout) {
   Waiting waiting(timeout);
   for (std::string why;;) {
-    const auto addresses = resolve_host(spec.master_host, why);
+    const auto addresses = resolve_host(spec.master_host, waiting.deadline(), why);
     if (!addresses.empty()) {
       try {
         Fd listener = listen_on_one_of(addresses, spec.master_port);

@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 constexpr double kGigabyte = 1e9;
 constexpr const char* kAnywhere = "192.0.2.1";  // of documentation (RFC 5737): the way there is the default route
 constexpr int kAnyPort = 9;
+constexpr auto kNameTime = std::chrono::seconds(10);
 
 template <typename Value>
 std::optional<Value> read_value(const fs::path& file) {
@@ -57,7 +58,7 @@ void choose_interface(const std::vector<InterfaceAddress>& addresses, Topology& 
       address = choose_address(*wanted, addresses, "");
       topology.used_why = fmt::format("{}={}", env::kInterface, *wanted);
     } else {
-      address = address_towards(host.value_or(kAnywhere), kAnyPort);
+      address = address_towards(host.value_or(kAnywhere), kAnyPort, std::chrono::steady_clock::now() + kNameTime);
       topology.used_why = host ? fmt::format("the route to {}={}", env::kMasterAddr, *host)
                                : fmt::format("the default route; {} or {} may say otherwise", env::kInterface, env::kMasterAddr);
     }

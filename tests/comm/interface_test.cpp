@@ -20,6 +20,8 @@ using ::testing::Contains;
 using ::testing::Field;
 using ::testing::HasSubstr;
 
+Deadline soon() { return std::chrono::steady_clock::now() + std::chrono::seconds(20); }
+
 const std::vector<InterfaceAddress> kMachine = {{"lo", "127.0.0.1"},     {"eth0", "10.0.0.5"},   {"lo", "::1"}, {"eth0", "fe80::5%eth0"},
                                                 {"eth0", "2001:db8::5"}, {"ib0", "192.168.7.1"}, {"eth1", ""},  {"ib0", "fe80::5%ib0"}};
 
@@ -62,17 +64,17 @@ class OwnAddress : public ::testing::Test {
 };
 
 TEST_F(OwnAddress, IsThatOfTheRouteUnlessTheInterfaceIsNamed) {
-  EXPECT_EQ(own_address("127.0.0.1", 1), "127.0.0.1");
+  EXPECT_EQ(own_address("127.0.0.1", 1, soon()), "127.0.0.1");
   setenv(env::kInterface, "lo", 1);
-  EXPECT_EQ(own_address("127.0.0.1", 1), "127.0.0.1");
+  EXPECT_EQ(own_address("127.0.0.1", 1, soon()), "127.0.0.1");
   setenv(env::kInterface, "127.0.0.1", 1);
-  EXPECT_EQ(own_address("no name resolves to this.invalid", 1), "127.0.0.1");
+  EXPECT_EQ(own_address("no name resolves to this.invalid", 1, soon()), "127.0.0.1");
   setenv(env::kInterface, "no-such-interface", 1);
-  EXPECT_THAT(message_of([] { own_address("127.0.0.1", 1); }), AllOf(HasSubstr("no-such-interface"), HasSubstr("lo (127.0.0.1")));
+  EXPECT_THAT(message_of([] { own_address("127.0.0.1", 1, soon()); }), AllOf(HasSubstr("no-such-interface"), HasSubstr("lo (127.0.0.1")));
 }
 
 TEST_F(OwnAddress, NeedsARoute) {
-  EXPECT_THAT(message_of([] { address_towards("no name resolves to this.invalid", 1); }), HasSubstr("does not resolve"));
+  EXPECT_THAT(message_of([] { address_towards("no name resolves to this.invalid", 1, soon()); }), HasSubstr("does not resolve"));
 }
 
 TEST(Connecting, StartsFromTheAddressThatIsAsked) {

@@ -2,9 +2,11 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <spawn.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <future>
 #include <map>
 #include <thread>
@@ -201,7 +203,7 @@ void make_three_groups_one_after_the_other() {
 // Starts this program as one rank; waits for it when it goes.
 class SpawnedRank {
  public:
-  explicit SpawnedRank(const std::map<std::string, std::string>& variables) {
+  explicit SpawnedRank(const std::map<std::string, std::string>& variables, bool has_streams = true) {
     std::vector<std::string> environment;
     for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
     environment.push_back(std::string(kIsSpawned) + "=1");
@@ -213,7 +215,11 @@ class SpawnedRank {
     std::string program = "/proc/self/exe", filter = fmt::format("--gtest_filter={}.{}", test->test_suite_name(), test->name()),
                 quiet = "--gtest_brief=1";
     char* arguments[] = {program.data(), filter.data(), quiet.data(), nullptr};
-    EXPECT_EQ(posix_spawn(&pid_, program.c_str(), nullptr, nullptr, arguments, pointers.data()), 0);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    for (int stream = 0; stream < 3 && !has_streams; ++stream) posix_spawn_file_actions_addclose(&actions, stream);
+    EXPECT_EQ(posix_spawn(&pid_, program.c_str(), &actions, nullptr, arguments, pointers.data()), 0);
+    posix_spawn_file_actions_destroy(&actions);
   }
   ~SpawnedRank() {
     if (pid_ > 0) kill(pid_, SIGKILL), waitpid(pid_, nullptr, 0);
@@ -250,6 +256,32 @@ TEST(GroupsInARow, WithRankZeroAsTheHost) {
   run_two_ranks([&](const std::string& rank) {
     return Variables{{"RANK", rank}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}};
   });
+}
+
+// What a program prints must not reach a peer.
+TEST(GroupsInARow, NoSocketTakesTheNumberOfAStandardStream) {
+  const auto expect_no_sockets = [] {
+    for (const int stream : {0, 1, 2}) {
+      struct stat status {};
+      EXPECT_EQ(fstat(stream, &status), 0) << stream;
+      EXPECT_FALSE(S_ISSOCK(status.st_mode)) << stream;
+    }
+  };
+  if (std::getenv(kIsSpawned) != nullptr) {
+    const auto group = init_process_group({.timeout = kTime, .store_timeout = kTime});
+    expect_no_sockets();
+    std::printf("this goes nowhere\n");
+    std::fflush(stdout);
+    return group->barrier();
+  }
+  const std::string port = std::to_string(free_port());
+  const auto variables = [&](const char* rank) {
+    return Variables{
+        {"RANK", rank}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}, {"LOCKSTEP_TRANSPORT", "tcp"}};
+  };
+  SpawnedRank zero(variables("0"), false), one(variables("1"), false);
+  EXPECT_EQ(zero.wait(), 0);
+  EXPECT_EQ(one.wait(), 0);
 }
 
 TEST(GroupsInARow, UnderMpirun) {

@@ -3,8 +3,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 
+#include <cstdlib>
 #include <future>
 #include <random>
 #include <thread>
@@ -58,8 +60,36 @@ TEST(LinkHandshake, RefusesAnotherToken) {
   const auto three = self(3, "other"), one = self(1);
   auto connector = LinkHandshake::connect(three, 1, 0), acceptor = LinkHandshake::accept(one);
   talk(connector, acceptor);
-  EXPECT_TRUE(connector.refused()) << "the acceptor proves itself first";
-  EXPECT_FALSE(acceptor.done());
+  EXPECT_TRUE(acceptor.refused()) << "the connector proves itself first";
+  EXPECT_FALSE(connector.done());
+}
+
+// Who tries tokens must not get an answer made with the right one to compare with: not from whoever accepts.
+TEST(LinkHandshake, AStrangerHearsNothingMadeWithTheToken) {
+  const auto three = self(3), one = self(1);
+  auto stranger = LinkHandshake::connect(three, 1, 0), acceptor = LinkHandshake::accept(one);
+  const std::vector<std::byte> said(stranger.to_send().begin(), stranger.to_send().end());
+  std::copy(said.begin(), said.end(), acceptor.wanted().begin());
+  acceptor.received(said.size());
+  const std::vector<std::byte> heard(acceptor.to_send().begin(), acceptor.to_send().end());
+  ASSERT_GE(heard.size(), sizeof(Nonce)) << "its nonce at least";
+  const auto at = [](const std::vector<std::byte>& bytes, std::size_t begin) {
+    crypto::Digest part{};
+    std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(begin), part.size(), part.begin());
+    return part;
+  };
+  const Nonce mine = at(said, said.size() - sizeof(Nonce));
+  for (std::size_t nonce = 0; nonce + sizeof(Nonce) <= heard.size(); ++nonce)
+    for (std::size_t proof = 0; proof + sizeof(crypto::Digest) <= heard.size(); ++proof)
+      EXPECT_FALSE(is_proven(at(heard, proof), "secret", Role::kLinkAcceptor, mine, at(heard, nonce), 1)) << nonce << " " << proof;
+}
+
+TEST(TokenProof, IsNoneForAnotherKindOfConnection) {
+  const Nonce a = make_nonce(), b = make_nonce();
+  const auto over_tcp = prove("secret", Role::kLinkConnector, a, b, 1);
+  EXPECT_TRUE(is_proven(over_tcp, "secret", Role::kLinkConnector, a, b, 1));
+  for (const Role role : {Role::kLinkAcceptor, Role::kMemoryConnector, Role::kMemoryAcceptor, Role::kStoreClient, Role::kNodeGuest})
+    EXPECT_FALSE(is_proven(over_tcp, "secret", role, a, b, 1));
 }
 
 TEST(LinkHandshake, RefusesWhoeverHasNoBusinessHere) {
@@ -190,6 +220,57 @@ TEST(TcpMesh, StrangersDelayNobody) {
   const auto mesh = first.get();
   EXPECT_LT(std::chrono::steady_clock::now() - started, 4s) << "a silent stranger has five seconds";
   expect_joined(mesh[1].socket, second[0].socket);
+}
+
+// What one rank does that is dropped in a flood: its door closes before the handshake is over.
+TEST(TcpMesh, ARankThatIsDroppedInItsHandshakeTriesAgain) {
+  const auto store = std::make_shared<MemoryStore>();
+  const Fd door = listen_tcp("127.0.0.1", 0);
+  store->set("mesh/address/0", to_text({"127.0.0.1", local_endpoint(door.get()).port, 1}));
+  auto mesh = std::async(std::launch::async, [=] { return connect_mesh(context_of(1, 2, store), "mesh"); });
+  const auto until = std::chrono::steady_clock::now() + 20s;
+  const auto accept_next = [&] {
+    pollfd item{door.get(), POLLIN, 0};
+    EXPECT_EQ(poll(&item, 1, 20'000), 1);
+    return Fd(accept4(door.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  };
+  for (int dropped = 0; dropped < 3; ++dropped) accept_next();
+  const Fd taken = accept_next();
+  const LinkHandshake::Self zero{0, 2, 1, 1, "secret"};
+  auto acceptor = LinkHandshake::accept(zero);
+  while (taken && !acceptor.done()) {
+    const IoResult result =
+        acceptor.to_send().empty() ? receive_all(taken.get(), acceptor.wanted(), until) : send_all(taken.get(), acceptor.to_send(), until);
+    ASSERT_EQ(result, IoResult::kDone);
+    if (acceptor.to_send().empty())
+      acceptor.received(acceptor.wanted().size());
+    else
+      acceptor.sent(acceptor.to_send().size());
+  }
+  expect_joined(taken, mesh.get()[0].socket);
+}
+
+TEST(TcpMesh, WithoutATokenItListensOnLoopbackOnly) {
+  const auto store = std::make_shared<MemoryStore>();
+  BackendContext context = context_of(0, 2, store, "0.0.0.0");
+  context.token = "";
+  context.store_timeout = 100ms;
+  const auto refusal = AllOf(HasSubstr("rank 0 would listen for the other ranks on 0.0.0.0"), HasSubstr("has no token"),
+                             HasSubstr("LOCKSTEP_TOKEN"), HasSubstr("LOCKSTEP_INSECURE=1"));
+  const auto message = [&] { return message_of([&] { connect_mesh(context, "mesh"); }); };
+  const auto with = [&](const char* variable, const char* value) {
+    setenv(variable, value, 1);
+    const std::string text = message();
+    unsetenv(variable);
+    return text;
+  };
+  EXPECT_THAT(message(), refusal);
+  EXPECT_THAT(with(env::kInterface, "eth7"), AllOf(refusal, HasSubstr("LOCKSTEP_INTERFACE=eth7")));
+  EXPECT_THAT(with("KUBERNETES_SERVICE_HOST", "10.96.0.1"), AllOf(refusal, HasSubstr("KUBERNETES_SERVICE_HOST")));
+  EXPECT_THAT(with(env::kMasterAddr, "127.0.0.1"), AllOf(refusal, HasSubstr("MASTER_ADDR=127.0.0.1")));
+  EXPECT_THAT(with(env::kInsecure, "1"), HasSubstr("rank 0 waited on 0.0.0.0 for ranks 1"));
+  context.advertise_address = "127.0.0.1";
+  EXPECT_THAT(message(), HasSubstr("rank 0 waited on 127.0.0.1 for ranks 1"));
 }
 
 TEST(TcpMesh, NamesWhoDidNotCome) {

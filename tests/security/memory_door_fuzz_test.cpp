@@ -35,7 +35,7 @@ std::unique_ptr<Backend> join(int rank, const std::shared_ptr<Store>& store) {
 
 // Connects, mostly says something, and goes again.
 void visit(const std::string& name, Mutator& random) {
-  const Fd visitor = ring::connect_to_abstract_name(name);
+  const Fd visitor = ring::connect_to_abstract_name(name, std::chrono::steady_clock::now() + 30s);
   const Bytes noise = random.noise(300);
   if (!random.one_in(5)) send(visitor.get(), noise.data(), noise.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
@@ -67,7 +67,7 @@ TEST(MemoryDoorFuzz, RanksShareMemoryAmongStrangers) {
   const std::string said = store->get("shm/name/0", 30s);
   const std::string name = said.substr(0, said.find('\n'));
   Mutator random(seed);
-  const Fd silent = ring::connect_to_abstract_name(name);  // and stays
+  const Fd silent = ring::connect_to_abstract_name(name, std::chrono::steady_clock::now() + 30s);  // and stays
   for (int i = 0; i < kStrangers; ++i) visit(name, random);
   ranks.emplace_back(run, kRanks - 1);  // behind all of them
   for (std::thread& rank : ranks) rank.join();

@@ -7,7 +7,7 @@ namespace lockstep::ring {
 
 namespace {
 
-constexpr std::uint64_t kMagic = 0x32676e69726b6c6c;  // "llkring2"
+constexpr std::uint64_t kMagic = 0x33676e69726b6c6c;  // "llkring3"
 
 struct ConnectorHello {
   std::uint64_t magic;
@@ -22,7 +22,6 @@ struct AcceptorHello {
   std::uint32_t rank;
   std::int32_t pid;
   Nonce nonce;
-  crypto::Digest proof;
 };
 
 }  // namespace
@@ -68,10 +67,11 @@ LinkHandshake LinkHandshake::accept(const Self& self) {
 void LinkHandshake::received(std::size_t bytes) {
   received_ += bytes;
   if (received_ < in_.size()) return;
-  const Step next = step_ == Step::kConnectorHello  ? answer_connector()
-                    : step_ == Step::kAcceptorHello ? answer_acceptor()
-                                                    : check_connector();
-  want(next, next == Step::kConnectorProof ? sizeof(crypto::Digest) : 0);
+  const Step next = step_ == Step::kConnectorHello   ? answer_connector()
+                    : step_ == Step::kAcceptorHello  ? answer_acceptor()
+                    : step_ == Step::kConnectorProof ? check_connector()
+                                                     : check_acceptor();
+  want(next, next == Step::kConnectorProof || next == Step::kAcceptorProof ? sizeof(crypto::Digest) : 0);
 }
 
 LinkHandshake::Step LinkHandshake::answer_connector() {
@@ -85,23 +85,27 @@ LinkHandshake::Step LinkHandshake::answer_connector() {
   pid_ = hello.pid;
   theirs_ = hello.nonce;
   mine_ = make_nonce();
-  say(AcceptorHello{kMagic, static_cast<std::uint32_t>(self_->rank), self_->pid, mine_,
-                    prove(self_->token, Role::kLinkAcceptor, theirs_, mine_, self_->rank)});
+  say(AcceptorHello{kMagic, static_cast<std::uint32_t>(self_->rank), self_->pid, mine_});
   return Step::kConnectorProof;
 }
 
 LinkHandshake::Step LinkHandshake::answer_acceptor() {
   const auto hello = heard<AcceptorHello>();
-  if (hello.magic != kMagic || hello.rank != static_cast<std::uint32_t>(peer_) ||
-      !is_proven(hello.proof, self_->token, Role::kLinkAcceptor, mine_, hello.nonce, peer_))
-    return Step::kRefused;
+  if (hello.magic != kMagic || hello.rank != static_cast<std::uint32_t>(peer_)) return Step::kRefused;
   pid_ = hello.pid;
-  say(prove(self_->token, Role::kLinkConnector, mine_, hello.nonce, self_->rank));
-  return Step::kDone;
+  theirs_ = hello.nonce;
+  say(prove(self_->token, Role::kLinkConnector, mine_, theirs_, self_->rank));
+  return Step::kAcceptorProof;
 }
 
 LinkHandshake::Step LinkHandshake::check_connector() {
-  const bool proven = is_proven(heard<crypto::Digest>(), self_->token, Role::kLinkConnector, theirs_, mine_, peer_);
+  if (!is_proven(heard<crypto::Digest>(), self_->token, Role::kLinkConnector, theirs_, mine_, peer_)) return Step::kRefused;
+  say(prove(self_->token, Role::kLinkAcceptor, theirs_, mine_, self_->rank));
+  return Step::kDone;
+}
+
+LinkHandshake::Step LinkHandshake::check_acceptor() {
+  const bool proven = is_proven(heard<crypto::Digest>(), self_->token, Role::kLinkAcceptor, mine_, theirs_, peer_);
   return proven ? Step::kDone : Step::kRefused;
 }
 

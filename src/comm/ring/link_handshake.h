@@ -1,7 +1,7 @@
 // How two ranks find out that both belong to the job before anything else travels between them, as a machine over bytes: it
 // knows no socket and no clock.
 //
-// Connector: who it is and a nonce. Acceptor: who it is, its nonce, its proof. Connector: its proof (see token_proof.h).
+// Connector: who it is and a nonce. Acceptor: who it is and its nonce. Connector: its proof. Acceptor: its proof (see token_proof.h).
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,7 @@ class LinkHandshake {
   std::int32_t pid() const { return pid_; }
 
  private:
-  enum class Step { kConnectorHello, kAcceptorHello, kConnectorProof, kDone, kRefused };
+  enum class Step { kConnectorHello, kAcceptorHello, kConnectorProof, kAcceptorProof, kDone, kRefused };
 
   explicit LinkHandshake(const Self& self) : self_(&self) {}
   void want(Step step, std::size_t bytes);
@@ -52,6 +52,7 @@ class LinkHandshake {
   Step answer_connector();
   Step answer_acceptor();
   Step check_connector();
+  Step check_acceptor();
 
   const Self* self_;
   Step step_ = Step::kRefused;

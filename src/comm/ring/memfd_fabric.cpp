@@ -137,6 +137,7 @@ class Stranger : public Error {
 // Of one connection: a stranger who says nothing must not keep the ranks behind it waiting for long.
 constexpr auto kHandshakeTime = std::chrono::seconds(5);
 constexpr int kReportedStrangers = 20;
+constexpr auto kPresenceTime = std::chrono::milliseconds(250);  // so often whoever waits asks whether all are still there
 
 // The answer to `nonce`, and the life line that came with it.
 Hello challenge(const UnixLink& link, const Nonce& nonce, Fd& line, int own_rank, Deadline deadline) {
@@ -153,21 +154,29 @@ Hello challenge(const UnixLink& link, const Nonce& nonce, Fd& line, int own_rank
   return hello;
 }
 
+Fd accept_one(const Fd& listener, const NodeMembers& members, Deadline deadline) {
+  for (;;) {
+    if (auto link = accept_own_user(listener.get(), std::min(deadline, Clock::now() + kPresenceTime))) return *std::move(link);
+    if (members.check_presence) members.check_presence();
+    if (Clock::now() >= deadline) throw Error("not all ranks of this machine connected to the abstract socket of the lowest one in time");
+  }
+}
+
 UnixLink welcome_one(const Fd& listener, const NodeMembers& members, std::vector<Fd>& lines, std::size_t& local_rank, Deadline deadline) {
-  UnixLink link{accept_own_user(listener.get(), deadline), "a connecting process"};
+  UnixLink link{accept_one(listener, members, deadline), "a connecting process"};
   deadline = std::min(deadline, Clock::now() + kHandshakeTime);
   const Nonce nonce = make_nonce();
   Fd line;
   const Hello hello = challenge(link, nonce, line, members.rank(), deadline);
   const auto place = std::find(members.ranks.begin() + 1, members.ranks.end(), static_cast<int>(hello.rank));
   if (place == members.ranks.end() || !line) throw Stranger("a connection calls itself rank {}, which is not expected here", hello.rank);
-  if (!is_proven(hello.proof, members.token, Role::kLinkConnector, hello.nonce, nonce, static_cast<int>(hello.rank)))
+  if (!is_proven(hello.proof, members.token, Role::kMemoryConnector, hello.nonce, nonce, static_cast<int>(hello.rank)))
     throw Error("a connection that calls itself rank {} could not prove that it knows the job's token", hello.rank);
   local_rank = static_cast<std::size_t>(place - members.ranks.begin());
   if (lines[local_rank]) throw Error("two processes say that they are rank {}", hello.rank);
   link.peer = fmt::format("rank {}", hello.rank);
   lines[local_rank] = std::move(line);
-  link.send(prove(members.token, Role::kLinkAcceptor, hello.nonce, nonce, members.rank()), -1, deadline);
+  link.send(prove(members.token, Role::kMemoryAcceptor, hello.nonce, nonce, members.rank()), -1, deadline);
   return link;
 }
 
@@ -205,12 +214,12 @@ std::unique_ptr<MemfdFabric> join(Fd socket, const NodeMembers& members, Deadlin
   const auto challenge = link.receive(sizeof nonce, nullptr, deadline);
   if (challenge.size() != sizeof nonce) throw Error("the abstract socket of {} spoke another protocol", link.peer);
   std::memcpy(nonce.data(), challenge.data(), sizeof nonce);
-  hello.proof = prove(members.token, Role::kLinkConnector, hello.nonce, nonce, members.rank());
+  hello.proof = prove(members.token, Role::kMemoryConnector, hello.nonce, nonce, members.rank());
   link.send(std::as_bytes(std::span(&hello, 1)), own.read.get(), deadline);
   crypto::Digest answer{};
   const auto proof = link.receive(sizeof answer, nullptr, deadline);
   if (proof.size() == sizeof answer) std::memcpy(answer.data(), proof.data(), sizeof answer);
-  if (!is_proven(answer, members.token, Role::kLinkAcceptor, hello.nonce, nonce, members.leader()))
+  if (!is_proven(answer, members.token, Role::kMemoryAcceptor, hello.nonce, nonce, members.leader()))
     throw Error("what answers as {} could not prove that it knows the job's token", link.peer);
   std::vector<Fd> lines(n);
   for (std::size_t of = 0; of < n; ++of) {

@@ -1,6 +1,7 @@
 // Shared memory for processes: one of them, the leader, makes memfds and hands them over through sockets.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,7 +20,8 @@ class MemfdFabric : public LocalFabric {
 struct NodeMembers {
   std::vector<int> ranks;
   int local_rank = 0;
-  std::string token;  // that all must prove to know
+  std::string token;                          // that all must prove to know
+  std::function<void()> check_presence = {};  // throws when one of the group is lost
 
   int rank() const { return ranks[static_cast<std::size_t>(local_rank)]; }
   int leader() const { return ranks.front(); }

@@ -44,7 +44,8 @@ std::pair<std::string, std::string> split_lines(const std::string& value) {
 
 // How much longer than rank 0 for the others the others wait for rank 0, which names those it missed.
 constexpr std::chrono::milliseconds kForTheAnswer(2000);
-constexpr char kMissed = '!';  // instead of a decision: then the text that names them
+constexpr std::chrono::milliseconds kDoorTime(5000);  // for one rank's abstract socket; then another wire is taken
+constexpr char kMissed = '!';                         // instead of a decision: then the text that names them
 
 // Rank 0's part: the words of all, in rank order. Throws RendezvousError that names all who are missing, as the others will.
 std::vector<std::string> collect(const BackendContext& context, const std::string& key, const std::string& mine) {
@@ -126,7 +127,7 @@ Fd try_to_reach(const BackendContext& context, const std::string& told) {
   const auto [name, node] = split_lines(told);
   if (node != context.node) throw Error("{} is '{}' there and '{}' here", env::kNode, node, context.node);
   if (name.empty()) throw Error("it has no abstract socket");
-  return connect_to_abstract_name(name);
+  return connect_to_abstract_name(name, Clock::now() + std::min(kDoorTime, context.store_timeout));
 }
 
 Found find_leader(const BackendContext& context) {

@@ -17,6 +17,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "src/comm/host_names.h"
 #include "src/comm/interface.h"
 #include "src/comm/join.h"
 #include "src/comm/ring/link_handshake.h"
@@ -31,7 +32,7 @@ constexpr int kMaxSockets = 16;
 constexpr int kFewRanks = 16;
 // How long a machine that is unreachable is tried again, see start_again_or_fail().
 constexpr auto kUnreachableTime = std::chrono::seconds(10);
-constexpr auto kUnreachablePause = std::chrono::milliseconds(100);
+constexpr auto kPauseBetweenTries = std::chrono::milliseconds(100);
 constexpr auto kHandshakeTime = std::chrono::seconds(5);  // for one who connects and says nothing, or little
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 constexpr int kAcceptAtOnce = 64;
@@ -54,7 +55,7 @@ struct Attempt {
   int socket = 0;
   Endpoint address = {};
   bool is_connecting = false;
-  int failure = 0;           // of the last try to connect
+  int failure = 0;           // of the last try to connect; ECONNRESET: closed in the handshake
   std::string trouble = {};  // the same in words; stays while it is tried again
   Deadline again = {};       // when it is tried once more
 
@@ -82,7 +83,10 @@ std::string advance(Attempt& attempt) {
                                 : recv(attempt.fd.get(), in.data(), in.size(), MSG_DONTWAIT);
     if (moved < 0 && errno == EINTR) continue;
     if (moved < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return "";
-    if (moved <= 0) return "it closed the connection in the handshake; does it know another token?";
+    if (moved <= 0) {
+      attempt.failure = ECONNRESET;
+      return "it closed the connection in the handshake; does it know another token, or do strangers flood its door?";
+    }
     if (sends)
       handshake.sent(static_cast<std::size_t>(moved));
     else
@@ -173,12 +177,15 @@ class MeshBuilder {
     attempt.is_connecting = static_cast<bool>(attempt.fd);
     if (!attempt.fd) start_again_or_fail(attempt);
   }
-  // A machine on whose network nobody answers, or whose own address is not usable yet, may have come up this moment.
+  // A machine on whose network nobody answers, or whose own address is not usable yet, may have come up this moment. A rank whose door is
+  // flooded closes the oldest of those who have not proven yet.
   void start_again_or_fail(Attempt& attempt) const {
     const int why = attempt.failure;
-    if ((why != EHOSTUNREACH && why != ENETUNREACH && why != EADDRNOTAVAIL) || Clock::now() >= unreachable_until_) fail(attempt);
+    const bool is_unreachable = why == EHOSTUNREACH || why == ENETUNREACH || why == EADDRNOTAVAIL;
+    const Deadline until = why == ECONNRESET ? deadline_ : is_unreachable ? unreachable_until_ : Deadline{};
+    if (Clock::now() >= until) fail(attempt);
     attempt.fd = Fd();
-    attempt.again = Clock::now() + kUnreachablePause;
+    attempt.again = Clock::now() + kPauseBetweenTries;
   }
 
   bool goes_on(Attempt& attempt) {
@@ -276,6 +283,23 @@ void shut_down(const std::vector<TcpPeer>& peers) noexcept {
   }
 }
 
+// Which of the user's settings this rank's address comes from.
+std::string origin_of_address() {
+  if (const auto interface = env::text(env::kInterface)) return fmt::format("{}={}", env::kInterface, *interface);
+  if (env::text("KUBERNETES_SERVICE_HOST")) return "the pod's own, since KUBERNETES_SERVICE_HOST is set without LOCAL_RANK";
+  if (const auto master = env::text(env::kMasterAddr)) return fmt::format("the way to {}={}", env::kMasterAddr, *master);
+  return "the way to rank 0";
+}
+
+// Without a token whoever reaches the port can be a rank.
+void check_may_listen(const BackendContext& context) {
+  if (!context.token.empty() || is_loopback(context.advertise_address) || env::integer(env::kInsecure, 0, 1).value_or(0) == 1) return;
+  throw RendezvousError(
+      "ring: rank {} would listen for the other ranks on {} ({}), which is not loopback, and the job has no token, anyone on the network "
+      "could join it: {}; or, with all ranks on this machine, {}=lo",
+      context.place.rank, context.advertise_address, origin_of_address(), kHowToMakeAToken, env::kInterface);
+}
+
 // Every rank connects to the lower ones and accepts the higher ones, all at once.
 std::vector<TcpPeer> connect_mesh(const BackendContext& context, const std::string& name, int sockets) {
   const Deadline deadline = Clock::now() + context.store_timeout;
@@ -285,6 +309,7 @@ std::vector<TcpPeer> connect_mesh(const BackendContext& context, const std::stri
     alone[0].pid = getpid();
     return alone;
   }
+  check_may_listen(context);
   Fd listener = listen_tcp(context.advertise_address, 0);
   const MeshAddress mine{without_scope(context.advertise_address), local_endpoint(listener.get()).port, sockets};
   context.store->set(fmt::format("{}/address/{}", name, rank), to_text(mine));

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include "lockstep/core/error.h"
 #include "src/comm/socket.h"
@@ -17,6 +18,7 @@ namespace lockstep::ring {
 namespace {
 
 constexpr std::size_t kControlBytes = CMSG_SPACE(sizeof(int));
+constexpr auto kFullQueuePause = std::chrono::milliseconds(2);
 
 std::string errno_text() { return std::strerror(errno); }
 
@@ -37,6 +39,26 @@ sockaddr_un abstract_address(const std::string& name, socklen_t& length) {
   std::memcpy(address.sun_path + 1, name.data(), name.size());  // a leading zero byte: not in the file system
   length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return address;
+}
+
+bool is_own_user(int link) {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  return getsockopt(link, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == geteuid();
+}
+
+// Owns every descriptor that came with the message: the room for one holds two, by its padding.
+std::vector<Fd> take_descriptors(msghdr& header) {
+  std::vector<Fd> received;
+  for (cmsghdr* item = CMSG_FIRSTHDR(&header); item != nullptr; item = CMSG_NXTHDR(&header, item)) {
+    if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
+    for (std::size_t at = 0; CMSG_LEN(at + sizeof(int)) <= item->cmsg_len; at += sizeof(int)) {
+      int number;
+      std::memcpy(&number, CMSG_DATA(item) + at, sizeof number);
+      received.emplace_back(number);
+    }
+  }
+  return received;
 }
 
 }  // namespace
@@ -81,16 +103,10 @@ std::vector<std::byte> UnixLink::receive(std::size_t limit, Fd* fd, Deadline dea
   do length = recvmsg(socket.get(), &header, MSG_CMSG_CLOEXEC);
   while (length < 0 && errno == EINTR);
   if (length < 0) throw Error("cannot receive from {}: {}", peer, errno_text());
-  Fd received;
-  for (cmsghdr* item = CMSG_FIRSTHDR(&header); item != nullptr; item = CMSG_NXTHDR(&header, item)) {
-    if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
-    int number;
-    std::memcpy(&number, CMSG_DATA(item), sizeof number);
-    received = Fd(number);
-  }
+  std::vector<Fd> received = take_descriptors(header);
   if (length == 0) throw Error("{} has closed the connection", peer);
-  if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) throw Error("{} sent a message that does not fit", peer);
-  if (fd != nullptr) *fd = std::move(received);
+  if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 || received.size() > 1) throw Error("{} sent a message that does not fit", peer);
+  if (fd != nullptr) *fd = received.empty() ? Fd() : std::move(received[0]);
   message.resize(static_cast<std::size_t>(length));
   return message;
 }
@@ -104,24 +120,29 @@ Fd listen_on_abstract_name(const std::string& name) {
   return listener;
 }
 
-Fd connect_to_abstract_name(const std::string& name) {
-  Fd link(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+// A blocking connect() would wait for room in the listener's queue for as long as its owner likes.
+Fd connect_to_abstract_name(const std::string& name, Deadline deadline) {
+  Fd link(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!link) throw Error("cannot make a socket: {}", errno_text());
   socklen_t length;
   const sockaddr_un address = abstract_address(name, length);
-  if (!link || connect(link.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
-    throw Error("its abstract socket cannot be reached ({}): not the same machine, or another network namespace", errno_text());
+  while (connect(link.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN)
+      throw Error("its abstract socket cannot be reached ({}): not the same machine, or another network namespace", errno_text());
+    if (std::chrono::steady_clock::now() >= deadline) throw Error("its abstract socket takes no connection: its queue is full");
+    std::this_thread::sleep_for(kFullQueuePause);
+  }
+  if (!is_own_user(link.get())) throw Error("its abstract socket belongs to another user: refused");
   return link;
 }
 
-Fd accept_own_user(int listener, Deadline deadline) {
+std::optional<Fd> accept_own_user(int listener, Deadline deadline) {
   while (wait_for(listener, POLLIN, deadline)) {
     Fd link(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-    if (!link) continue;  // gone again
-    ucred peer{};
-    socklen_t length = sizeof peer;
-    if (getsockopt(link.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == geteuid()) return link;
+    if (link && is_own_user(link.get())) return link;  // or it is gone again
   }
-  throw Error("not all ranks of this machine connected to the abstract socket of the lowest one in time");
+  return std::nullopt;
 }
 
 }  // namespace lockstep::ring

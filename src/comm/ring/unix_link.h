@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,8 +25,9 @@ struct UnixLink {
 
 // Listens on a name of the abstract namespace, which belongs to this machine (to its network namespace).
 Fd listen_on_abstract_name(const std::string& name);
-Fd connect_to_abstract_name(const std::string& name);
-// The next connection of a process of this user; others are turned away.
-Fd accept_own_user(int listener, Deadline deadline);
+// Of a listener of this user; tries again while its queue is full. The link does not block; UnixLink waits where it must.
+Fd connect_to_abstract_name(const std::string& name, Deadline deadline);
+// The next connection of a process of this user; others are turned away. None at the deadline.
+std::optional<Fd> accept_own_user(int listener, Deadline deadline);
 
 }  // namespace lockstep::ring

@@ -1,0 +1,10 @@
+// The descriptors 0, 1 and 2, which belong to input, output and errors even in a process that was started without them.
+#pragma once
+
+namespace lockstep {
+
+// Opens /dev/null in the place of those that are closed: the next socket would take their numbers, and what the program prints would go to
+// a peer. Call it before anything else is opened.
+void occupy_standard_streams() noexcept;
+
+}  // namespace lockstep
