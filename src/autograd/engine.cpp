@@ -23,7 +23,7 @@ class BackwardPass {
 
   // However the pass ends, leaves and nodes forget it.
   ~BackwardPass() {
-    for (const Tensor& leaf : leaves_) variable_of(leaf)->pending_uses = 0;
+    for (const auto& [leaf, reader] : leaves_) variable_of(leaf)->pending_uses = 0;
     for (const auto& node : nodes_) {
       node->result_grad_ = Tensor();
       node->result_grad_written_ = false;
@@ -44,6 +44,12 @@ class BackwardPass {
       }
   }
 
+  std::vector<LeafUse> leaves() const {
+    std::vector<LeafUse> uses;
+    for (const auto& [leaf, reader] : leaves_) uses.push_back({leaf, reader, !variable_of(leaf)->hooks.empty()});
+    return uses;
+  }
+
   void queue(std::function<void()> callback) { queued_.push_back(std::move(callback)); }
 
   static thread_local BackwardPass* current;
@@ -61,7 +67,7 @@ class BackwardPass {
         VariableState* state = input.defined() ? variable_of(input) : nullptr;
         if (state == nullptr) continue;
         if (state->node && seen.insert(state->node.get()).second) nodes_.push_back(state->node);
-        if (state->wants_grad && state->pending_uses++ == 0) leaves_.push_back(input);
+        if (state->wants_grad && state->pending_uses++ == 0) leaves_.emplace_back(input, node->name());
       }
     }
     std::sort(nodes_.begin(), nodes_.end(), [](const auto& a, const auto& b) { return a->sequence() > b->sequence(); });
@@ -98,7 +104,7 @@ class BackwardPass {
   }
 
   std::vector<std::shared_ptr<Node>> nodes_;
-  std::vector<Tensor> leaves_;
+  std::vector<std::pair<Tensor, const char*>> leaves_;  // with the operator through which they were found
   std::vector<GradTarget> targets_;
   std::vector<std::function<void()>> through_, queued_;
 };
@@ -123,6 +129,10 @@ void backward(const Tensor& root) {
 }
 
 std::uint64_t backward_pass() { return BackwardPass::current == nullptr ? 0 : passes; }
+
+std::vector<LeafUse> leaves_of_backward() {
+  return BackwardPass::current == nullptr ? std::vector<LeafUse>() : BackwardPass::current->leaves();
+}
 
 void at_end_of_backward(std::function<void()> callback) {
   if (BackwardPass::current == nullptr) throw InvalidArgument("at_end_of_backward: no backward pass is running on this thread");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "lockstep/core/error.h"
 #include "src/autograd/variable_state.h"
 
 namespace lockstep {
@@ -68,11 +69,25 @@ void GradTarget::give(const Tensor& gradient) const {
 }
 
 Node::Node(std::vector<Tensor> inputs, std::vector<Tensor> saved)
-    : inputs_(std::move(inputs)), saved_(std::move(saved)), sequence_(next_sequence(inputs_)) {}
+    : inputs_(std::move(inputs)), saved_(std::move(saved)), sequence_(next_sequence(inputs_)) {
+  saved_versions_.reserve(saved_.size());
+  for (const Tensor& tensor : saved_) saved_versions_.push_back(tensor.version());
+}
 
 Node::~Node() {
   drop(std::move(saved_));
   drop(std::move(inputs_));
+}
+
+const Tensor& Node::saved(std::size_t index) const {
+  const Tensor& tensor = saved_[index];
+  if (tensor.version() != saved_versions_[index])
+    throw InvalidArgument(
+        "backward: {} was changed after {} read it: its gradients would mix old values with new ones. Call backward() before the "
+        "optimizer's "
+        "step(), fill(), copy_from() or a load, or compute the loss again",
+        describe(tensor), name());
+  return tensor;
 }
 
 void Node::release() {

@@ -9,7 +9,7 @@ using typed::Pointer;
 
 namespace {
 
-// Inputs: x, weight, bias (maybe undefined). Saved: the weight as it was read, and the result when relu was fused.
+// Inputs: x, weight, bias (maybe undefined). Saved: x, the weight as it was read, and the result when relu was fused.
 class Conv2dNode : public Node {
  public:
   Conv2dNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const Conv2dShape& shape, bool relu)
@@ -18,18 +18,18 @@ class Conv2dNode : public Node {
 
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     const Pointer y_grad(result_grad);
-    if (relu_) LOCKSTEP_TYPED(result_grad, relu_backward, Pointer(saved(1)), y_grad, result_grad.count());
+    if (relu_) LOCKSTEP_TYPED(result_grad, relu_backward, Pointer(saved(2)), y_grad, result_grad.count());
     const auto& [x_grad, weight_grad, bias_grad] = std::tie(targets[0], targets[1], targets[2]);
     // Weights before data: their bucket can leave while the data gradient is still computed by the layers below.
     if (weight_grad) {
-      LOCKSTEP_TYPED(result_grad, conv2d_backward_weights, shape_, Pointer(input(0)), y_grad, weight_grad.data(), bias_grad.data(),
+      LOCKSTEP_TYPED(result_grad, conv2d_backward_weights, shape_, Pointer(saved(0)), y_grad, weight_grad.data(), bias_grad.data(),
                      weight_grad.accumulate(), bias_grad.accumulate());
     } else if (bias_grad) {
       LOCKSTEP_TYPED(result_grad, bias_backward, y_grad, bias_grad.data(), rows_of(result_grad, shape_.out_channels), shape_.out_channels,
                      bias_grad.accumulate());
     }
     if (x_grad)
-      LOCKSTEP_TYPED(result_grad, conv2d_backward_data, shape_, y_grad, Pointer(saved(0)), Pointer(x_grad.memory()), x_grad.accumulate());
+      LOCKSTEP_TYPED(result_grad, conv2d_backward_data, shape_, y_grad, Pointer(saved(1)), Pointer(x_grad.memory()), x_grad.accumulate());
   }
 
  private:
@@ -70,7 +70,7 @@ Tensor conv2d(const Tensor& input, const Tensor& weight, const Tensor& bias, con
   const bool relu = options.activation == Activation::kRelu;
   const Tensor read_weight = typed::copy_for(x, weight), read_bias = typed::copy_for(x, bias);
   LOCKSTEP_TYPED(x, conv2d, shape, Pointer(x), Pointer(read_weight), Pointer(read_bias), relu, Pointer(y));
-  record<Conv2dNode>(y, {x, weight, bias}, relu ? std::vector{read_weight, detached(y)} : std::vector{read_weight}, shape, relu);
+  record<Conv2dNode>(y, {x, weight, bias}, relu ? std::vector{x, read_weight, detached(y)} : std::vector{x, read_weight}, shape, relu);
   return y;
 }
 

@@ -19,13 +19,14 @@ class CrossEntropyNode : public Node {
   }
 };
 
+// Saved: x.
 class L2LossNode : public Node {
  public:
   using Node::Node;
   const char* name() const override { return "l2_loss"; }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     kernels_of(result_grad)
-        .scale_by(input(0).data<float>(), result_grad.data<float>(), targets[0].data(), input(0).count(), targets[0].accumulate(),
+        .scale_by(saved(0).data<float>(), result_grad.data<float>(), targets[0].data(), saved(0).count(), targets[0].accumulate(),
                   stream_of(result_grad));
   }
 };
@@ -69,7 +70,7 @@ Tensor l2_loss(const Tensor& given) {
   const Tensor x = cast(given, DType::kFloat32);
   const Tensor loss = Tensor::empty({}, DType::kFloat32, x.device());
   kernels_of(x).l2_loss(x.data<float>(), x.count(), loss.data<float>(), stream_of(x));
-  record<L2LossNode>(loss, {x});
+  record<L2LossNode>(loss, {x}, std::vector{x});
   return loss;
 }
 

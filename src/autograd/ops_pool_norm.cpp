@@ -27,7 +27,7 @@ class MaxPool2dNode : public Node {
   Buffer argmax_;
 };
 
-// Saved: the result and the scale, which is float32.
+// Saved: x, the result and the scale, which is float32.
 class LrnNode : public Node {
  public:
   LrnNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const LrnParams& params)
@@ -35,7 +35,7 @@ class LrnNode : public Node {
   const char* name() const override { return "local_response_norm"; }
 
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
-    LOCKSTEP_TYPED(result_grad, lrn_backward, params_, Pointer(input(0)), Pointer(saved(0)), saved(1).data<float>(), Pointer(result_grad),
+    LOCKSTEP_TYPED(result_grad, lrn_backward, params_, Pointer(saved(0)), Pointer(saved(1)), saved(2).data<float>(), Pointer(result_grad),
                    Pointer(targets[0].memory()), targets[0].accumulate());
   }
 
@@ -75,7 +75,7 @@ Tensor local_response_norm(const Tensor& x, const LrnOptions& options) {
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
   const Tensor scale = Tensor::empty(x.shape(), DType::kFloat32, x.device());
   LOCKSTEP_TYPED(x, lrn, params, Pointer(x), Pointer(y), scale.data<float>());
-  record<LrnNode>(y, {x}, std::vector{detached(y), scale}, params);
+  record<LrnNode>(y, {x}, std::vector{x, detached(y), scale}, params);
   return y;
 }
 

@@ -15,6 +15,9 @@ thread_local bool no_grad_active = false;
 // The state of a leaf that wants a gradient; `caller` names the function for the message.
 VariableState& leaf_of(const Tensor& leaf, const char* caller) {
   VariableState* state = variable_of(leaf);
+  if (state != nullptr && !state->wants_grad && !state->name.empty())
+    throw InvalidArgument("{}: {} requires no gradient: freeze parameters before the module is wrapped and the optimizer is made", caller,
+                          describe(leaf));
   if (state == nullptr || !state->wants_grad)
     throw InvalidArgument("{}: the tensor of shape {} is no leaf that requires a gradient", caller, leaf.shape().text());
   return *state;
@@ -64,6 +67,14 @@ void require_grad(const Tensor& leaf, bool wanted) {
 bool requires_grad(const Tensor& tensor) {
   const VariableState* state = variable_of(tensor);
   return state != nullptr && (state->wants_grad || state->node != nullptr);
+}
+
+void set_name(const Tensor& leaf, const std::string& name) { ensure_variable(leaf).name = name; }
+
+std::string describe(const Tensor& tensor) {
+  const VariableState* state = variable_of(tensor);
+  if (state == nullptr || state->name.empty()) return fmt::format("a tensor of shape {}", tensor.shape().text());
+  return fmt::format("parameter '{}' of shape {}", state->name, tensor.shape().text());
 }
 
 Tensor grad(const Tensor& leaf) { return leaf_of(leaf, "grad").grad; }

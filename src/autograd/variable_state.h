@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "lockstep/autograd/node.h"
@@ -24,6 +25,7 @@ class VariableState : public AutogradMeta, public std::enable_shared_from_this<V
 
   std::shared_ptr<Node> node;  // null for leaves
   bool wants_grad = false;     // a leaf that was marked
+  std::string name;            // of a leaf; may be empty
   Tensor grad;                 // of a leaf
   bool grad_written = false;
   int pending_uses = 0;  // while a pass runs: nodes that have yet to write this leaf's gradient

@@ -4,9 +4,11 @@
 #include <utility>
 
 #include "lockstep/autograd/engine.h"
+#include "lockstep/autograd/node.h"
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "src/ddp/mistakes.h"
 #include "src/ddp/replicas.h"
 
 namespace lockstep {
@@ -38,6 +40,7 @@ class DistributedDataParallel::Impl {
  public:
   Impl(nn::Module& module, std::shared_ptr<ProcessGroup> group, const DistributedDataParallelOptions& options)
       : module_(module),
+        module_lifetime_(module.lifetime()),
         group_(std::move(group)),
         parameters_(trainable(module)),
         buffers_(module.named_buffers()),
@@ -47,23 +50,35 @@ class DistributedDataParallel::Impl {
     broadcast_tensors(*group_, module.named_parameters(), "initial parameters");
     broadcast_tensors(*group_, buffers_, "initial buffers");
     reducer_ = std::make_unique<Reducer>(group_, describe_gradients(parameters_), ReducerOptions{options.caps, options.comm_hook});
+    for (const NamedTensor& parameter : module.named_parameters()) set_name(parameter.tensor, parameter.name);
     // The join of autograd and communication: every gradient lies in its bucket, and says when it is final.
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      set_name(parameters_[i].tensor, parameters_[i].name);  // of several names, the reducer's
       bind_grad(parameters_[i].tensor, reducer_->slot(i));
       hooks_.push_back(on_grad_ready(parameters_[i].tensor, [this, i](const Tensor&) { gradient_ready(i); }));
     }
   }
 
   Tensor forward(const Tensor& x) {
+    nn::Module& wrapped = module();
     check_unmoved();
-    if (broadcast_buffers_ && module_.is_training() && synchronize && !buffers_.empty()) broadcast_tensors(*group_, buffers_, "buffers");
-    Tensor result = module_(x);
+    frozen_named_ = frozen_named_ || warn_of_frozen(group_->rank(), parameters_);
+    if (broadcast_buffers_ && wrapped.is_training() && synchronize && !buffers_.empty()) broadcast_tensors(*group_, buffers_, "buffers");
+    if (!strangers_named_ && requires_grad(x) && !node_of(x)) inputs_.push_back(x);
+    Tensor result = wrapped(x);
     // A pass that reaches none of the parameters must reduce as well: the other ranks wait for it.
     at_end_of_backward_through(result, [this, alive = alive_] { finish_pass(*alive); });
     return result;
   }
 
-  nn::Module& module() const { return module_; }
+  nn::Module& module() const {
+    if (module_lifetime_.expired())
+      throw InvalidArgument(
+          "DistributedDataParallel: the module with parameter '{}' was destroyed before its wrapper: declare the module first, so that it "
+          "goes last",
+          parameters_.front().name);
+    return module_;
+  }
   ProcessGroup& group() const { return *group_; }
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
   const Reducer& reducer() const { return *reducer_; }
@@ -103,21 +118,25 @@ class DistributedDataParallel::Impl {
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       if (!reducer_->is_ready(i) && wants_and_has_grad(parameters_[i].tensor)) reducer_->mark_ready(i);
     name_unused(reducer_->finish());
+    if (!std::exchange(strangers_named_, true)) warn_of_strange_leaves(group_->rank(), parameters_, std::exchange(inputs_, {}));
   }
 
   void name_unused(const std::vector<std::size_t>& missing) {
-    if (missing.empty()) return;
     std::string names;
+    std::size_t count = 0;
     for (const std::size_t i : missing) {
-      if (requires_grad(parameters_[i].tensor)) mark_grad_written(parameters_[i].tensor);  // it may have been frozen since
+      if (!requires_grad(parameters_[i].tensor)) continue;  // frozen since: forward has said so
+      mark_grad_written(parameters_[i].tensor);
       names += (names.empty() ? "'" : ", '") + parameters_[i].name + "'";
+      ++count;
     }
-    if (std::exchange(unused_named_, true)) return;
-    log::warn("rank {}: backward did not reach {} of {} parameters; they count as zero gradients here: {}", group_->rank(), missing.size(),
+    if (count == 0 || std::exchange(unused_named_, true)) return;
+    log::warn("rank {}: backward did not reach {} of {} parameters; they count as zero gradients here: {}", group_->rank(), count,
               parameters_.size(), names);
   }
 
   nn::Module& module_;
+  const std::weak_ptr<const void> module_lifetime_;
   const std::shared_ptr<ProcessGroup> group_;
   const std::vector<NamedTensor> parameters_;
   const std::vector<NamedTensor> buffers_;
@@ -126,7 +145,8 @@ class DistributedDataParallel::Impl {
   std::unique_ptr<Reducer> reducer_;
   std::vector<HookHandle> hooks_;
   std::uint64_t begun_pass_ = 0, finished_pass_ = 0;  // numbers of backward passes
-  bool unused_named_ = false;
+  std::vector<Tensor> inputs_;                        // leaves that want a gradient, up to the first pass
+  bool unused_named_ = false, frozen_named_ = false, strangers_named_ = false;
 };
 
 DistributedDataParallel::DistributedDataParallel(nn::Module& module, std::shared_ptr<ProcessGroup> group,

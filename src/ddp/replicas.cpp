@@ -61,6 +61,7 @@ void broadcast_tensors(ProcessGroup& group, const std::vector<NamedTensor>& tens
     const Tensor& tensor = tensors[i].tensor;
     const auto count = static_cast<std::size_t>(tensor.count());
     const CallOptions call{.purpose = {what, static_cast<std::int32_t>(i)}, .device = tensor.device().kind()};
+    tensor.mark_changed();
     if (call.device == DeviceKind::kCpu)
       group.broadcast(tensor.buffer().data(), count, tensor.dtype(), 0, call);
     else

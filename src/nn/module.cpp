@@ -78,6 +78,7 @@ void Module::add(const std::string& name, Module& child) {
 Tensor& Module::add_parameter(const std::string& name, Tensor& parameter) {
   check_name(name);
   require_grad(parameter);
+  set_name(parameter, name);
   parameters_.push_back({name, parameter});
   return parameter;
 }

@@ -34,6 +34,7 @@ void SGD::step() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor& parameter = parameters_[i].tensor;
     if (!has_grad(parameter)) continue;
+    parameter.mark_changed();
     tensors_.push_back({parameter.data<float>(), grad(parameter).data<float>(), momenta_.empty() ? nullptr : momenta_[i].data<float>(),
                         parameter.count()});
   }

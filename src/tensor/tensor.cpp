@@ -138,6 +138,7 @@ void Tensor::copy_from(const Tensor& source) const {
     throw InvalidArgument("Tensor::copy_from: {} {} into {} {}", name_of(source.dtype()), source.shape().text(), name_of(dtype()),
                           shape().text());
   if (is_same(source) || count() == 0) return;
+  mark_changed();
   Device &here = device(), &there = source.device();
   if (here.kind() == DeviceKind::kCpu && there.kind() != DeviceKind::kCpu) {
     check_values_exist("Tensor::copy_from", source);
@@ -152,7 +153,10 @@ void Tensor::copy_from(const Tensor& source) const {
   }
 }
 
-void Tensor::fill(float value) const { device().kernels().fill(data<float>(), value, count(), device().default_stream()); }
+void Tensor::fill(float value) const {
+  mark_changed();
+  device().kernels().fill(data<float>(), value, count(), device().default_stream());
+}
 
 void Tensor::rebind(Buffer buffer) const {
   if (buffer.device() == nullptr || buffer.bytes() < bytes())

@@ -71,6 +71,7 @@ void copy_tensors(const std::vector<SavedTensor>& saved, const std::vector<Named
       if (name == source.name && !source.data.empty()) {
         Device& device = tensor.device();
         device.upload(tensor.buffer().data(), source.data.data(), source.data.size(), device.default_stream());
+        tensor.mark_changed();
       }
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/autograd/gradient_check.h"
+#include "tests/support/message_of.h"
 
 namespace lockstep {
 namespace {
@@ -314,6 +315,28 @@ TEST(Engine, TheFirstLayersDataGradientIsNotAskedFor) {
   l2_loss(linear(x, weight, Tensor())).backward();
   EXPECT_TRUE(has_grad(weight));
   EXPECT_FALSE(requires_grad(x));
+}
+
+// Only what backward reads counts: a weight changed too early is harmless where nothing below it wants a gradient.
+TEST(Engine, ValuesThatChangedSinceForwardAreRefusedWhereBackwardReadsThem) {
+  const Tensor weight = Tensor::full({1, 1}, 2), x = Tensor::full({1, 1}, 5);
+  require_grad(weight);
+  const auto message = [](const Tensor& loss) { return message_of([&] { reshape(loss, {}).backward(); }); };
+  const Tensor unread = linear(x, weight, Tensor());
+  weight.fill(3);
+  EXPECT_EQ(message(unread), "nothing was thrown");
+  EXPECT_EQ(grad(weight).item(), 5);
+
+  const Tensor below = linear(linear(x, weight, Tensor()), weight, Tensor());
+  weight.copy_from(Tensor::full({1, 1}, 4));
+  EXPECT_NE(message(below).find("a tensor of shape (1, 1) was changed after linear read it"), std::string::npos) << message(below);
+  const Tensor norm = l2_loss(weight);
+  set_name(weight, "w");
+  weight.mark_changed();
+  EXPECT_NE(message(norm).find("parameter 'w' of shape (1, 1) was changed after l2_loss read it"), std::string::npos);
+  const Tensor of_input = linear(x, weight, Tensor());
+  x.fill(6);
+  EXPECT_NE(message(of_input).find("was changed after linear read it"), std::string::npos);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "lockstep/tensor/tensor.h"
 
@@ -20,6 +21,15 @@ void backward(const Tensor& root);
 // The number of the backward pass that runs on this thread, from 1; 0 outside. Tells one pass from the next.
 std::uint64_t backward_pass();
 inline bool in_backward() { return backward_pass() != 0; }
+
+// A leaf that a pass computes the gradient of.
+struct LeafUse {
+  Tensor leaf;
+  const char* reader;  // an operator that reads it
+  bool has_hooks;      // somebody waits for its gradient
+};
+// Those of the pass that runs on this thread, until its last callback has returned; none outside.
+std::vector<LeafUse> leaves_of_backward();
 
 // During a pass: calls `callback` once, when all nodes have run and all hooks have fired, in order of queuing.
 // Throws InvalidArgument outside a pass.

@@ -67,14 +67,16 @@ class Node {
 
  protected:
   const Tensor& input(std::size_t index) const { return inputs_[index]; }
-  const Tensor& saved(std::size_t index) const { return saved_[index]; }
+  // Throws InvalidArgument when it was changed in place since.
+  const Tensor& saved(std::size_t index) const;
 
  private:
   friend class BackwardPass;
   friend void at_end_of_backward_through(const Tensor& result, std::function<void()> callback);
 
   std::vector<Tensor> inputs_;  // whose gradients backward() writes; also keeps them alive
-  std::vector<Tensor> saved_;   // whatever else backward() needs; never the node's own result with its meta (a cycle)
+  std::vector<Tensor> saved_;   // whose values backward() reads; never the node's own result with its meta (a cycle)
+  std::vector<std::uint64_t> saved_versions_;
   std::vector<std::function<void()>> end_callbacks_;
   Tensor result_grad_;  // while a pass runs: gathers what the consumers write
   std::uint64_t sequence_;

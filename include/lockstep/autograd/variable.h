@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "lockstep/tensor/tensor.h"
@@ -13,6 +14,10 @@ namespace lockstep {
 // Marks a leaf (a parameter): backward computes its gradient into grad().
 void require_grad(const Tensor& leaf, bool wanted = true);
 bool requires_grad(const Tensor& tensor);  // a leaf that is marked, or a result that depends on one
+
+// What messages call it. A module names its parameters "weight", a DistributedDataParallel "block.first.weight".
+void set_name(const Tensor& leaf, const std::string& name);
+std::string describe(const Tensor& tensor);  // "parameter 'block.first.weight' of shape (8, 4)", "a tensor of shape (8, 4)"
 
 // The gradient of a leaf: same shape as the leaf. Undefined until the first backward or bind_grad().
 Tensor grad(const Tensor& leaf);

@@ -26,9 +26,11 @@ struct DistributedDataParallelOptions {
 // every gradient into its slot of a bucket, installs the hooks. From then on backward() averages the gradients over
 // all ranks by itself, while it runs; when it returns they are final.
 //
-// A parameter that a pass does not reach counts as a zero gradient; the first such pass warns and names it.
-// With a world of one nothing is communicated, everything else is the same. The module must outlive the wrapper; its
-// parameters must not be replaced or moved afterwards. Backward must run on the thread that runs the other collectives.
+// A parameter that a pass does not reach counts as a zero gradient; the first such pass warns and names it. So does the first pass that
+// computes a gradient of a tensor which is none of the parameters, and the first forward after one of them was frozen.
+// With a world of one nothing is communicated, everything else is the same. The module must outlive the wrapper
+// (InvalidArgument from forward() and module() otherwise); its parameters must not be replaced or moved afterwards. Backward must run on
+// the thread that runs the other collectives.
 //
 // On a GPU the host waits for nothing between zero_grad() and the end of step(): all-reduces run on a stream of their own, and backward
 // leaves the default stream ordered behind them. A failed one is thrown by the first call that comes to know of it.

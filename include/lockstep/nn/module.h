@@ -7,6 +7,7 @@
 //   };
 #pragma once
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,6 +44,8 @@ class Module {
   bool is_training() const { return training_; }
 
   const std::vector<std::pair<std::string, Module*>>& children() const { return children_; }
+  // Expires when the module goes: for those who hold a reference to it.
+  std::weak_ptr<const void> lifetime() const { return alive_; }
   // The module's own tensors, children's left out.
   const std::vector<NamedTensor>& own_parameters() const { return parameters_; }
   const std::vector<NamedTensor>& own_buffers() const { return buffers_; }
@@ -59,6 +62,7 @@ class Module {
   std::vector<NamedTensor> parameters_, buffers_;
   std::vector<std::pair<std::string, Module*>> children_;
   bool training_ = true;
+  std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };
 
 // A table for people: name, kind, output shape for an input of `input_shape`, parameters; the totals below. Runs one

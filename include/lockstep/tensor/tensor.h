@@ -75,6 +75,11 @@ class Tensor {
   void copy_from(const Tensor& source) const;
   void fill(float value) const;
 
+  // How often the values were changed in place: by fill, copy_from, a load, an optimizer's step. Backward compares, so that it never mixes
+  // old values with new ones. Who writes through data() or span() after forward says so by mark_changed().
+  std::uint64_t version() const { return impl().version; }
+  void mark_changed() const { ++impl().version; }
+
   // Makes this handle, and every copy of it, stand for other memory of the same shape, dtype: how a module moves to a
   // device, and how a gradient becomes a view of a bucket.
   void rebind(Buffer buffer) const;
@@ -92,6 +97,7 @@ class Tensor {
     Shape shape;
     std::int64_t count = 0;
     DType dtype = DType::kFloat32;
+    std::uint64_t version = 0;
     std::shared_ptr<AutogradMeta> autograd;
   };
   Impl& impl() const;  // throws InvalidArgument when undefined

@@ -1,0 +1,42 @@
+#include "src/ddp/mistakes.h"
+
+#include <algorithm>
+#include <string>
+
+#include "lockstep/autograd/engine.h"
+#include "lockstep/autograd/variable.h"
+#include "lockstep/core/log.h"
+
+namespace lockstep {
+
+void warn_of_strange_leaves(int rank, const std::vector<NamedTensor>& parameters, const std::vector<Tensor>& inputs) {
+  std::string strangers;
+  for (const auto& [leaf, reader, has_hooks] : leaves_of_backward()) {
+    const bool is_ours =
+        std::any_of(parameters.begin(), parameters.end(), [&](const NamedTensor& own) { return own.tensor.is_same(leaf); });
+    const bool is_input = std::any_of(inputs.begin(), inputs.end(), [&](const Tensor& input) { return input.is_same(leaf); });
+    if (is_ours || is_input || has_hooks) continue;
+    strangers += fmt::format("{}{} (read by {})", strangers.empty() ? "" : ", ", describe(leaf), reader);
+  }
+  if (strangers.empty()) return;
+  log::warn(
+      "rank {}: backward computed gradients that DistributedDataParallel does not know of; each rank keeps its own, and they are not among "
+      "its "
+      "parameters(): {}. Does a module lack add() or add_parameter(), or was it changed after it was wrapped?",
+      rank, strangers);
+}
+
+bool warn_of_frozen(int rank, const std::vector<NamedTensor>& parameters) {
+  std::string frozen;
+  for (const auto& [name, tensor] : parameters)
+    if (!requires_grad(tensor)) frozen += (frozen.empty() ? "'" : ", '") + name + "'";
+  if (frozen.empty()) return false;
+  log::warn(
+      "rank {}: frozen after the module was wrapped in DistributedDataParallel: {}. Their gradients still travel, as zeros, and an "
+      "optimizer "
+      "that holds them refuses to go on: freeze them first, then wrap the module",
+      rank, frozen);
+  return true;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,125 @@
+// What users forget: a layer that nobody add()ed, a weight changed too early, a late freeze, a module that goes before its wrapper.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+
+#include <memory>
+#include <sstream>
+
+#include "lockstep/core/log.h"
+#include "lockstep/ddp/ddp.h"
+#include "lockstep/nn/layers.h"
+#include "lockstep/nn/loss.h"
+#include "lockstep/optim/sgd.h"
+#include "tests/support/message_of.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+// The warnings while it lives.
+class Warnings {
+ public:
+  Warnings() { log::logger().sinks().push_back(sink_); }
+  ~Warnings() { log::logger().sinks().pop_back(); }
+  Warnings(const Warnings&) = delete;
+  Warnings& operator=(const Warnings&) = delete;
+  std::string text() const { return said_.str(); }
+
+ private:
+  std::ostringstream said_;
+  std::shared_ptr<spdlog::sinks::ostream_sink_mt> sink_ = std::make_shared<spdlog::sinks::ostream_sink_mt>(said_);
+};
+
+struct Net : nn::Module {
+  nn::Linear hidden{3, 4, {.activation = Activation::kRelu}}, out{4, 2};
+  explicit Net(bool add_all = true) {
+    if (add_all) add("hidden", hidden);
+    add("out", out);
+  }
+  Tensor forward(const Tensor& x) override { return out(hidden(x)); }
+};
+
+std::shared_ptr<ProcessGroup> alone() { return ProcessGroup::wrap({}, make_backend("local", {})); }
+
+Tensor loss_of(DistributedDataParallel& ddp, const Tensor& x = Tensor::full({2, 3}, 1)) {
+  return nn::cross_entropy(ddp(x), Tensor::zeros({2}, DType::kInt64));
+}
+
+TEST(Mistakes, ALayerThatWasNotAddedIsNamedOnce) {
+  const Warnings warnings;
+  Net net(false);
+  DistributedDataParallel ddp(net, alone());
+  for (int step = 0; step < 3; ++step) loss_of(ddp).backward();
+  const std::string text = warnings.text();
+  EXPECT_THAT(text, AllOf(HasSubstr("parameter 'weight' of shape (4, 3) (read by linear)"), HasSubstr("'bias' of shape (4)"),
+                          HasSubstr("add()"), Not(HasSubstr("out."))));
+  EXPECT_EQ(text.find("(4, 3)"), text.rfind("(4, 3)")) << "said more than once: " << text;
+}
+
+TEST(Mistakes, AParameterThatIsUnfrozenTooLateIsNamed) {
+  const Warnings warnings;
+  Net net;
+  require_grad(net.hidden.weight, false);
+  DistributedDataParallel ddp(net, alone());
+  require_grad(net.hidden.weight, true);
+  loss_of(ddp).backward();
+  EXPECT_THAT(warnings.text(), AllOf(HasSubstr("'hidden.weight'"), Not(HasSubstr("'hidden.bias'"))));
+}
+
+TEST(Mistakes, AnInputThatWantsAGradientAndAnotherWrappersLeavesAreNone) {
+  const Warnings warnings;
+  Net first, second;
+  const Tensor x = Tensor::full({2, 3}, 1);
+  require_grad(x);
+  DistributedDataParallel one(first, alone()), other(second, alone());
+  add(loss_of(one, x), loss_of(other, x)).backward();
+  EXPECT_THAT(warnings.text(), IsEmpty());
+}
+
+TEST(Mistakes, AWeightThatChangesBetweenForwardAndBackwardIsNamed) {
+  Net net;
+  DistributedDataParallel ddp(net, alone());
+  optim::SGD sgd(ddp.parameters(), {.lr = 0.1F});
+  const Tensor early = loss_of(ddp), late = loss_of(ddp);
+  early.backward();
+  sgd.step();
+  EXPECT_THAT(message_of([&] { late.backward(); }),
+              AllOf(HasSubstr("parameter 'out.weight' of shape (2, 4) was changed after linear read it"), HasSubstr("step()")));
+  loss_of(ddp).backward();  // goes on
+}
+
+TEST(Mistakes, AFrozenParameterIsNamedOnceAndByTheOptimizer) {
+  const Warnings warnings;
+  Net net;
+  DistributedDataParallel ddp(net, alone());
+  optim::SGD sgd(ddp.parameters(), {.lr = 0.1F});
+  require_grad(net.hidden.bias, false);
+  for (int step = 0; step < 2; ++step) loss_of(ddp).backward();
+  const std::string text = warnings.text();
+  EXPECT_THAT(text, AllOf(HasSubstr("frozen after the module was wrapped"), HasSubstr("'hidden.bias'"), Not(HasSubstr("did not reach"))));
+  EXPECT_EQ(text.find("hidden.bias"), text.rfind("hidden.bias")) << "said more than once: " << text;
+  EXPECT_THAT(message_of([&] { sgd.step(); }), HasSubstr("parameter 'hidden.bias' of shape (4) requires no gradient"));
+}
+
+TEST(Mistakes, AModuleMayGoBeforeItsWrapper) {
+  auto net = std::make_unique<Net>();
+  auto ddp = std::make_unique<DistributedDataParallel>(*net, alone());
+  const Tensor loss = loss_of(*ddp);
+  net.reset();
+  loss.backward();  // its parameters live on in the tape
+  EXPECT_TRUE(has_grad(ddp->parameters().front().tensor));
+  EXPECT_THAT(message_of([&] {
+                (*ddp)(Tensor::full({2, 3}, 1));
+              }),
+              AllOf(HasSubstr("'hidden.weight'"), HasSubstr("destroyed before its wrapper")));
+  EXPECT_THROW(ddp->module(), InvalidArgument);
+  ddp.reset();
+}
+
+}  // namespace
+}  // namespace lockstep
