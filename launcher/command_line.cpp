@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "launcher/srun_nodes.h"
 #include "launcher/torchrun_flags.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
@@ -38,6 +39,7 @@ Nodes    with --nnodes K run lockrun once on each of K machines, each with a --n
          at --master-addr (one of its own addresses; IPv6 too), the others for it, up to LOCKSTEP_STORE_TIMEOUT_S (60) seconds. All
          need the same secret in LOCKSTEP_TOKEN or LOCKSTEP_TOKEN_FILE (`openssl rand -hex 32`). The first failure, a signal to
          any lockrun or the loss of one ends all; all name the same cause and leave with the same code (75 when a node was lost).
+         As the tasks of `srun --ntasks-per-node=1` lockruns are the nodes of one job by themselves, unless told --nnodes 1.
 
 Input    rank 0 reads lockrun's stdin when that is a file or a pipe; from a terminal, and on all other ranks, it is /dev/null.
 Output   whole lines, "[rank] " in front; longer than 64 KiB is cut. stdout and stderr stay apart. Under --no-prefix no byte
@@ -166,10 +168,10 @@ void read_nodes(const cxxopts::ParseResult& parsed, launch::LaunchSpec& spec) {
 
 }  // namespace
 
-std::variant<launch::LaunchSpec, Information> parse_command_line(const std::vector<std::string>& words) {
+std::variant<launch::LaunchSpec, Information> parse_command_line(const std::vector<std::string>& words, const EnvironmentLookup& lookup) {
   cxxopts::Options options = make_options();
   const std::vector<std::string> flags = take_flags(words);
-  const cxxopts::ParseResult parsed = parse_flags(options, flags);
+  const cxxopts::ParseResult parsed = parse_flags(options, with_srun_nodes(flags, lookup));
   if (parsed.count("help") > 0) return Information{options.help() + kNotes + "\n"};
   if (parsed.count("version") > 0) return Information{"lockrun " LOCKSTEP_VERSION "\n"};
   launch::LaunchSpec spec;

@@ -4,6 +4,7 @@
 #include "launcher/command_line.h"
 #include "launcher/diagnose_command.h"
 #include "launcher/topology_command.h"
+#include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 
 namespace {
@@ -12,7 +13,7 @@ using namespace lockstep;
 
 std::variant<launch::LaunchSpec, launcher::Information> parse(int argc, char** argv) {
   try {
-    return launcher::parse_command_line(std::vector<std::string>(argv + 1, argv + argc));
+    return launcher::parse_command_line(std::vector<std::string>(argv + 1, argv + argc), env::text);
   } catch (const InvalidArgument& error) {
     throw InvalidArgument("{}\nusage: lockrun -n N [flags] program [arguments...]   (lockrun --help says more)", error.what());
   }

@@ -19,6 +19,7 @@
 #include "lockstep/core/log.h"
 #include "src/comm/host_names.h"
 #include "src/core/fd.h"
+#include "src/core/first_process.h"
 
 namespace lockstep::flight {
 
@@ -60,7 +61,7 @@ class SignalThread {
   static bool is_free(int signal) {
     struct sigaction current {};
     sigaction(signal, nullptr, &current);
-    return current.sa_handler == SIG_DFL || current.sa_handler == handle;
+    return is_default_action(current.sa_handler) || current.sa_handler == handle;
   }
   void take(int signal);
   void put_back();
@@ -113,6 +114,7 @@ void SignalThread::put_back() {
     sigaction(signal, nullptr, &current);
     if (current.sa_handler == handle) std::signal(signal, SIG_DFL);
   }
+  end_on_signals_as_first_process();
 }
 
 void SignalThread::serve() {
@@ -120,8 +122,7 @@ void SignalThread::serve() {
   while (::read(wake_.get(), &what, sizeof what) == static_cast<ssize_t>(sizeof what)) {
     if (what >= kEnd) {
       calls_.before_the_end();
-      std::signal(SIGTERM, SIG_DFL);
-      ::kill(getpid(), SIGTERM);
+      end_by_signal(SIGTERM);
     }
     if (stop_.load()) return;
     if (what % kEnd != 0) calls_.on_request();

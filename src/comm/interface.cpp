@@ -89,6 +89,13 @@ std::vector<InterfaceAddress> interface_addresses() {
   return found;
 }
 
+std::vector<std::string> addresses_of_this_machine() {
+  std::vector<std::string> own;
+  for (const InterfaceAddress& each : interface_addresses())
+    if (!each.address.empty()) own.push_back(each.address);
+  return own;
+}
+
 std::string choose_address(const std::string& wanted, const std::vector<InterfaceAddress>& available, std::string_view like) {
   const Bits bits = bits_of(wanted);
   const InterfaceAddress* best = nullptr;

@@ -25,6 +25,9 @@ bool is_link_local(std::string_view address);
 // Of all interfaces that are up, in the system's order.
 std::vector<InterfaceAddress> interface_addresses();
 
+// The addresses alone.
+std::vector<std::string> addresses_of_this_machine();
+
 // The address that `wanted` means, itself one of them or an interface's name. Of several that an interface has: first those of the family
 // of `like`, and routed ones before link-local ones. Throws InvalidArgument that lists what there is.
 std::string choose_address(const std::string& wanted, const std::vector<InterfaceAddress>& available, std::string_view like);

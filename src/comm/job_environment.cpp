@@ -163,11 +163,20 @@ using ReadJob = void (*)(const EnvironmentReader&, JobEnvironment&);
 
 // Who made this process a rank; null: nobody that is known.
 ReadJob launcher_of(const EnvironmentReader& reader) {
-  if (reader.text(env::kRank) || reader.text(env::kWorldSize)) return read_address_job;
+  if (reader.text(env::kRank)) return read_address_job;
   if (reader.text("OMPI_COMM_WORLD_RANK") || reader.text("OMPI_COMM_WORLD_SIZE")) return read_open_mpi_job;
   if (hydra::is_rank(reader)) return read_hydra_job;
   if (slurm::is_task(reader)) return read_slurm_job;
+  if (reader.text(env::kWorldSize) && !slurm::is_lone_task(reader)) return read_address_job;
   return nullptr;
+}
+
+// PyTorch's batch scripts export WORLD_SIZE alone and leave the rest to srun.
+void check_lone_world_size(const EnvironmentReader& reader, const JobEnvironment& job) {
+  const auto stated = reader.integer(env::kWorldSize, 1, kMaxRanks);
+  if (!stated || *stated == job.place.world_size || reader.text(env::kRank)) return;
+  throw InvalidArgument("environment: {}={}, and what started this rank has started {}: unset {}, or start as many", env::kWorldSize,
+                        *stated, job.place.world_size, env::kWorldSize);
 }
 
 }  // namespace
@@ -181,6 +190,7 @@ JobEnvironment read_job_environment(const EnvironmentLookup& lookup) {
     read(reader, job);
   else if (const Sign* sign = sign_of_unknown_launcher(reader))
     refuse(*sign, reader);
+  check_lone_world_size(reader, job);
   return job;
 }
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <memory>
 #include <thread>
 
@@ -19,13 +20,6 @@ namespace lockstep {
 namespace {
 
 constexpr std::chrono::milliseconds kPause(200);
-
-std::vector<std::string> addresses_of_this_machine() {
-  std::vector<std::string> own;
-  for (const InterfaceAddress& each : interface_addresses())
-    if (!each.address.empty()) own.push_back(each.address);
-  return own;
-}
 
 std::string named_host(const JobEnvironment& job) {
   return job.host_source == env::kMasterAddr ? fmt::format("{}={}", env::kMasterAddr, job.master_host)
@@ -63,9 +57,12 @@ Fd listen_as_rank_zero(const JobEnvironment& job, std::chrono::milliseconds time
   }
 }
 
-// How rank 0 reaches its own store, whatever the others call it.
+// How rank 0 reaches its own store, whatever the others call it. A socket of all interfaces of IPv6 takes IPv4 as well, and a machine may
+// have the one without an address of the other.
 Endpoint reachable_here(Endpoint endpoint) {
-  if (endpoint.host == "0.0.0.0") endpoint.host = "127.0.0.1";
+  const auto own = addresses_of_this_machine();
+  const bool has_loopback6 = std::find(own.begin(), own.end(), "::1") != own.end();
+  if (endpoint.host == "0.0.0.0" || (endpoint.host == "::" && !has_loopback6)) endpoint.host = "127.0.0.1";
   if (endpoint.host == "::") endpoint.host = "::1";
   return endpoint;
 }
@@ -81,11 +78,44 @@ std::string first_routed_address() {
   return found.empty() ? "127.0.0.1" : found;
 }
 
+// A name that is this machine's own may lead to loopback here (Debian's /etc/hosts gives it 127.0.1.1), where others do not come.
+bool is_own_name(const JobEnvironment& job, Deadline deadline) {
+  if (!job.master_is_named_for_others) return false;
+  std::string why;
+  const auto resolved = resolve_host(job.master_host, deadline, why);
+  return !resolved.empty() && resolved.front() != job.master_host && std::all_of(resolved.begin(), resolved.end(), is_loopback);
+}
+
 std::string advertised_address(const JobEnvironment& job, const Endpoint& store, Deadline deadline) {
   const bool is_everywhere = job.master_host == "0.0.0.0" || job.master_host == "::";
-  const bool says_nothing = is_everywhere || (is_loopback(store.host) && job.master_is_named_for_others);
+  const bool is_elsewhere = job.master_is_named_for_others && is_loopback(store.host) && store.host != job.master_host;
+  const bool says_nothing = is_everywhere || is_elsewhere || is_own_name(job, deadline);
   if (says_nothing && !env::text(env::kInterface)) return first_routed_address();
   return own_address(store.host, store.port, deadline);
+}
+
+// Where this rank asks for the store of rank 0, which listens on LOCKSTEP_INTERFACE alone when that is set.
+Endpoint store_from_here(const JobEnvironment& job, Deadline deadline) {
+  const auto chosen = env::text(env::kInterface);
+  if (chosen && is_own_name(job, deadline)) return {choose_address(*chosen, interface_addresses(), ""), job.master_port};
+  return reachable_here({job.master_host, job.master_port});
+}
+
+// Connects to this job's store and no other: all steps of a user's jobs may have one token, and if two of them have one port, a rank must
+// not join the other job.
+std::shared_ptr<Store> connect_to_own(const JobEnvironment& job, const Endpoint& endpoint, std::chrono::milliseconds timeout) {
+  constexpr const char* kWhose = "job";
+  auto store = connect_store(endpoint, job.token, timeout);
+  if (job.job_id.empty() || job.store_is_hosted) return store;
+  if (job.place.rank == 0) store->set(kWhose, job.job_id);
+  std::string whose = "nobody, as far as it says";
+  try {
+    whose = store->get(kWhose, timeout);
+  } catch (const TimeoutError&) {
+  }
+  if (whose == job.job_id) return store;
+  throw RendezvousError("the store at {} belongs to {}, and this rank to {}: they have one port; set MASTER_PORT for one of them",
+                        endpoint.text(), whose, job.job_id);
 }
 
 Rendezvous meet_at_address(const JobEnvironment& job, std::chrono::milliseconds timeout) {
@@ -94,7 +124,8 @@ Rendezvous meet_at_address(const JobEnvironment& job, std::chrono::milliseconds 
   if (job.token.empty() && !job.insecure && !is_loopback(job.master_host))
     throw RendezvousError("{} is not loopback and the job has no token, anyone on the network could join it: {}", named_host(job),
                           kHowToMakeAToken);
-  Endpoint store{job.master_host, job.master_port};
+  const Deadline deadline = std::chrono::steady_clock::now() + timeout;
+  Endpoint store = store_from_here(job, deadline);
   if (job.place.rank == 0 && !job.store_is_hosted) {
     warn_of_open_token_file();
     StoreServerOptions options;
@@ -108,8 +139,8 @@ Rendezvous meet_at_address(const JobEnvironment& job, std::chrono::milliseconds 
       log::warn("{} is {} here: ranks on other machines cannot reach this store; name rank 0's address in numbers", named_host(job),
                 meeting.server->endpoint().host);
   }
-  meeting.store = at_the_jobs_address(job, [&] { return connect_store(store, job.token, timeout); });
-  meeting.advertise_address = advertised_address(job, store, std::chrono::steady_clock::now() + timeout);
+  meeting.store = at_the_jobs_address(job, [&] { return connect_to_own(job, store, timeout); });
+  meeting.advertise_address = advertised_address(job, store, deadline);
   return meeting;
 }
 

@@ -19,6 +19,7 @@
 #include "src/comm/local/local_backend.h"
 #include "src/comm/process_group_impl.h"
 #include "src/comm/thread_shares.h"
+#include "src/core/first_process.h"
 #include "src/core/standard_streams.h"
 
 namespace lockstep {
@@ -231,6 +232,7 @@ void ProcessGroup::abort(const std::string& reason) {
 
 std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& options) {
   occupy_standard_streams();
+  end_on_signals_as_first_process();  // a pod's only process is a rank
   static JobMeeting job_meeting;
   // A program may end one group and make the next: their keys must not meet.
   static std::atomic<int> groups_of_this_process{0};

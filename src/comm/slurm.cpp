@@ -8,7 +8,7 @@ namespace lockstep::slurm {
 namespace {
 
 constexpr long kMaxJob = 4'294'967'295;
-constexpr int kFirstPort = 20000, kJobs = 1000, kSteps = 10;
+constexpr long kFirstPort = 20000, kPorts = 9973, kJobStride = 6163;
 
 [[noreturn]] void refuse(const char* variable, const std::string& value, const char* expected) {
   throw InvalidArgument("environment: {}='{}' cannot be understood: {} is expected", variable, value, expected);
@@ -125,7 +125,9 @@ std::uint16_t first_port(const char* variable, const std::string& ports) {
   return static_cast<std::uint16_t>(port);
 }
 
-std::uint16_t port_of_step(long job, long step) { return static_cast<std::uint16_t>(kFirstPort + job % kJobs * kSteps + step % kSteps); }
+std::uint16_t port_of_step(long job, long step) {
+  return static_cast<std::uint16_t>(kFirstPort + (job % kPorts * kJobStride + step) % kPorts);
+}
 
 namespace {
 
@@ -141,18 +143,33 @@ long tasks_of_step(const EnvironmentReader& reader) {
 bool is_task(const EnvironmentReader& reader) { return tasks_of_step(reader) > 1; }
 bool is_lone_task(const EnvironmentReader& reader) { return tasks_of_step(reader) == 1; }
 
+bool has_one_task_a_node(const EnvironmentReader& reader) {
+  const Setting tasks = first_set(reader, {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
+  const Setting nodes = first_set(reader, {"SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"});
+  return is_task(reader) && tasks.value == nodes.value;
+}
+
 void read_job(const EnvironmentReader& reader, JobEnvironment& job) {
   const Setting tasks = first_set(reader, {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
   job.place.world_size = static_cast<int>(env::parse_integer(tasks.name, tasks.value, 1, kMaxRanks));
   job.place.rank = static_cast<int>(reader.required("SLURM_PROCID", tasks.name, 0, kMaxRanks));
   job.place.local_rank = static_cast<int>(reader.integer("SLURM_LOCALID", 0, kMaxRanks).value_or(0));
   job.place.local_world_size = local_world_size(reader, job.place);
+  job.job_id = fmt::format("slurm-{}-{}", reader.required("SLURM_JOB_ID", "SLURM_PROCID", 0, kMaxJob), step_of(reader));
   if (job.place.local_world_size == job.place.world_size) {
     job.kind = JobEnvironment::Kind::kOneMachine;
-    job.job_id = fmt::format("slurm-{}-{}", reader.required("SLURM_JOB_ID", "SLURM_PROCID", 0, kMaxJob), step_of(reader));
     return;
   }
   read_address(reader, job);
+}
+
+std::string how_to_end_step(const EnvironmentLookup& lookup) {
+  const EnvironmentReader reader(lookup);
+  const Setting job = first_set(reader, {"SLURM_JOB_ID", "SLURM_JOBID"}), step = first_set(reader, {"SLURM_STEP_ID", "SLURM_STEPID"});
+  // Another launcher inside the step ends its ranks by itself.
+  if (reader.text(env::kRank) || job.value.empty() || step.value.empty() || !is_task(reader)) return "";
+  return fmt::format(" (srun waits for that rank's end unless it was told -K, --kill-on-bad-exit: `scancel {}.{}` ends the step)",
+                     job.value, step.value);
 }
 
 }  // namespace lockstep::slurm

@@ -22,8 +22,9 @@ std::string first_host(const char* variable, const std::string& list);
 // The first of "12000-12003,12010": what srun --resv-ports has set aside.
 std::uint16_t first_port(const char* variable, const std::string& ports);
 
-// Without reserved ports: 20000 + 10 x (job modulo 1000) + step modulo 10, thus 20000 to 29999, below the ports that Linux gives to
-// connections. Two jobs of one node differ unless their numbers are a multiple of 1000 apart.
+// Without reserved ports: 20000 + (6163 x job + step) modulo 9973, thus below the ports that Linux gives to connections. 9973 is prime, so
+// that steps of one job have one port only when their numbers are a multiple of 9973 apart; 6163 is its golden section, so that jobs whose
+// numbers are close lie far apart: two that follow each other by 3810 steps.
 std::uint16_t port_of_step(long job, long step);
 
 // This process is a task of an srun step with several.
@@ -32,7 +33,14 @@ bool is_task(const EnvironmentReader& reader);
 // It is the only task of one: nobody else's variables (PMI's, say, which srun sets as well) make it one of several.
 bool is_lone_task(const EnvironmentReader& reader);
 
-// Fills in kind, place, and host and port or the job's id.
+// Its tasks are as many as its nodes.
+bool has_one_task_a_node(const EnvironmentReader& reader);
+
+// Fills in kind, place and the job's id, on several machines also host and port.
 void read_job(const EnvironmentReader& reader, JobEnvironment& job);
+
+// srun waits for every task of a step, also for one that is stopped. For the end of a message about a rank that does not come: "" outside
+// of a step, and where another launcher made the ranks.
+std::string how_to_end_step(const EnvironmentLookup& lookup);
 
 }  // namespace lockstep::slurm

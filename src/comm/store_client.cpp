@@ -5,6 +5,7 @@
 
 #include "lockstep/comm/store.h"
 #include "lockstep/core/error.h"
+#include "src/comm/interface.h"
 #include "src/comm/socket.h"
 #include "src/comm/store_protocol.h"
 
@@ -113,9 +114,22 @@ Handshake shake_hands(int fd, std::string_view token, Deadline deadline) {
   return server.accepted == 1 && proven ? Handshake::kDone : Handshake::kTokenRefused;
 }
 
+// Not so in a network namespace whose loopback interface nobody has brought up: no use in waiting for that.
+void check_that_machine_reaches_itself(const Endpoint& endpoint) {
+  if (!is_loopback(endpoint.host)) return;
+  try {
+    address_towards(endpoint.host == "localhost" ? "127.0.0.1" : endpoint.host, endpoint.port, Clock::now() + kAnswerTime);
+  } catch (const RendezvousError&) {
+    throw RendezvousError(
+        "store at {}: this machine does not reach itself there: is its loopback interface down? `ip link set lo up` brings it up",
+        endpoint.text());
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<Store> connect_store(const Endpoint& endpoint, std::string_view token, milliseconds timeout) {
+  check_that_machine_reaches_itself(endpoint);
   timeout = std::clamp(timeout, milliseconds(0), kLongestWait);
   const Deadline deadline = Clock::now() + timeout;
   std::string why = "no time was given";
@@ -127,7 +141,7 @@ std::shared_ptr<Store> connect_store(const Endpoint& endpoint, std::string_view 
         case Handshake::kTokenRefused:
           throw RendezvousError(
               "store at {}: the job's token was refused: LOCKSTEP_TOKEN (or LOCKSTEP_TOKEN_FILE) differs between this process and the "
-              "store's",
+              "store's, or that is another job's store",
               endpoint.text());
         case Handshake::kBroken:
           why = "something answers there, but it is no Lockstep store";

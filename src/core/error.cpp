@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "src/core/first_process.h"
 #include "src/core/standard_streams.h"
 
 namespace lockstep {
@@ -36,6 +37,7 @@ int finish(const char* program, int exit_code) {
 
 int run_main(const char* program, int (*body)(int argc, char** argv), int argc, char** argv) {
   occupy_standard_streams();
+  end_on_signals_as_first_process();
   try {
     return finish(program, body(argc, argv));
   } catch (const PeerLost& error) {

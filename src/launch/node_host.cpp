@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "lockstep/core/error.h"
+#include "src/comm/socket.h"
 #include "src/launch/node_link.h"
 #include "src/launch/waiting.h"
 
@@ -46,7 +47,8 @@ void NodeHost::gather(milliseconds timeout) {
       throw RendezvousError("node 0: {}", why);
     }
     if (waiting.word_is_due()) {
-      fmt::print(stderr, "lockrun: node 0 waits at {} for {} {}\n", store_.text(), list_nodes(missing), waiting.progress());
+      fmt::print(stderr, "lockrun: node 0 waits at {} for {} {}{}\n", store_.text(), list_nodes(missing), waiting.progress(),
+                 is_loopback(store_.host) ? "; lockruns on other machines cannot reach that address, see --master-addr" : "");
       send_to_all({.kind = NodeMessage::Kind::kWaiting, .why = list_nodes(missing) + " " + waiting.progress()});
     }
     std::vector<pollfd> polled = {{listener_.get(), POLLIN, 0}};

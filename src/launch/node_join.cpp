@@ -2,15 +2,17 @@
 
 #include <unistd.h>
 
-#include <array>
-#include <csignal>
+#include <algorithm>
 #include <cstdio>
 #include <thread>
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "src/comm/host_names.h"
+#include "src/comm/interface.h"
+#include "src/comm/store_address.h"
 #include "src/comm/token_file.h"
+#include "src/core/first_process.h"
 #include "src/launch/waiting.h"
 
 namespace lockstep::launch {
@@ -30,23 +32,27 @@ void check_token(const LaunchSpec& spec, const std::string& token, bool insecure
       kHowToMakeAToken);
 }
 
-// Debian's /etc/hosts gives a machine's own name 127.0.1.1.
-void warn_of_loopback(const LaunchSpec& spec, const std::string& address) {
-  if (is_loopback(address) && !is_loopback(spec.master_host))
-    fmt::print(stderr, "lockrun: --master-addr {} is {} here, where other machines cannot reach it: name node 0's address in numbers\n",
-               spec.master_host, address);
+// The interface that --master-addr names. Debian's /etc/hosts gives a machine's own name 127.0.1.1, a training operator calls it localhost
+// in the pod itself: meant for the others, such a name stands for LOCKSTEP_INTERFACE or all interfaces, where only who knows the token is
+// served.
+std::vector<std::string> addresses_to_listen_on(const LaunchSpec& spec, bool is_guarded, Deadline deadline, std::string& why) {
+  const auto resolved = resolve_host(spec.master_host, deadline, why);
+  const bool leads_to_loopback = !resolved.empty() && std::all_of(resolved.begin(), resolved.end(), is_loopback);
+  const bool is_for_others = env::text("KUBERNETES_SERVICE_HOST") || (leads_to_loopback && spec.master_host != "localhost");
+  if (!is_guarded || !is_for_others) return resolved;
+  const auto chosen = env::text(env::kInterface);
+  return store_addresses(spec.master_host, resolved, addresses_of_this_machine(), true,
+                         chosen ? choose_address(*chosen, interface_addresses(), "") : "");
 }
 
-// The one interface that --master-addr names; a name may not exist yet.
-Fd listen_for_nodes(const LaunchSpec& spec, milliseconds timeout) {
+// A name may not exist yet.
+Fd listen_for_nodes(const LaunchSpec& spec, bool is_guarded, milliseconds timeout) {
   Waiting waiting(timeout);
   for (std::string why;;) {
-    const auto addresses = resolve_host(spec.master_host, waiting.deadline(), why);
+    const auto addresses = addresses_to_listen_on(spec, is_guarded, waiting.deadline(), why);
     if (!addresses.empty()) {
       try {
-        Fd listener = listen_on_one_of(addresses, spec.master_port);
-        warn_of_loopback(spec, local_endpoint(listener.get()).host);
-        return listener;
+        return listen_on_one_of(addresses, spec.master_port);
       } catch (const RendezvousError& error) {
         throw RendezvousError("node 0, for --master-addr {} and --master-port {}: {}", spec.master_host, spec.master_port, error.what());
       }
@@ -58,28 +64,6 @@ Fd listen_for_nodes(const LaunchSpec& spec, milliseconds timeout) {
     std::this_thread::sleep_for(kPause);
   }
 }
-
-// While there are no ranks to end, a signal ends this process as it would any other. A container's first process has to ask for that:
-// the kernel keeps from it what it has no handler for.
-class EndedBySignals {
- public:
-  EndedBySignals() {
-    if (::getpid() != 1) return;
-    struct sigaction action {};
-    action.sa_handler = [](int signal) { ::_exit(128 + signal); };
-    for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &action, &before_[i]);
-  }
-  ~EndedBySignals() {
-    if (::getpid() != 1) return;
-    for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &before_[i], nullptr);
-  }
-  EndedBySignals(const EndedBySignals&) = delete;
-  EndedBySignals& operator=(const EndedBySignals&) = delete;
-
- private:
-  static constexpr std::array<int, 3> kSignals = {SIGINT, SIGTERM, SIGHUP};
-  std::array<struct sigaction, kSignals.size()> before_{};
-};
 
 void tell_who_has_come(const NodeLink& link) {
   std::string list;
@@ -93,13 +77,14 @@ std::unique_ptr<NodeLink> join_nodes(const LaunchSpec& spec, const std::string& 
   if (spec.node_rank < 0 || spec.node_rank >= spec.nodes || spec.master_host.empty())
     throw InvalidArgument("launch: node {} of {} at '{}': a node below the number of nodes and the host of node 0 are needed",
                           spec.node_rank, spec.nodes, spec.master_host);
-  const EndedBySignals until_all_have_come;
+  end_on_signals_as_first_process();  // there is no rank to end yet
   warn_of_open_token_file();
-  check_token(spec, token, env::integer(env::kInsecure, 0, 1).value_or(0) == 1);
+  const bool is_insecure = env::integer(env::kInsecure, 0, 1).value_or(0) == 1;
+  check_token(spec, token, is_insecure);
   const milliseconds timeout = std::chrono::seconds(env::integer(env::kStoreTimeout, 1, 30 * 24 * 3600).value_or(60));
   if (spec.node_rank != 0)
     return std::make_unique<NodeGuest>(own_facts(spec), Endpoint{spec.master_host, spec.master_port}, token, timeout);
-  auto link = std::make_unique<NodeHost>(own_facts(spec), listen_for_nodes(spec, timeout), token, timeout);
+  auto link = std::make_unique<NodeHost>(own_facts(spec), listen_for_nodes(spec, is_insecure || !token.empty(), timeout), token, timeout);
   tell_who_has_come(*link);
   return link;
 }

@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 
 #include "tests/support/message_of.h"
 
 namespace lockstep {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using Kind = JobEnvironment::Kind;
@@ -65,10 +67,20 @@ TEST(Slurm, Ports) {
   EXPECT_EQ(slurm::first_port("X", "12000"), 12000);
   for (const char* bad : {"", "x", "0", "70000", "12000x"})
     EXPECT_THAT(message_of([&] { slurm::first_port("X", bad); }), HasSubstr(std::string("X='") + bad)) << bad;
-  EXPECT_EQ(slurm::port_of_step(4711, 3), 27113);
+}
+
+TEST(Slurm, StepsOfAJobHavePortsOfTheirOwn) {
+  EXPECT_EQ(slurm::port_of_step(4711, 3), 22493);
   EXPECT_EQ(slurm::port_of_step(0, 0), 20000);
-  EXPECT_EQ(slurm::port_of_step(999, 9), 29999);
-  EXPECT_EQ(slurm::port_of_step(4'294'967'295, 4'294'967'295), 20000 + 2950 + 5);
+  EXPECT_EQ(slurm::port_of_step(4'294'967'295, 4'294'967'295), 27320);
+  std::set<int> ports;
+  for (long step = 0; step < 9973; ++step) ports.insert(slurm::port_of_step(4711, step));
+  EXPECT_EQ(ports.size(), 9973u);
+  EXPECT_GE(*ports.begin(), 20000);
+  EXPECT_LT(*ports.rbegin(), 30000);
+  ports.clear();
+  for (long job = 4711; job < 4721; ++job)
+    for (long step = 0; step < 300; ++step) EXPECT_TRUE(ports.insert(slurm::port_of_step(job, step)).second) << job << " " << step;
 }
 
 TEST(Slurm, ATaskOfAStepOnSeveralMachines) {
@@ -76,7 +88,7 @@ TEST(Slurm, ATaskOfAStepOnSeveralMachines) {
   EXPECT_EQ(job.kind, Kind::kAddress);
   EXPECT_EQ(job.place, (Place{5, 6, 0, 1}));
   EXPECT_EQ(job.master_host, "node07");
-  EXPECT_EQ(job.master_port, 27113);
+  EXPECT_EQ(job.master_port, slurm::port_of_step(4711, 3));
   EXPECT_EQ(job.host_source, "the first host of SLURM_JOB_NODELIST");
   EXPECT_EQ(job.port_source, "made of SLURM_JOB_ID and SLURM_STEP_ID");
   EXPECT_TRUE(job.master_is_named_for_others);
@@ -129,6 +141,26 @@ TEST(Slurm, LaunchersInsideAStepComeFirst) {
                                                {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
                                                {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}));
   EXPECT_EQ(mpi.kind, Kind::kMpi);
+}
+
+TEST(Slurm, ALoneWorldSizeMustAgree) {
+  EXPECT_EQ(read(with(kTask, {{"WORLD_SIZE", "6"}})).place, (Place{5, 6, 0, 1}));
+  EXPECT_THAT(message_of([] { read(with(kTask, {{"WORLD_SIZE", "4"}})); }), AllOf(HasSubstr("WORLD_SIZE=4"), HasSubstr("started 6")));
+  const Variables alone = with(kTask, {{"SLURM_NTASKS", "1"}, {"SLURM_PROCID", "0"}});
+  EXPECT_EQ(read(with(alone, {{"WORLD_SIZE", "1"}})).kind, Kind::kAlone);
+  EXPECT_THAT(message_of([&] { read(with(alone, {{"WORLD_SIZE", "6"}})); }), AllOf(HasSubstr("WORLD_SIZE=6"), HasSubstr("started 1")));
+}
+
+TEST(Slurm, AStepThatWaitsForAStoppedRankCanBeEnded) {
+  const auto hint = [](const Variables& variables) {
+    return slurm::how_to_end_step([&](const char* name) -> std::optional<std::string> {
+      const auto found = variables.find(name);
+      return found == variables.end() ? std::nullopt : std::optional(found->second);
+    });
+  };
+  EXPECT_THAT(hint(kTask), AllOf(HasSubstr("-K"), HasSubstr("`scancel 4711.3`")));
+  EXPECT_EQ(hint({}), "");
+  EXPECT_EQ(hint(with(kTask, {{"RANK", "0"}})), "") << "lockrun ends its ranks itself";
 }
 
 TEST(Slurm, RefusalsNameTheVariable) {

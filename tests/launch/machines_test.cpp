@@ -32,11 +32,12 @@ class Machines : public ::testing::Test {
     if (const std::string obstacle = NetworkLab::obstacle(); !obstacle.empty()) GTEST_SKIP() << obstacle;
     lab_ = std::make_unique<NetworkLab>(2);
   }
-  Child lockrun(int node, int ranks, const std::vector<std::string>& program, const std::string& host) const {
+  Child lockrun(int node, int ranks, const std::vector<std::string>& program, const std::string& host, Environment environment = {}) const {
     std::vector<std::string> words = {LOCKRUN, "--nnodes",      "2",     "--node-rank", std::to_string(node), "--master-addr",
                                       host,    "--master-port", "29511", "-n",          std::to_string(ranks)};
     words.insert(words.end(), program.begin(), program.end());
-    return Child(words, {.environment = {{"LOCKSTEP_TOKEN", "the machines' secret"}}, .network = lab_->network(node)});
+    environment.insert({"LOCKSTEP_TOKEN", "the machines' secret"});
+    return Child(words, {.environment = std::move(environment), .network = lab_->network(node)});
   }
   // A rank that something else has started there.
   Child rank(int machine, const std::string& host, Environment environment) const {
@@ -106,6 +107,20 @@ TEST_F(Machines, PodsMeetAtAServicesName) {
   EXPECT_EQ(zero.wait(kSlow), 0) << zero.errors();
   EXPECT_EQ(one.wait(kSlow), 0) << one.errors();
   EXPECT_THAT(one.output(), HasSubstr("rank 1 of 2 did 10 steps"));
+}
+
+// The same for lockrun, in the master's own pod.
+TEST_F(Machines, LockrunsInPodsMeetAtAServicesName) {
+  const Environment pod = {{"KUBERNETES_SERVICE_HOST", "10.96.0.1"}};
+  for (const Environment& chosen : {Environment{}, Environment{{"LOCKSTEP_INTERFACE", "lab0"}}}) {
+    Environment zeros = pod;
+    zeros.insert(chosen.begin(), chosen.end());
+    Child zero = lockrun(0, 2, collective_rank({"steps=10"}), "localhost", zeros);
+    Child one = lockrun(1, 1, collective_rank({"steps=10"}), NetworkLab::address(0), pod);
+    EXPECT_EQ(zero.wait(kSlow), 0) << zero.errors();
+    EXPECT_EQ(one.wait(kSlow), 0) << one.errors();
+    EXPECT_THAT(one.output(), HasSubstr("rank 2 of 3 did 10 steps"));
+  }
 }
 
 TEST_F(Machines, SrunsTasksMeetAtTheFirstHost) {

@@ -1,4 +1,5 @@
 // Ranks that srun or Kubernetes start: nothing here is either, the tests set what these set.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -113,6 +114,20 @@ TEST_F(Pods, RankZeroThatIsToldLocalhostServesTheOthersAllTheSame) {
   EXPECT_EQ(one.wait(kSlow), 0) << one.errors();
 }
 
+// All interfaces of IPv6 are there to listen on, and IPv4 comes through them; ::1 is not.
+TEST_F(Pods, RankZeroWithoutIpv6FindsItsOwnStore) {
+  const char* setup =
+      "ip link set lo up && echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6 && echo 1 > /proc/sys/net/ipv6/conf/lo/disable_ipv6";
+  if (std::system(fmt::format("unshare --net sh -c '{}' > /dev/null 2>&1", setup).c_str()) != 0)
+    GTEST_SKIP() << "no network namespace may be made here, or none whose IPv6 can be turned off";
+  const std::string program = quoted(collective_rank({"steps=10"}));
+  const std::string both = fmt::format(
+      "{} && {{ RANK=0 MASTER_ADDR=localhost {} & zero=$!; RANK=1 MASTER_ADDR=127.0.0.1 {}; wait $zero; }}", setup, program, program);
+  Child pods({"unshare", "--net", "sh", "-c", both}, {.environment = of(0, "")});
+  EXPECT_EQ(pods.wait(kSlow), 0) << pods.errors();
+  EXPECT_THAT(pods.output(), AllOf(HasSubstr("rank 0 of 2 did 10 steps"), HasSubstr("rank 1 of 2 did 10 steps")));
+}
+
 TEST_F(Pods, WithoutATokenNobodyIsServed) {
   Environment environment = of(0, "localhost");
   environment.erase("LOCKSTEP_TOKEN");
@@ -141,6 +156,15 @@ TEST_F(Pods, ANameThatNeverComesIsNamed) {
   EXPECT_EQ(one.wait(kSlow), 1);
   EXPECT_THAT(one.errors(), AllOf(HasSubstr("rank 1 of 2: store at job-master-0.invalid:" + port_ + ": no answer within 2 s ("),
                                   ::testing::AnyOf(HasSubstr("known"), HasSubstr("failure in name resolution"))));
+}
+
+TEST(Loopback, ThatIsDownIsNamedAtOnce) {
+  if (std::system("unshare --net true > /dev/null 2>&1") != 0) GTEST_SKIP() << "no network namespace may be made here";
+  std::vector<std::string> command = {"unshare", "--net", LOCKRUN, "-n", "2"};
+  for (const std::string& word : collective_rank({"steps=3"})) command.push_back(word);
+  Child job(command, {.environment = {{"LOCKSTEP_STORE_TIMEOUT_S", "60"}}});
+  EXPECT_EQ(job.wait(kSlow), 1);
+  EXPECT_THAT(job.errors(), HasSubstr("is its loopback interface down?"));
 }
 
 TEST(TokenFile, ThatEverybodyCanReadIsWarnedOf) {

@@ -29,7 +29,7 @@ struct JobEnvironment {
   bool store_is_hosted = false;  // lockrun (or spawn) serves the store already; else rank 0 does
   // kAddress, rank 0: MASTER_ADDR may be a name for the others alone, as a Kubernetes service or a cluster's node has.
   bool master_is_named_for_others = false;
-  std::string job_id;     // kOneMachine: unique among the jobs of this machine
+  std::string job_id;     // kOneMachine: unique among the jobs of this machine; kAddress under srun: whose the store must be
   std::string token;      // from LOCKSTEP_TOKEN or LOCKSTEP_TOKEN_FILE; may be empty
   bool insecure = false;  // LOCKSTEP_INSECURE=1
 

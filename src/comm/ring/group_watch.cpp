@@ -11,9 +11,11 @@
 #include <set>
 #include <utility>
 
+#include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "src/comm/host_names.h"
 #include "src/comm/ring/group_watch_impl.h"
+#include "src/comm/slurm.h"
 
 namespace lockstep::ring {
 
@@ -163,9 +165,9 @@ std::string GroupWatch::Impl::describe_absence(const Operation& operation, Clock
     if (i >= kInDetail) continue;
     details += fmt::format("; rank {} {}", rank, whereabouts(rank));
   }
-  return fmt::format("rank {} waited {:.1f} s in {} #{} for {}, which did not {}{}", place_.rank,
+  return fmt::format("rank {} waited {:.1f} s in {} #{} for {}, which did not {}{}{}", place_.rank,
                      std::chrono::duration<double>(waited).count(), lockstep::name_of(operation.signature.kind),
-                     operation.signature.sequence, names, did_not, details);
+                     operation.signature.sequence, names, did_not, details, slurm::how_to_end_step(env::text));
 }
 
 std::chrono::nanoseconds GroupWatch::Impl::slept() const {

@@ -6,7 +6,9 @@
 #include <cerrno>
 #include <cstring>
 
+#include "lockstep/core/environment.h"
 #include "src/comm/ring/group_watch_impl.h"
+#include "src/comm/slurm.h"
 
 namespace lockstep::ring {
 
@@ -145,8 +147,9 @@ void GroupWatch::Impl::blame_stalled(Lock& lock) {
     if (rank != stalled.front()) others += fmt::format("{}{}", others.empty() ? "; nor have ranks " : ", ", rank);
   }
   propose({VerdictKind::kPeerLost,
-           fmt::format("{} has sent no heartbeat for {}; it {}{}; is its process stopped, its machine down, or the network cut?",
-                       name_of_rank(stalled.front()), seconds_text(stall_timeout_), did_last(stalled.front()), others)},
+           fmt::format("{} has sent no heartbeat for {}; it {}{}; is its process stopped, its machine down, or the network cut?{}",
+                       name_of_rank(stalled.front()), seconds_text(stall_timeout_), did_last(stalled.front()), others,
+                       slurm::how_to_end_step(env::text))},
           lock);
 }
 

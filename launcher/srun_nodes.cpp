@@ -1,0 +1,56 @@
+#include "launcher/srun_nodes.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "lockstep/core/error.h"
+#include "src/comm/slurm.h"
+
+namespace lockstep::launcher {
+
+namespace {
+
+// The value of "--flag value" or "--flag=value"; "" for one without a value, nothing when it is not there.
+std::optional<std::string> value_of(const std::vector<std::string>& flags, const std::string& flag) {
+  for (std::size_t i = 0; i < flags.size(); ++i) {
+    if (flags[i] == flag) return i + 1 < flags.size() ? flags[i + 1] : "";
+    if (flags[i].rfind(flag + "=", 0) == 0) return flags[i].substr(flag.size() + 1);
+  }
+  return std::nullopt;
+}
+
+bool says_how_many(const std::vector<std::string>& flags) {
+  return value_of(flags, "--standalone") || value_of(flags, "--nnodes") == "1" ||
+         (value_of(flags, "--nnodes") && value_of(flags, "--node-rank"));
+}
+
+bool asks_for_information(const std::vector<std::string>& flags) {
+  return std::any_of(flags.begin(), flags.end(),
+                     [](const std::string& flag) { return flag == "--help" || flag == "-h" || flag == "--version"; });
+}
+
+}  // namespace
+
+std::vector<std::string> with_srun_nodes(std::vector<std::string> flags, const EnvironmentLookup& lookup) {
+  const EnvironmentReader reader(lookup);
+  if (asks_for_information(flags) || says_how_many(flags) || !slurm::is_task(reader)) return flags;
+  JobEnvironment job;
+  slurm::read_job(reader, job);
+  if (!slurm::has_one_task_a_node(reader))
+    throw InvalidArgument(
+        "srun has started {} lockruns, several of them on one node: lockrun starts a node's ranks itself, so one on each node is enough "
+        "(srun "
+        "--ntasks-per-node=1); if each is to run a job of its own, say --nnodes 1",
+        job.place.world_size);
+  const bool names_node_zero = value_of(flags, "--master-addr").has_value();
+  const auto add = [&flags](const char* flag, const std::string& value) {
+    if (!value_of(flags, flag)) flags.insert(flags.end(), {flag, value});
+  };
+  add("--nnodes", std::to_string(job.place.world_size));
+  add("--node-rank", std::to_string(job.place.rank));
+  add("--master-addr", job.master_host);
+  if (!names_node_zero) add("--master-port", std::to_string(job.master_port));
+  return flags;
+}
+
+}  // namespace lockstep::launcher
