@@ -14,6 +14,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "src/comm/socket.h"
+#include "src/comm/wait_notice.h"
 
 namespace lockstep {
 
@@ -118,6 +119,7 @@ InvitationServer::~InvitationServer() = default;
 Invitation ask_for_invitation(const std::string& job_id, std::chrono::milliseconds timeout) {
   const Deadline deadline = Clock::now() + timeout;
   const AbstractName name = name_of_job(job_id);
+  WaitNotice notice;
   for (;;) {
     const Fd fd = knock(name);
     const bool is_full = !fd && errno == EAGAIN;
@@ -131,6 +133,7 @@ Invitation ask_for_invitation(const std::string& job_id, std::chrono::millisecon
     if (Clock::now() >= deadline)
       throw RendezvousError("rank 0 of this job did not invite this rank within {} s: {}", static_cast<double>(timeout.count()) / 1000,
                             is_full ? fmt::format("{} holds its abstract socket; {}", kTakesNone, kInstead) : "did it start?");
+    notice.look([] { return "rank 0 of this job, which invites the other ranks of this machine"; });
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 }

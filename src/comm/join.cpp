@@ -10,6 +10,7 @@
 #include "lockstep/core/crypto.h"
 #include "lockstep/core/error.h"
 #include "src/comm/host_names.h"
+#include "src/comm/wait_notice.h"
 
 namespace lockstep {
 
@@ -21,6 +22,7 @@ using std::chrono::milliseconds;
 constexpr std::size_t kNamesInAMessage = 16;
 constexpr const char* kOutcome = "registered";  // rank 0's verdict: the world's size, or kProblem and what is wrong
 constexpr char kProblem = '!';
+constexpr const char* kAwaited = "awaited";  // whom rank 0 waits for, once it has waited for a while
 
 milliseconds time_left(Clock::time_point deadline) {
   return std::max(std::chrono::ceil<milliseconds>(deadline - Clock::now()), milliseconds(0));
@@ -38,17 +40,56 @@ std::string registration(const Place& place) {
 std::string who_of(const std::string& registration) { return registration.substr(registration.find(' ', registration.find(' ') + 1) + 1); }
 
 std::string world_sizes_differ(int rank, int world_size, int other, int others_world_size) {
-  return fmt::format("rank {} expects {} ranks, rank {} expects {}: WORLD_SIZE must be the same everywhere", rank,
-                     world_size, other, others_world_size);
+  return fmt::format("rank {} expects {} ranks, rank {} expects {}: WORLD_SIZE must be the same everywhere", rank, world_size, other,
+                     others_world_size);
 }
 
-// "ranks 2, 3 of 4 did not come within 60 s"
-std::string did_not_come(const std::vector<int>& missing, int world_size, milliseconds timeout) {
+// "ranks 2, 3 of 4"
+std::string names_of(const std::vector<int>& ranks, int world_size) {
   std::string names;
-  for (std::size_t i = 0; i < std::min(missing.size(), kNamesInAMessage); ++i) names += (i == 0 ? "" : ", ") + std::to_string(missing[i]);
-  if (missing.size() > kNamesInAMessage) names += fmt::format(" and {} more", missing.size() - kNamesInAMessage);
-  return fmt::format("{} {} of {} did not come within {} s", missing.size() == 1 ? "rank" : "ranks", names, world_size,
-                     static_cast<double>(timeout.count()) / 1000);
+  for (std::size_t i = 0; i < std::min(ranks.size(), kNamesInAMessage); ++i) names += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  if (ranks.size() > kNamesInAMessage) names += fmt::format(" and {} more", ranks.size() - kNamesInAMessage);
+  return fmt::format("{} {} of {}", ranks.size() == 1 ? "rank" : "ranks", names, world_size);
+}
+
+std::string did_not_come(const std::vector<int>& missing, int world_size, milliseconds timeout) {
+  return fmt::format("{} did not come within {} s", names_of(missing, world_size), static_cast<double>(timeout.count()) / 1000);
+}
+
+// The key's value, awaited until the deadline; `whom` says for whom the wait is, when it is a long one.
+template <typename Whom>
+std::string get_patiently(Store& store, const std::string& key, Clock::time_point deadline, WaitNotice& notice, const Whom& whom) {
+  for (;;) {
+    try {
+      return store.get(key, std::min(time_left(deadline), notice.until_next()));
+    } catch (const TimeoutError&) {
+      if (Clock::now() >= deadline) throw;
+      notice.look(whom);
+    }
+  }
+}
+
+// Those of the ranks from `first` on that have not set key prefix + rank by now. Told to the others, too, who would all have to ask.
+std::string still_awaited(const Place& place, Store& store, const std::string& prefix, int first) {
+  std::vector<int> missing;
+  for (int r = first; r < place.world_size; ++r) {
+    try {
+      store.get(prefix + std::to_string(r), milliseconds(0));
+    } catch (const TimeoutError&) {
+      missing.push_back(r);
+    }
+  }
+  const std::string names = missing.empty() ? "nobody" : names_of(missing, place.world_size);
+  if (place.rank == 0) store.set(kAwaited, names);
+  return names;
+}
+
+std::string awaited_by_rank_zero(Store& store) {
+  try {
+    return store.get(kAwaited, milliseconds(0));
+  } catch (const TimeoutError&) {
+    return "rank 0's word that all ranks have come";
+  }
 }
 
 // "" when none is missing.
@@ -62,9 +103,11 @@ std::string name_missing(const std::vector<int>& missing, const Place& place, mi
 std::string await_all(const Place& place, Store& store, const std::string& prefix, bool sizes_must_agree, milliseconds timeout,
                       Clock::time_point deadline) {
   std::vector<int> missing;
+  WaitNotice notice;
   for (int r = 0; r < place.world_size; ++r) {
     try {
-      const std::string value = store.get(prefix + std::to_string(r), time_left(deadline));
+      const std::string value =
+          get_patiently(store, prefix + std::to_string(r), deadline, notice, [&] { return still_awaited(place, store, prefix, r); });
       if (sizes_must_agree)
         if (const int world_size = std::stoi(value); world_size != place.world_size)
           return world_sizes_differ(place.rank, place.world_size, r, world_size);
@@ -85,7 +128,8 @@ std::string judge(const Place& place, Store& store, milliseconds timeout) {
 std::string await_verdict(const Place& place, Store& store, milliseconds timeout) {
   std::string outcome;
   try {
-    outcome = store.get(kOutcome, timeout);
+    WaitNotice notice;
+    outcome = get_patiently(store, kOutcome, Clock::now() + timeout, notice, [&] { return awaited_by_rank_zero(store); });
   } catch (const TimeoutError&) {
     const std::string problem = await_all(place, store, "rank/", true, timeout, Clock::now());
     return problem.empty() ? "all ranks came, but rank 0 did not say so in time" : problem;
@@ -115,7 +159,10 @@ void register_rank(const Place& place, Store& store, milliseconds timeout) {
 std::string await_word(const BackendContext& context, int from, std::string_view key, milliseconds grace) {
   const milliseconds timeout = context.store_timeout + grace;
   try {
-    return context.store->get(key, timeout);
+    WaitNotice notice;
+    return get_patiently(*context.store, std::string(key), Clock::now() + timeout, notice, [&] {
+      return fmt::format("{}, which has registered (store key {})", names_of({from}, context.place.world_size), key);
+    });
   } catch (const TimeoutError&) {
     throw RendezvousError("rank {}: {}", context.place.rank, name_lost({from}, context.place.world_size, timeout, key));
   }

@@ -14,6 +14,7 @@
 #include "src/comm/socket.h"
 #include "src/comm/store_address.h"
 #include "src/comm/token_file.h"
+#include "src/comm/wait_notice.h"
 
 namespace lockstep {
 
@@ -45,6 +46,7 @@ auto at_the_jobs_address(const JobEnvironment& job, const Reach& reach) {
 Fd listen_as_rank_zero(const JobEnvironment& job, std::chrono::milliseconds timeout) {
   const auto chosen = env::text(env::kInterface);
   const auto deadline = std::chrono::steady_clock::now() + timeout;
+  WaitNotice notice;
   for (std::string why;;) {
     const auto resolved = resolve_host(job.master_host, deadline, why);
     const auto addresses =
@@ -53,6 +55,7 @@ Fd listen_as_rank_zero(const JobEnvironment& job, std::chrono::milliseconds time
     if (!addresses.empty()) return at_the_jobs_address(job, [&] { return listen_on_one_of(addresses, job.master_port); });
     if (std::chrono::steady_clock::now() + kPause >= deadline)
       throw RendezvousError("{} did not resolve within {} s ({})", named_host(job), static_cast<double>(timeout.count()) / 1000, why);
+    notice.look([&] { return fmt::format("{} to resolve ({})", named_host(job), why); });
     std::this_thread::sleep_for(kPause);
   }
 }

@@ -8,6 +8,7 @@
 #include "src/comm/interface.h"
 #include "src/comm/socket.h"
 #include "src/comm/store_protocol.h"
+#include "src/comm/wait_notice.h"
 
 namespace lockstep {
 
@@ -18,6 +19,7 @@ using std::chrono::milliseconds;
 namespace {
 
 constexpr milliseconds kLongestWait = std::chrono::hours(24 * 30);
+constexpr auto kConnectTime = std::chrono::seconds(5);  // of one try; nothing comes back from a machine that is not there yet
 constexpr auto kAnswerTime = std::chrono::seconds(30);  // for a server that is alive but busy, beyond a get()'s own time
 
 template <typename T>
@@ -133,8 +135,9 @@ std::shared_ptr<Store> connect_store(const Endpoint& endpoint, std::string_view 
   timeout = std::clamp(timeout, milliseconds(0), kLongestWait);
   const Deadline deadline = Clock::now() + timeout;
   std::string why = "no time was given";
+  WaitNotice notice;
   for (auto pause = milliseconds(5);; pause = std::min(pause * 2, milliseconds(500))) {
-    if (Fd fd = try_connect_tcp(endpoint.host, endpoint.port, deadline, why)) {
+    if (Fd fd = try_connect_tcp(endpoint.host, endpoint.port, std::min(deadline, Clock::now() + kConnectTime), why)) {
       switch (shake_hands(fd.get(), token, std::min(deadline, Clock::now() + std::chrono::seconds(15)))) {
         case Handshake::kDone:
           return std::make_shared<TcpStore>(std::move(fd), endpoint.text());
@@ -150,6 +153,7 @@ std::shared_ptr<Store> connect_store(const Endpoint& endpoint, std::string_view 
     if (Clock::now() + pause >= deadline)
       throw RendezvousError("store at {}: no answer within {} s ({}): is rank 0 running, and is this its machine and port?",
                             endpoint.text(), static_cast<double>(timeout.count()) / 1000, why);
+    notice.look([&] { return fmt::format("the store at {}, which rank 0 or lockrun serves ({})", endpoint.text(), why); });
     std::this_thread::sleep_for(pause);
   }
 }

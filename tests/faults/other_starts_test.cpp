@@ -115,6 +115,21 @@ TEST(ByHand, AMissingRankIsNamed) {
   EXPECT_EQ(job[1].wait(30s), 1) << job[1].errors();
 }
 
+// Every 5 s, on each of those who wait.
+TEST(ByHand, WhoWaitsSaysForWhom) {
+  HandJob job(3);
+  const auto says = [&](int nth, const std::string& text) {
+    for (int tries = 0; tries < 2000 && job[nth].errors().find(text) == std::string::npos; ++tries) std::this_thread::sleep_for(10ms);
+    EXPECT_THAT(job[nth].errors(), HasSubstr(text));
+  };
+  job.start(1, {"steps=3"});
+  says(0, "(rank 1): waiting for the store at 127.0.0.1:" + job.port() + ", which rank 0 or lockrun serves (");
+  job.start(0, {"steps=3"});
+  for (const int nth : {0, 1}) says(nth, "): waiting for rank 2 of 3, ");
+  job.start(2, {"steps=3"});
+  for (const int nth : {0, 1, 2}) EXPECT_EQ(job[nth].wait(), 0) << job[nth].errors();
+}
+
 TEST(ByHand, ASecondProcessWithTheSameRankIsRefused) {
   HandJob job(3);
   job.start(0, {"steps=3"});
