@@ -114,7 +114,7 @@ constexpr char kRefused = '!';
 int rank_in_world() {
   const auto held = mpi::lock();
   int rank = 0;
-  mpi::check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
+  mpi::check(mpi::api().MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
   return rank;
 }
 
@@ -165,12 +165,12 @@ MPI_Comm make_communicator(const std::vector<int>& members, int tag) {
   const auto held = mpi::lock();
   MPI_Group world = MPI_GROUP_NULL, group = MPI_GROUP_NULL;
   MPI_Comm communicator = MPI_COMM_NULL;
-  mpi::check(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
-  mpi::check(MPI_Group_incl(world, static_cast<int>(members.size()), members.data(), &group), "MPI_Group_incl");
-  mpi::check(MPI_Comm_create_group(MPI_COMM_WORLD, group, tag, &communicator), "MPI_Comm_create_group");
-  mpi::check(MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  MPI_Group_free(&group);
-  MPI_Group_free(&world);
+  mpi::check(mpi::api().MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
+  mpi::check(mpi::api().MPI_Group_incl(world, static_cast<int>(members.size()), members.data(), &group), "MPI_Group_incl");
+  mpi::check(mpi::api().MPI_Comm_create_group(MPI_COMM_WORLD, group, tag, &communicator), "MPI_Comm_create_group");
+  mpi::check(mpi::api().MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  mpi::api().MPI_Group_free(&group);
+  mpi::api().MPI_Group_free(&world);
   return communicator;
 }
 

@@ -27,7 +27,7 @@ Channels::Channels(const Place& place, MPI_Comm communicator, ring::LocalVerdict
 
 bool Channels::is_over(MPI_Request& request, MPI_Status* status) noexcept {
   int is_done = 0;
-  if (const int code = MPI_Test(&request, &is_done, status); code != MPI_SUCCESS) failure_ = code;
+  if (const int code = api().MPI_Test(&request, &is_done, status); code != MPI_SUCCESS) failure_ = code;
   return is_done != 0;
 }
 
@@ -39,7 +39,7 @@ std::size_t Channels::write(int peer, const std::byte* data, std::size_t bytes) 
   chunk.bytes.resize(kChunkBytes);
   const std::size_t taken = std::min(bytes, kChunkBytes);
   std::memcpy(chunk.bytes.data(), data, taken);
-  failure_ = MPI_Isend(chunk.bytes.data(), static_cast<int>(taken), MPI_BYTE, peer, kTag, communicator_, &chunk.request);
+  failure_ = api().MPI_Isend(chunk.bytes.data(), static_cast<int>(taken), MPI_BYTE, peer, kTag, communicator_, &chunk.request);
   if (failure_ != MPI_SUCCESS) return 0;
   to.next_out = (to.next_out + 1) % kChunks;
   moved_ = Clock::now();
@@ -54,16 +54,16 @@ bool Channels::fill(int peer) {
   Peer& from = peers_[static_cast<std::size_t>(peer)];
   if (from.in.request == MPI_REQUEST_NULL) {
     int has_come = 0;
-    check(MPI_Iprobe(peer, kTag, communicator_, &has_come, MPI_STATUS_IGNORE), "MPI_Iprobe");
+    check(api().MPI_Iprobe(peer, kTag, communicator_, &has_come, MPI_STATUS_IGNORE), "MPI_Iprobe");
     if (has_come == 0) return false;
     from.in.bytes.resize(kChunkBytes);
-    check(MPI_Irecv(from.in.bytes.data(), kChunkBytes, MPI_BYTE, peer, kTag, communicator_, &from.in.request), "MPI_Irecv");
+    check(api().MPI_Irecv(from.in.bytes.data(), kChunkBytes, MPI_BYTE, peer, kTag, communicator_, &from.in.request), "MPI_Irecv");
   }
   MPI_Status status;
   if (!is_over(from.in.request, &status)) return false;
   check(failure_, "MPI_Irecv");
   int bytes = 0;
-  check(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
+  check(api().MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
   from.in_begin = 0;
   from.in_end = static_cast<std::size_t>(bytes);
   return true;

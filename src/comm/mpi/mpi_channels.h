@@ -4,8 +4,6 @@
 // backends one meaning, for the price of a copy into and out of the chunks.
 #pragma once
 
-#include <mpi.h>
-
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -15,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/core/place.h"
+#include "src/comm/mpi/mpi_api.h"
 #include "src/comm/ring/byte_channels.h"
 
 namespace lockstep::mpi {

@@ -82,7 +82,7 @@ void Collectives::compare(const Operation& operation) {
   words_.assign({hash, ~hash});
   all_words_.resize(2);
   finish(operation, "MPI_Iallreduce", [&](MPI_Request* request) {
-    return MPI_Iallreduce(words_.data(), all_words_.data(), 2, MPI_UINT64_T, MPI_MAX, communicator_, request);
+    return api().MPI_Iallreduce(words_.data(), all_words_.data(), 2, MPI_UINT64_T, MPI_MAX, communicator_, request);
   });
   if (all_words_[0] != hash || all_words_[1] != ~hash) explain_mismatch(operation);
 }
@@ -91,8 +91,8 @@ void Collectives::explain_mismatch(const Operation& operation) {
   statement_ = statement_of(operation);
   statements_.resize(static_cast<std::size_t>(ranks()));
   finish(operation, "MPI_Iallgather", [&](MPI_Request* request) {
-    return MPI_Iallgather(&statement_, sizeof statement_, MPI_BYTE, statements_.data(), sizeof statement_, MPI_BYTE, communicator_,
-                          request);
+    return api().MPI_Iallgather(&statement_, sizeof statement_, MPI_BYTE, statements_.data(), sizeof statement_, MPI_BYTE, communicator_,
+                                request);
   });
   const auto& all = statements_;
   const auto other = std::find_if(all.begin(), all.end(), [&](const Statement& each) { return each.signature != all[0].signature; });
@@ -116,8 +116,8 @@ void Collectives::broadcast(const Operation& operation) {
   if (is_root(operation) && operation.send != data && call.count != 0) std::memcpy(data, operation.send, operation.bytes());
   for (std::size_t at = 0; at < call.count; at += most_)
     finish(operation, "MPI_Ibcast", [&](MPI_Request* request) {
-      return MPI_Ibcast(data + at * size_of(call.dtype), static_cast<int>(std::min(most_, call.count - at)), moved_type(call.dtype),
-                        call.root, communicator_, request);
+      return api().MPI_Ibcast(data + at * size_of(call.dtype), static_cast<int>(std::min(most_, call.count - at)), moved_type(call.dtype),
+                              call.root, communicator_, request);
     });
 }
 
@@ -161,11 +161,12 @@ void Collectives::call_reduce(const Operation& operation, const void* send, void
   const bool in_place = send == receive;
   if (call.kind == OperationKind::kAllReduce)
     return finish(operation, "MPI_Iallreduce", [&](MPI_Request* request) {
-      return MPI_Iallreduce(in_place ? MPI_IN_PLACE : send, receive, n, type, op, communicator_, request);
+      return api().MPI_Iallreduce(in_place ? MPI_IN_PLACE : send, receive, n, type, op, communicator_, request);
     });
   if (call.kind == OperationKind::kReduce)
     return finish(operation, "MPI_Ireduce", [&](MPI_Request* request) {
-      return MPI_Ireduce(in_place && is_root(operation) ? MPI_IN_PLACE : send, receive, n, type, op, call.root, communicator_, request);
+      return api().MPI_Ireduce(in_place && is_root(operation) ? MPI_IN_PLACE : send, receive, n, type, op, call.root, communicator_,
+                               request);
     });
   // In place, Lockstep's result is part `rank` of the input, MPI's the first: by way of a buffer of its own.
   const auto* from = bytes_of(send);
@@ -174,7 +175,7 @@ void Collectives::call_reduce(const Operation& operation, const void* send, void
   const bool overlaps = to >= from && to < from + count * static_cast<std::size_t>(ranks()) * element;
   if (overlaps) scratch_.resize(std::max(scratch_.size(), count * element));
   finish(operation, "MPI_Ireduce_scatter_block", [&](MPI_Request* request) {
-    return MPI_Ireduce_scatter_block(send, overlaps ? scratch_.data() : receive, n, type, op, communicator_, request);
+    return api().MPI_Ireduce_scatter_block(send, overlaps ? scratch_.data() : receive, n, type, op, communicator_, request);
   });
   if (overlaps && count != 0) std::memcpy(receive, scratch_.data(), count * element);
 }
@@ -193,15 +194,17 @@ void Collectives::move(const Operation& operation) {
     case OperationKind::kAllGather:
       if (send == bytes_of(receive) + own) send = MPI_IN_PLACE;
       return finish(operation, "MPI_Iallgather",
-                    [&](MPI_Request* request) { return MPI_Iallgather(send, n, type, receive, n, type, communicator_, request); });
+                    [&](MPI_Request* request) { return api().MPI_Iallgather(send, n, type, receive, n, type, communicator_, request); });
     case OperationKind::kGather:
       if (is_root(operation) && send == bytes_of(receive) + own) send = MPI_IN_PLACE;
-      return finish(operation, "MPI_Igather",
-                    [&](MPI_Request* request) { return MPI_Igather(send, n, type, receive, n, type, call.root, communicator_, request); });
+      return finish(operation, "MPI_Igather", [&](MPI_Request* request) {
+        return api().MPI_Igather(send, n, type, receive, n, type, call.root, communicator_, request);
+      });
     case OperationKind::kScatter: {
       void* const to = is_root(operation) && receive == bytes_of(send) + own ? MPI_IN_PLACE : receive;
-      return finish(operation, "MPI_Iscatter",
-                    [&](MPI_Request* request) { return MPI_Iscatter(send, n, type, to, n, type, call.root, communicator_, request); });
+      return finish(operation, "MPI_Iscatter", [&](MPI_Request* request) {
+        return api().MPI_Iscatter(send, n, type, to, n, type, call.root, communicator_, request);
+      });
     }
     case OperationKind::kAllToAll: {
       const std::size_t all = operation.bytes() * static_cast<std::size_t>(ranks());
@@ -210,7 +213,7 @@ void Collectives::move(const Operation& operation) {
         send = scratch_.data();
       }
       return finish(operation, "MPI_Ialltoall",
-                    [&](MPI_Request* request) { return MPI_Ialltoall(send, n, type, receive, n, type, communicator_, request); });
+                    [&](MPI_Request* request) { return api().MPI_Ialltoall(send, n, type, receive, n, type, communicator_, request); });
     }
     default:
       LOCKSTEP_CHECK(false, "mpi: cannot execute {}", name_of(call.kind));
@@ -226,8 +229,8 @@ void Collectives::all_gather_v(const Operation& operation) {
   const std::byte* own = bytes_of(operation.receive) + static_cast<std::size_t>(in_.offsets[me]) * size_of(call.dtype);
   const void* send = operation.send == own ? MPI_IN_PLACE : operation.send;
   finish(operation, "MPI_Iallgatherv", [&](MPI_Request* request) {
-    return MPI_Iallgatherv(send, in_.counts[me], moved_type(call.dtype), operation.receive, in_.counts.data(), in_.offsets.data(),
-                           moved_type(call.dtype), communicator_, request);
+    return api().MPI_Iallgatherv(send, in_.counts[me], moved_type(call.dtype), operation.receive, in_.counts.data(), in_.offsets.data(),
+                                 moved_type(call.dtype), communicator_, request);
   });
 }
 
@@ -239,8 +242,8 @@ void Collectives::all_to_all_v(const Operation& operation) {
   words_.insert(words_.end(), layout.receive_counts.begin(), layout.receive_counts.end());
   all_words_.resize(std::max(all_words_.size(), 2 * n * n));
   finish(operation, "MPI_Iallgather", [&](MPI_Request* request) {
-    return MPI_Iallgather(words_.data(), static_cast<int>(2 * n), MPI_UINT64_T, all_words_.data(), static_cast<int>(2 * n), MPI_UINT64_T,
-                          communicator_, request);
+    return api().MPI_Iallgather(words_.data(), static_cast<int>(2 * n), MPI_UINT64_T, all_words_.data(), static_cast<int>(2 * n),
+                                MPI_UINT64_T, communicator_, request);
   });
   ring::CountMatrix counts(n);
   std::copy_n(all_words_.begin(), 2 * n * n, counts.row(0));
@@ -253,8 +256,8 @@ void Collectives::all_to_all_v(const Operation& operation) {
   in_ = layout.receive_counts;
   const MPI_Datatype type = moved_type(operation.signature.dtype);
   finish(operation, "MPI_Ialltoallv", [&](MPI_Request* request) {
-    return MPI_Ialltoallv(operation.send, out_.counts.data(), out_.offsets.data(), type, operation.receive, in_.counts.data(),
-                          in_.offsets.data(), type, communicator_, request);
+    return api().MPI_Ialltoallv(operation.send, out_.counts.data(), out_.offsets.data(), type, operation.receive, in_.counts.data(),
+                                in_.offsets.data(), type, communicator_, request);
   });
 }
 

@@ -4,8 +4,6 @@
 // then the object is kept for good.
 #pragma once
 
-#include <mpi.h>
-
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -14,6 +12,7 @@
 
 #include "lockstep/comm/operation.h"
 #include "lockstep/core/place.h"
+#include "src/comm/mpi/mpi_api.h"
 
 namespace lockstep::mpi {
 

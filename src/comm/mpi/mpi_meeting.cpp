@@ -6,6 +6,7 @@
 
 #include "lockstep/core/error.h"
 #include "src/comm/mpi/mpi_runtime.h"
+#include "src/comm/wait_notice.h"
 
 namespace lockstep::mpi {
 
@@ -25,7 +26,9 @@ Text pack(const std::string& text) {
 std::string unpack(const Text& text) { return text.bytes.data(); }
 
 void finish(MPI_Request& request, const char* call, std::chrono::milliseconds timeout) {
-  if (wait(request, std::chrono::steady_clock::now() + timeout, [] {})) return;
+  WaitNotice notice;
+  const auto say_so = [&] { notice.look([&] { return fmt::format("all ranks of this mpirun job in {}", call); }); };
+  if (wait(request, std::chrono::steady_clock::now() + timeout, say_so)) return;
   const std::string reason =
       fmt::format("{} did not end within {} s: did all ranks of this mpirun job come?", call, timeout.count() / 1000);
   give_up(reason);
@@ -42,7 +45,7 @@ std::vector<std::string> all_gather_texts(const std::string& mine, int ranks, st
   MPI_Request request = MPI_REQUEST_NULL;
   {
     const auto held = lock();
-    check(MPI_Iallgather(own.get(), sizeof(Text), MPI_BYTE, all->data(), sizeof(Text), MPI_BYTE, MPI_COMM_WORLD, &request),
+    check(api().MPI_Iallgather(own.get(), sizeof(Text), MPI_BYTE, all->data(), sizeof(Text), MPI_BYTE, MPI_COMM_WORLD, &request),
           "MPI_Iallgather");
   }
   try {
@@ -62,7 +65,7 @@ std::string broadcast_text(const std::string& rank_zeros, int ranks, std::chrono
   MPI_Request request = MPI_REQUEST_NULL;
   {
     const auto held = lock();
-    check(MPI_Ibcast(text.get(), sizeof(Text), MPI_BYTE, 0, MPI_COMM_WORLD, &request), "MPI_Ibcast");
+    check(api().MPI_Ibcast(text.get(), sizeof(Text), MPI_BYTE, 0, MPI_COMM_WORLD, &request), "MPI_Ibcast");
   }
   try {
     finish(request, "MPI_Ibcast", timeout);

@@ -27,7 +27,7 @@ std::mutex& mutex() {
 std::string text_of(int code) {
   char text[MPI_MAX_ERROR_STRING] = {};
   int length = 0;
-  MPI_Error_string(code, text, &length);
+  api().MPI_Error_string(code, text, &length);
   return {text, static_cast<std::size_t>(length)};
 }
 
@@ -42,14 +42,14 @@ class Runtime {
  public:
   Runtime() {
     int is_initialized = 0, level = MPI_THREAD_SINGLE;
-    MPI_Initialized(&is_initialized);
+    api().MPI_Initialized(&is_initialized);
     if (is_initialized != 0) {
-      MPI_Query_thread(&level);
+      api().MPI_Query_thread(&level);
     } else {
-      check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level), "MPI_Init_thread");
+      check(api().MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level), "MPI_Init_thread");
       is_ours_ = true;
     }
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    api().MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     if (level < MPI_THREAD_SERIALIZED)
       throw InvalidArgument(
           "MPI was initialised with thread level {}, MPI_THREAD_SERIALIZED is needed; call "
@@ -62,10 +62,10 @@ class Runtime {
   ~Runtime() {
     if (!is_ours_ || is_broken.load() || exit_status != 0) return;
     MPI_Request all_are_here = MPI_REQUEST_NULL;
-    if (MPI_Ibarrier(MPI_COMM_WORLD, &all_are_here) != MPI_SUCCESS) return;
+    if (api().MPI_Ibarrier(MPI_COMM_WORLD, &all_are_here) != MPI_SUCCESS) return;
     try {
       wait(all_are_here, Clock::time_point::max(), [] {});
-      MPI_Finalize();
+      api().MPI_Finalize();
     } catch (const Error&) {
       // MPI does not work any more: without MPI_Finalize mpirun ends the job.
     }
@@ -122,9 +122,10 @@ void start(int ranks) {
   const auto held = lock();
   runtime();
   int world = 0;
-  check(MPI_Comm_size(MPI_COMM_WORLD, &world), "MPI_Comm_size");
+  check(api().MPI_Comm_size(MPI_COMM_WORLD, &world), "MPI_Comm_size");
   if (world < ranks)
-    throw InvalidArgument("the group has {} ranks, but mpirun started {}: every rank must be a process of MPI's own", ranks, world);
+    throw InvalidArgument("the group has {} ranks, but mpirun started {}: every rank must be a process of MPI's own, and mpirun Open MPI's",
+                          ranks, world);
 }
 
 bool wait(MPI_Request& request, Clock::time_point deadline, const std::function<void()>& trouble, MPI_Status* status) {
@@ -136,7 +137,7 @@ bool wait(MPI_Request& request, Clock::time_point deadline, const std::function<
       const auto held = lock();
       if (has_given_up()) trouble();  // an abort of this group goes by its own name
       throw_if_given_up();
-      check(MPI_Test(&request, &is_done, status), "MPI_Test");
+      check(api().MPI_Test(&request, &is_done, status), "MPI_Test");
     }
     if (is_done != 0) return true;
     trouble();

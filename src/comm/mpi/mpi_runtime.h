@@ -1,13 +1,13 @@
 // MPI as one process has it: initialised once, called by one thread at a time, ended with the process.
 #pragma once
 
-#include <mpi.h>
-
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <mutex>
 #include <string>
+
+#include "src/comm/mpi/mpi_api.h"
 
 namespace lockstep::mpi {
 

@@ -61,7 +61,7 @@ template <MPI_User_function* kFunction>
 MPI_Op own_op() {
   static const MPI_Op op = [] {
     MPI_Op made = MPI_OP_NULL;
-    check(MPI_Op_create(kFunction, 1, &made), "MPI_Op_create");
+    check(api().MPI_Op_create(kFunction, 1, &made), "MPI_Op_create");
     return made;
   }();
   return op;

@@ -1,11 +1,10 @@
 // Lockstep's types and operations in MPI's words.
 #pragma once
 
-#include <mpi.h>
-
 #include <cstddef>
 
 #include "lockstep/comm/operation.h"
+#include "src/comm/mpi/mpi_api.h"
 
 namespace lockstep::mpi {
 

@@ -1,0 +1,40 @@
+// MPI's functions and objects, found at run time: a program that does not use MPI starts where there is none. In place of <mpi.h>.
+#pragma once
+
+#include <mpi.h>
+
+#include <string>
+
+namespace lockstep::mpi {
+
+struct Api {
+#define LOCKSTEP_MPI_FUNCTIONS(apply)                                                                                                    \
+  apply(MPI_Initialized) apply(MPI_Init_thread) apply(MPI_Query_thread) apply(MPI_Finalize) apply(MPI_Error_string) apply(MPI_Comm_size) \
+      apply(MPI_Comm_rank) apply(MPI_Comm_group) apply(MPI_Comm_create_group) apply(MPI_Comm_set_errhandler) apply(MPI_Group_incl)       \
+          apply(MPI_Group_free) apply(MPI_Op_create) apply(MPI_Test) apply(MPI_Iprobe) apply(MPI_Irecv) apply(MPI_Isend)                 \
+              apply(MPI_Get_count) apply(MPI_Ibarrier) apply(MPI_Ibcast) apply(MPI_Iallreduce) apply(MPI_Ireduce)                        \
+                  apply(MPI_Ireduce_scatter_block) apply(MPI_Iallgather) apply(MPI_Iallgatherv) apply(MPI_Igather) apply(MPI_Iscatter)   \
+                      apply(MPI_Ialltoall) apply(MPI_Ialltoallv)
+#define LOCKSTEP_MPI_POINTER(function) decltype(&::function) function = nullptr;
+  LOCKSTEP_MPI_FUNCTIONS(LOCKSTEP_MPI_POINTER)
+#undef LOCKSTEP_MPI_POINTER
+
+  void* library = nullptr;
+};
+
+// Loads `file`. Throws InvalidArgument: it is not there, or is no Open MPI (what it lacks).
+Api load_api(const std::string& file);
+// This process's: the program's own MPI where it has one. Loaded at the first call.
+const Api& api();
+// What has this name in it.
+void* object(const char* name);
+
+}  // namespace lockstep::mpi
+
+// Open MPI's constants (MPI_COMM_WORLD, MPI_FLOAT, ...) are addresses of such objects.
+#undef OMPI_PREDEFINED_GLOBAL
+#define OMPI_PREDEFINED_GLOBAL(type, global)                       \
+  (static_cast<type>([] {                                          \
+    static void* const kObject = ::lockstep::mpi::object(#global); \
+    return kObject;                                                \
+  }()))
