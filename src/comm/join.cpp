@@ -10,7 +10,6 @@
 #include "lockstep/core/crypto.h"
 #include "lockstep/core/error.h"
 #include "src/comm/host_names.h"
-#include "src/comm/wait_notice.h"
 
 namespace lockstep {
 
@@ -54,19 +53,6 @@ std::string names_of(const std::vector<int>& ranks, int world_size) {
 
 std::string did_not_come(const std::vector<int>& missing, int world_size, milliseconds timeout) {
   return fmt::format("{} did not come within {} s", names_of(missing, world_size), static_cast<double>(timeout.count()) / 1000);
-}
-
-// The key's value, awaited until the deadline; `whom` says for whom the wait is, when it is a long one.
-template <typename Whom>
-std::string get_patiently(Store& store, const std::string& key, Clock::time_point deadline, WaitNotice& notice, const Whom& whom) {
-  for (;;) {
-    try {
-      return store.get(key, std::min(time_left(deadline), notice.until_next()));
-    } catch (const TimeoutError&) {
-      if (Clock::now() >= deadline) throw;
-      notice.look(whom);
-    }
-  }
 }
 
 // Those of the ranks from `first` on that have not set key prefix + rank by now. Told to the others, too, who would all have to ask.
@@ -140,6 +126,18 @@ std::string await_verdict(const Place& place, Store& store, milliseconds timeout
 }
 
 }  // namespace
+
+std::string get_patiently(Store& store, const std::string& key, Clock::time_point deadline, WaitNotice& notice,
+                          const std::function<std::string()>& whom) {
+  for (;;) {
+    try {
+      return store.get(key, std::min(time_left(deadline), notice.until_next()));
+    } catch (const TimeoutError&) {
+      if (Clock::now() >= deadline) throw;
+      notice.look(whom);
+    }
+  }
+}
 
 void register_rank(const Place& place, Store& store, milliseconds timeout) {
   const std::string mine = registration(place);

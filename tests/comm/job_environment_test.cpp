@@ -61,6 +61,8 @@ TEST(JobEnvironment, TorchrunsVariables) {
   EXPECT_EQ(job.master_port, 29500);
   EXPECT_FALSE(job.store_is_hosted);
   EXPECT_TRUE(read(with(kTorchrun, "LOCKSTEP_STORE_HOSTED", "1")).store_is_hosted);
+  EXPECT_EQ(job.host_source, "MASTER_ADDR");
+  EXPECT_EQ(read(with(kTorchrun, "LOCKSTEP_STORE_HOSTED", "1")).host_source, "its launcher's choice") << "the user has set none";
 }
 
 TEST(JobEnvironment, TorchrunsAgentHoldsThePort) {

@@ -52,9 +52,12 @@ std::vector<std::string> collect(const BackendContext& context, const std::strin
   const Deadline deadline = Clock::now() + context.store_timeout;
   std::vector<std::string> said = {mine};
   std::vector<int> missing;
+  WaitNotice notice;
   for (int rank = 1; rank < context.place.world_size; ++rank) {
     try {
-      said.push_back(context.store->get(fmt::format("{}/{}", key, rank), std::chrono::milliseconds(remaining_ms(deadline))));
+      said.push_back(get_patiently(*context.store, fmt::format("{}/{}", key, rank), deadline, notice, [&] {
+        return fmt::format("rank {} of {}, which has registered (store key {})", rank, context.place.world_size, key);
+      }));
     } catch (const TimeoutError&) {
       missing.push_back(rank);
     }

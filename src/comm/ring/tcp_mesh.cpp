@@ -140,8 +140,10 @@ class MeshBuilder {
       polls_.push_back({attempt.fd.get(), attempt.events(), 0});
       next = std::min(next, attempt.again != Deadline{} ? attempt.again : attempt.give_up);
     }
+    next = std::min(next, Clock::now() + notice_.until_next());
     if (poll(polls_.data(), polls_.size(), remaining_ms(next)) < 0 && errno != EINTR) throw Error("ring: poll: {}", std::strerror(errno));
     if (Clock::now() >= deadline_) report_missing();
+    notice_.look([this] { return fmt::format("ranks {} of {} to connect", incomplete(), self_.ranks); });
   }
 
   // New ones are polled from the next turn on: they stand behind those that were. Some at a time, or a flood at the door would keep
@@ -234,17 +236,21 @@ class MeshBuilder {
               self_.rank, why, reported_ == kReportedStrangers ? "; further ones are not reported" : "");
   }
 
-  [[noreturn]] void report_missing() const {
-    for (const Attempt& attempt : attempts_)
-      if (!attempt.trouble.empty()) fail(attempt);
+  std::string incomplete() const {
     std::string ranks;
     for (int peer = 0; peer < self_.ranks; ++peer) {
       const TcpPeer& at = peers_[static_cast<std::size_t>(peer)];
       const bool complete = at.socket && std::all_of(at.more.begin(), at.more.end(), [](const Fd& fd) { return static_cast<bool>(fd); });
       if (peer != self_.rank && !complete) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", peer);
     }
+    return ranks;
+  }
+
+  [[noreturn]] void report_missing() const {
+    for (const Attempt& attempt : attempts_)
+      if (!attempt.trouble.empty()) fail(attempt);
     throw RendezvousError("ring: rank {} waited on {} for ranks {}, which did not connect in time", self_.rank, context_.advertise_address,
-                          ranks);
+                          incomplete());
   }
 
   const BackendContext& context_;
@@ -256,6 +262,7 @@ class MeshBuilder {
   std::list<Attempt> attempts_;
   std::vector<pollfd> polls_;
   Deadline accept_again_{};
+  WaitNotice notice_;
   int missing_ = 0;
   int reported_ = 0;
 };
