@@ -1,9 +1,14 @@
 #include "lockstep/core/error.h"
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
+#include <string_view>
+#include <system_error>
 
 #include "src/core/first_process.h"
+#include "src/core/process_limits.h"
 #include "src/core/standard_streams.h"
 
 namespace lockstep {
@@ -44,6 +49,10 @@ int run_main(const char* program, int (*body)(int argc, char** argv), int argc, 
     return report(program, error.what(), kPeerLostExitCode);
   } catch (const InvalidArgument& error) {
     return report(program, error.what(), 2);
+  } catch (const std::system_error& error) {
+    // std::thread's text is the number's and no more.
+    const bool is_of_thread = error.code().value() == EAGAIN && error.what() == std::string_view(std::strerror(EAGAIN));
+    return report(program, is_of_thread ? why_not_started(EAGAIN).c_str() : error.what(), 1);
   } catch (const std::exception& error) {
     return report(program, error.what(), 1);
   }

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/error.h"
+#include "src/core/process_limits.h"
 #include "src/launch/pipe.h"
 #include "src/launch/waiting.h"
 
@@ -89,7 +90,7 @@ GpuSearch search_apart(const std::function<GpuSearch()>& search, std::chrono::mi
   std::fflush(nullptr);  // or the child would print what is buffered a second time
   const pid_t launcher = ::getpid();
   const pid_t pid = ::fork();
-  if (pid < 0) throw Error("launch: cannot start the search for GPUs: {}", std::strerror(errno));
+  if (pid < 0) throw Error("launch: cannot start the search for GPUs: {}", why_not_started(errno));
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != launcher) ::_exit(1);

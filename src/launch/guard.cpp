@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "src/core/process_limits.h"
 #include "src/launch/pipe.h"
 
 namespace lockstep::launch {
@@ -46,11 +47,12 @@ void let_go_of_everything_but(int fd) {
   ::_exit(0);
 }
 
-// The process in between ends at once, so that the guard belongs to init and not to the launcher.
+// The process in between ends at once, with errno when it could not start the guard, so that the guard belongs to init and not to the
+// launcher.
 [[noreturn]] void start_guard(int from_launcher) {
   ::setsid();
   const pid_t guard = ::fork();
-  if (guard != 0) ::_exit(guard > 0 ? 0 : 1);
+  if (guard != 0) ::_exit(guard > 0 ? 0 : errno);
   sigset_t all;
   sigfillset(&all);
   ::sigprocmask(SIG_BLOCK, &all, nullptr);
@@ -63,12 +65,13 @@ void let_go_of_everything_but(int fd) {
 Guard::Guard() {
   Pipe pipe = make_pipe();
   const pid_t between = ::fork();
-  if (between < 0) throw Error("launch: cannot start the guard process: {}", std::strerror(errno));
+  if (between < 0) throw Error("launch: cannot start the guard process: {}", why_not_started(errno));
   if (between == 0) start_guard(pipe.read_end.get());
   int status = 0;
   while (::waitpid(between, &status, 0) < 0 && errno == EINTR) {
   }
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) throw Error("launch: cannot start the guard process (process limit reached?)");
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+    throw Error("launch: cannot start the guard process: {}", why_not_started(WIFEXITED(status) ? WEXITSTATUS(status) : EAGAIN));
   to_guard_ = std::move(pipe.write_end);
 }
 

@@ -94,7 +94,11 @@ NodeReport judge(const StartFailure& failure, const std::string& program, const 
   report.exit_code = 1;
   const auto say = [&](const std::string& what) { report.cause = fmt::format("lockrun: {}{}\n", what, place); };
   if (std::strcmp(failure.step, "exec") != 0) {
-    say(fmt::format("cannot set up rank {}: {}: {}", failure.rank, failure.step, std::strerror(failure.error)));
+    const bool is_binding = std::strcmp(failure.step, "sched_setaffinity") == 0;
+    say(fmt::format("cannot set up rank {}: {}: {}{}", failure.rank, failure.step, std::strerror(failure.error),
+                    is_binding ? ": this system (a container's seccomp profile, a sandbox) does not let it choose its cores; lockrun "
+                                 "--no-bind leaves ranks where they are"
+                               : ""));
     return report;
   }
   report.exit_code = failure.error == ENOENT ? kNotFound : kNotExecutable;

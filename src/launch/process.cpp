@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "lockstep/core/error.h"
+#include "src/core/process_limits.h"
 #include "src/launch/cores.h"
 #include "src/launch/memory_node.h"
 
@@ -74,7 +75,7 @@ RankProcess start_rank(const RankSetup& setup, const RankProgram& program, const
   std::fflush(nullptr);  // or the child would print what is buffered a second time
   const pid_t launcher = ::getpid();
   const pid_t pid = ::fork();
-  if (pid < 0) throw Error("launch: cannot start rank {}: {}", setup.rank, std::strerror(errno));
+  if (pid < 0) throw Error("launch: cannot start rank {}: {}", setup.rank, why_not_started(errno));
   if (pid == 0) {
     output.read_end.reset();
     errors.read_end.reset();

@@ -1,0 +1,103 @@
+// What the system does not allow, lockrun says by its name: processes, threads, a choice of cores.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <string>
+
+#include "src/core/fd.h"
+#include "tests/support/sanitized.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Outcome {
+  int exit_code;
+  std::string output;  // stdout and stderr
+};
+
+// The system call fails with EPERM from here on, in this process and what it starts: what a container's seccomp profile does.
+bool forbid(long call) {
+  std::array<sock_filter, 4> program = {
+      {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<__u32>(call), 0, 1),
+       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)}};
+  const sock_fprog filter = {program.size(), program.data()};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+constexpr int kNoFilter = 99;
+
+// A shell's command, without the system call when it is not negative.
+Outcome run(const std::string& command, long forbidden = -1) {
+  std::array<int, 2> ends{};
+  if (::pipe(ends.data()) != 0) return {-1, "no pipe"};
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::dup2(ends[1], STDOUT_FILENO);
+    ::dup2(ends[1], STDERR_FILENO);
+    ::close(ends[0]);
+    ::close(ends[1]);
+    if (forbidden >= 0 && !forbid(forbidden)) ::_exit(kNoFilter);
+    ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+    ::_exit(127);
+  }
+  ::close(ends[1]);
+  const Fd from(ends[0]);
+  std::string output;
+  for (char buffer[4096];;) {
+    const ssize_t got = ::read(from.get(), buffer, sizeof buffer);
+    if (got <= 0) break;
+    output.append(buffer, static_cast<std::size_t>(got));
+  }
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, output};
+}
+
+const std::string kJob = fmt::format("{} -n 2 {} exit:0", LOCKRUN, RANK_PROGRAM);
+
+// Whatever cannot be started first: the guard, a rank, the store's thread.
+TEST(LockrunLimits, ThatNoFurtherProcessIsAllowedIsSaidByName) {
+  if (kSanitized) GTEST_SKIP() << "sanitizers start threads of their own";
+  if (::geteuid() != 0) GTEST_SKIP() << "to be another user, of whom there are no processes yet, takes root";
+  if (run("command -v setpriv && command -v prlimit").exit_code != 0) GTEST_SKIP() << "setpriv or prlimit (util-linux) is not installed";
+  int refusals = 0;
+  for (int limit = 1; limit <= 20; ++limit) {
+    const int user = 100000 + ::getpid() % 30000 * 20 + limit;  // whose processes are these alone, zombies counted
+    const Outcome job = run(fmt::format(
+        "LOCKSTEP_DEVICE=cpu timeout -k 5 60 setpriv --reuid {} --regid {} --clear-groups prlimit --nproc={} {}", user, user, limit, kJob));
+    if (job.exit_code == 126 || job.exit_code == 127) GTEST_SKIP() << "another user may not run the programs: " << job.output;
+    if (job.exit_code == 0) break;
+    ++refusals;
+    EXPECT_THAT(job.output, HasSubstr(fmt::format("at most {} processes and threads (RLIMIT_NPROC, ulimit -u)", limit)))
+        << "limit " << limit;
+  }
+  EXPECT_GE(refusals, 3);
+  EXPECT_LT(refusals, 20) << "it never worked";
+}
+
+TEST(LockrunLimits, ThatCoresMayNotBeChosenIsSaidWithTheFlagThatDoesNot) {
+  const std::string command = "LOCKSTEP_DEVICE=cpu timeout -k 5 60 " + kJob;
+  const Outcome bound = run(command, SYS_sched_setaffinity);
+  if (bound.exit_code == kNoFilter) GTEST_SKIP() << "this system has no seccomp filters";
+  if (bound.exit_code == 0) GTEST_SKIP() << "there are too few cores to bind two ranks";
+  EXPECT_THAT(bound.output, HasSubstr("sched_setaffinity: Operation not permitted: "));
+  EXPECT_THAT(bound.output, HasSubstr("--no-bind"));
+  const Outcome unbound =
+      run(fmt::format("LOCKSTEP_DEVICE=cpu timeout -k 5 60 {} --no-bind -n 2 {} exit:0", LOCKRUN, RANK_PROGRAM), SYS_sched_setaffinity);
+  EXPECT_EQ(unbound.exit_code, 0) << unbound.output;
+}
+
+}  // namespace
+}  // namespace lockstep::testing
