@@ -151,6 +151,7 @@ class Target {
 std::int64_t x_count(const Conv2dShape& s) { return s.batch * s.in_height * s.in_width * s.in_channels; }
 std::int64_t y_count(const Conv2dShape& s) { return s.batch * s.out_height * s.out_width * s.out_channels; }
 std::int64_t weight_count(const Conv2dShape& s) { return s.out_channels * s.kernel_height * s.kernel_width * s.in_channels; }
+
 // Whether no output can be NaN, as no operand is and no sum can grow beyond a float (rounded on its way: hence the half).
 bool stays_finite(const Conv2dShape& s, const float* x, const float* weight, const float* bias) {
   const double products = static_cast<double>(s.kernel_height * s.kernel_width * s.in_channels) *

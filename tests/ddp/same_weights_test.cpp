@@ -40,6 +40,8 @@ struct SmallNet : nn::Sequential {
   }
 };
 
+constexpr float kRate = 0.02F;
+
 class GeneratedSet : public ::testing::TestWithParam<bool> {
  protected:
   static void SetUpTestSuite() {
@@ -50,13 +52,13 @@ class GeneratedSet : public ::testing::TestWithParam<bool> {
   static void TearDownTestSuite() { std::filesystem::remove_all(folder); }
 
   // The weights after 20 steps of 128 images, one after the other in one vector.
-  static std::vector<float> train(int ranks, bool distort) {
+  static std::vector<float> train(int ranks, bool distort, float rate = kRate) {
     std::vector<float> weights;
     expect_all_well(run_ranks(ranks, "shm", [&](auto group) {
       manual_seed(3);
       SmallNet model;
       DistributedDataParallel ddp(model, group, {.caps = {1024, 16384}});
-      optim::SGD sgd(ddp.parameters(), {.lr = 0.02F, .momentum = 0.9F});
+      optim::SGD sgd(ddp.parameters(), {.lr = rate, .momentum = 0.9F});
       const data::Cifar10 images(folder.string(), {.distort = distort, .seed = 5});
       data::DistributedSampler sampler(images.size(), group->place(), {.seed = 7});
       for (int epoch = 0; epoch < 4; ++epoch) {
@@ -81,9 +83,18 @@ class GeneratedSet : public ::testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Distortion, GeneratedSet, ::testing::Bool(),
                          [](const auto& test) { return std::string(test.param ? "on" : "off"); });
 
-// Sums of 128 gradients are rounded in another order: some 1e-7 of each gradient a step (seen: 3e-8 after 20). Where two values are
-// nearly alike, a ReLU or a pooling may choose another one for it.
-constexpr double kBound = 1e-5;
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) largest = std::max<double>(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
+// Sums of 128 gradients are rounded in another order: 1e-7 of each gradient a step, 3e-8 of the weights after 20. But some 3 million
+// windows of 9 values are pooled on the way, and where the largest two differ by no more than such a rounding, the other one may win. Then
+// the window's share of conv1's gradient goes to another pixel (its sum, the bias's gradient, stays): up to 7e-5 was seen. It moves a
+// weight by lr / (1 - momentum) = 0.2 times as much, and a run has none to four of them: 1.2e-5 was seen. Seven of the largest, all in one
+// weight, give the bound.
+constexpr double kBound = 1e-4;
 
 TEST_P(GeneratedSet, GivesTheSameWeightsOnOneTwoAndFourRanks) {
   const std::vector<float> one = train(1, GetParam());
@@ -91,17 +102,12 @@ TEST_P(GeneratedSet, GivesTheSameWeightsOnOneTwoAndFourRanks) {
   for (const int ranks : {2, 4}) {
     const std::vector<float> several = train(ranks, GetParam());
     ASSERT_EQ(several.size(), one.size());
-    double largest = 0, moved = 0;
-    for (std::size_t i = 0; i < one.size(); ++i) largest = std::max<double>(largest, std::abs(one[i] - several[i]));
-    EXPECT_LE(largest, kBound) << ranks << " ranks";
-    manual_seed(3);
-    const SmallNet initial;
-    std::size_t i = 0;
-    for (const NamedTensor& named : initial.named_parameters())
-      for (const float value : named.tensor.span<float>()) moved = std::max<double>(moved, std::abs(value - one[i++]));
-    EXPECT_GE(moved, 1000 * kBound) << "the weights must have moved far for this to say anything";
-    RecordProperty("largest_difference_" + std::to_string(ranks), fmt::format("{:.3g}", largest));
+    const double difference = largest_difference(one, several);
+    EXPECT_LE(difference, kBound) << ranks << " ranks";
+    RecordProperty("largest_difference_" + std::to_string(ranks), fmt::format("{:.3g}", difference));
   }
+  // As if one of 128 images did not count: what is wrong by so little must show.
+  EXPECT_GE(largest_difference(one, train(1, GetParam(), kRate * 127 / 128)), 3 * kBound) << "the bound says nothing";
 }
 
 // The body of a rank that is a process: 200 steps on random floats of its own. Returns the exit code.
