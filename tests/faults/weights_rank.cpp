@@ -2,7 +2,8 @@
 //
 //   weights_rank report=FILE
 //
-// Rank 0 appends the hash of the weights, and the ranks' number, to the file: launchers at times drop what ranks print at their end.
+// Rank 0 appends the hash of the weights, and the ranks' number, to the file: launchers at times drop what ranks print at their end. Each
+// prints with how many threads it has computed.
 #include <fmt/format.h>
 
 #include <fstream>
@@ -16,6 +17,7 @@
 #include "lockstep/nn/loss.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/tensor/random.h"
+#include "src/core/compute_threads.h"
 #include "tests/faults/rank_arguments.h"
 
 namespace {
@@ -60,6 +62,7 @@ int run(int argc, char** argv) {
     std::ofstream(arguments.text("report"), std::ios::app)
         << fmt::format("{} ranks: weights {}\n", group->world_size(), lockstep::hash_of(net.named_parameters())) << std::flush;
   group->barrier();
+  fmt::print("{} threads\n", lockstep::compute_threads());
   return 0;
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lockstep/comm/capabilities.h"
+#include "src/core/compute_threads.h"
 #include "tests/faults/hand_job.h"
 #include "tests/support/temporary.h"
 
@@ -148,7 +149,11 @@ std::string weights_by_hand() {
   const Report report;
   HandJob job(2);
   for (const int rank : {0, 1}) job.start_command(rank, {"env", "-u", "OMP_NUM_THREADS", WEIGHTS_RANK, report.argument()});
-  for (const int rank : {0, 1}) EXPECT_EQ(job[rank].wait(kSlow), 0) << job[rank].errors();
+  const std::string threads = std::to_string(std::max<std::size_t>(1, affinity().size() / 2)) + " threads\n";
+  for (const int rank : {0, 1}) {
+    EXPECT_EQ(job[rank].wait(kSlow), 0) << job[rank].errors();
+    EXPECT_EQ(job[rank].output(), threads) << "the ranks share the cores, though nobody has told them how";
+  }
   return report.text();
 }
 
