@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "lockstep/comm/capabilities.h"
+#include "src/comm/host_names.h"
 #include "tests/faults/hand_job.h"
 #include "tests/network/network_lab.h"
 #include "tests/support/temporary.h"
@@ -161,9 +162,9 @@ class MpirunMachines : public Machines {
       GTEST_SKIP() << "mpirun or nsenter is not installed";
     Machines::SetUp();
     if (!lab_) return;
-    std::ofstream(agent_) << "#!/bin/sh\nhost=$1; shift\nexec nsenter --net=/proc/" << ::getpid() << "/fd/$(case $host in "
-                          << NetworkLab::address(0) << ") echo " << lab_->network(0) << ";; *) echo " << lab_->network(1)
-                          << ";; esac) sh -c \"$*\"\n";
+    // Open MPI 5 takes two machines with one name for one, and knows its own by name alone.
+    std::ofstream(agent_) << "#!/bin/sh\nshift\nexec nsenter --net=/proc/" << ::getpid() << "/fd/" << lab_->network(1)
+                          << " unshare --uts sh -c \"hostname lab-machine-1; $*\"\n";
     std::filesystem::permissions(agent_, std::filesystem::perms(0700));
   }
   void TearDown() override {
@@ -176,7 +177,7 @@ class MpirunMachines : public Machines {
                                       agent_,     "--mca",  "btl",
                                       "tcp,self", "--mca",  "btl_tcp_if_include",
                                       net,        "--mca",  "oob_tcp_if_include",
-                                      net,        "--host", NetworkLab::address(0) + ":2," + NetworkLab::address(1) + ":1",
+                                      net,        "--host", host_name() + ":2," + NetworkLab::address(1) + ":1",
                                       "-n",       "3"};
     for (const std::string& variable : exported) words.insert(words.end(), {"-x", variable});
     arguments.push_back("report=" + report_);  // mpirun at times drops what ranks print at their end
