@@ -73,16 +73,17 @@ bool poll_until(const std::function<bool()>& done) {
 
 std::string SlurmLab::obstacle() {
   if (::geteuid() != 0) return "Slurm's daemons and their namespaces take root";
-  for (const char* program : {"slurmctld", "slurmd", "munged", "srun", "unshare", "nsenter"})
+  for (const char* program : {"slurmctld", "slurmd", "munged", "srun", "unshare", "nsenter", "setpriv"})
     if (!is_installed(program)) return fmt::format("there is no `{}` (apt-get install slurm-wlm munge)", program);
   return NetworkLab::obstacle();
 }
 
 SlurmLab::SlurmLab() : folder_(temporary("slurm")) {
   write_configuration();
-  daemons_.emplace_back(std::vector<std::string>{"munged", "--foreground", "--force", "--key-file=" + folder_ + "/munge.key",
-                                                 "--socket=" + folder_ + "/munge.socket", "--pid-file=" + folder_ + "/munge.pid",
-                                                 "--log-file=" + folder_ + "/munge.log", "--seed-file=" + folder_ + "/munge.seed"},
+  daemons_.emplace_back(std::vector<std::string>{"setpriv", "--pdeathsig", "KILL", "munged", "--foreground", "--force",
+                                                 "--key-file=" + folder_ + "/munge.key", "--socket=" + folder_ + "/munge.socket",
+                                                 "--pid-file=" + folder_ + "/munge.pid", "--log-file=" + folder_ + "/munge.log",
+                                                 "--seed-file=" + folder_ + "/munge.seed"},
                         ChildOptions{});
   if (!poll_until([&] { return fs::exists(folder_ + "/munge.socket"); }))
     throw std::runtime_error("munged did not start: " + daemons_[0].errors());
@@ -122,7 +123,8 @@ void SlurmLab::start_daemon(int node, const std::string& command) {
   const std::string script = fmt::format("hostname n{0} && mount --bind {1}/hosts-{0} /etc/hosts && exec {2}", node, folder_, command);
   ChildOptions options = options_of({});
   options.network = network_.network(node);
-  daemons_.emplace_back(std::vector<std::string>{"unshare", "--uts", "--mount", "sh", "-c", script}, options);
+  daemons_.emplace_back(std::vector<std::string>{"setpriv", "--pdeathsig", "KILL", "unshare", "--uts", "--mount", "sh", "-c", script},
+                        options);
 }
 
 ChildOptions SlurmLab::options_of(Environment environment) const {

@@ -1,7 +1,7 @@
 // Slurm itself, for tests: slurmctld, munged and two slurmd, each slurmd in a network, UTS and mount namespace of its own, so that nodes
 // "n0" and "n1" have their own address, name and /etc/hosts. As Debian sets it up, each node's own name is 127.0.1.1 to itself.
 //
-// All files lie in one temporary folder, all processes are children that end with the lab.
+// All files lie in one temporary folder; the daemons are children that end with the lab, and with its process if that is killed.
 #pragma once
 
 #include <deque>
