@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 #include <string>
+#include <string_view>
 
 #include "lockstep/core/error.h"
 
@@ -82,6 +83,18 @@ void check_overlap(const Operation& operation, const Shape& shape, const Place& 
                                                                 : "send = receive + rank * count");
 }
 
+// What is only moved, is copied byte by byte and may lie anywhere.
+bool is_aligned(const Signature& call, const void* data) {
+  return !is_reduction(call.kind) || reinterpret_cast<std::uintptr_t>(data) % size_of(call.dtype) == 0;
+}
+
+void check_alignment(const Signature& call, const Place& place, std::string_view which, const void* data) {
+  const std::size_t element = size_of(call.dtype);
+  if (is_aligned(call, data)) return;
+  throw InvalidArgument("{} on rank {}: {} must be aligned to {} bytes, the size of {}, and lies at {}", name_of(call.kind), place.rank,
+                        which, element, name_of(call.dtype), fmt::ptr(data));
+}
+
 // One buffer of parts of unequal length.
 void check_parts(const Operation& operation, const Place& place, const char* which, const void* data,
                  const std::vector<std::size_t>& counts) {
@@ -138,6 +151,7 @@ void check_regions(const Operation& operation, const Place& place) {
       throw InvalidArgument("coalesced {} on rank {}: buffer {} is more than memory holds", name_of(call.kind), place.rank, i);
     if (region.count != 0 && region.data == nullptr)
       throw InvalidArgument("coalesced {} on rank {}: the pointer to buffer {} is null", name_of(call.kind), place.rank, i);
+    if (region.count != 0 && !is_aligned(call, region.data)) check_alignment(call, place, fmt::format("buffer {}", i), region.data);
   }
   std::sort(by_address.begin(), by_address.end(), [](const Region& a, const Region& b) { return std::less<>()(a.data, b.data); });
   for (std::size_t i = 1; i < by_address.size(); ++i)
@@ -170,6 +184,8 @@ void check_call(const Operation& operation, const Place& place) {
                           lacks_send && lacks_receive ? "the data"
                           : lacks_send                ? "send"
                                                       : "receive");
+  check_alignment(call, place, "send", operation.send);
+  if (shape.receive_parts != 0) check_alignment(call, place, "receive", operation.receive);
   check_overlap(operation, shape, place);
 }
 

@@ -98,7 +98,7 @@ void ProcessGroup::Impl::meet_all(const Operation& barrier) {
 void ProcessGroup::monitored_barrier(std::chrono::milliseconds timeout, const CallOptions& options) {
   CallOptions call = options;
   call.device = DeviceKind::kCpu;
-  if (timeout.count() > 0) call.timeout = timeout;
+  if (timeout.count() != 0) call.timeout = timeout;
   if (call.purpose.name == nullptr) call.purpose.name = "monitored";
   const Message letter{&call, 1, DType::kInt64, 0, 0};
   if (world_size() > 1)

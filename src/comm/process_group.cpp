@@ -26,8 +26,13 @@ namespace lockstep {
 
 namespace {
 
-std::chrono::milliseconds time_of(const std::optional<std::chrono::milliseconds>& option, const char* variable,
+void check_timeout(const char* name, std::chrono::milliseconds timeout) {
+  if (timeout.count() <= 0) throw InvalidArgument("process group: a {} of {} ms; it must be longer than nothing", name, timeout.count());
+}
+
+std::chrono::milliseconds time_of(const char* name, const std::optional<std::chrono::milliseconds>& option, const char* variable,
                                   std::chrono::milliseconds otherwise) {
+  if (option) check_timeout(name, *option);
   if (option) return std::min(*option, kLongestTimeout);
   const auto seconds = env::integer(variable, 1, std::chrono::duration_cast<std::chrono::seconds>(kLongestTimeout).count());
   return seconds ? std::chrono::seconds(*seconds) : otherwise;
@@ -44,9 +49,9 @@ GroupSettings settings_of(const Place& place, const ProcessGroupOptions& options
   if (place.world_size < 1 || place.rank < 0 || place.rank >= place.world_size)
     throw InvalidArgument("process group: rank {} does not exist in a world of {}", place.rank, place.world_size);
   GroupSettings settings;
-  settings.store_timeout = time_of(options.store_timeout, env::kStoreTimeout, std::chrono::seconds(60));
-  settings.timeout = time_of(options.timeout, env::kTimeout, std::chrono::minutes(5));
-  settings.stall_timeout = time_of(options.stall_timeout, env::kStallTimeout, std::chrono::seconds(30));
+  settings.store_timeout = time_of("store_timeout", options.store_timeout, env::kStoreTimeout, std::chrono::seconds(60));
+  settings.timeout = time_of("timeout", options.timeout, env::kTimeout, std::chrono::minutes(5));
+  settings.stall_timeout = time_of("stall_timeout", options.stall_timeout, env::kStallTimeout, std::chrono::seconds(30));
   if (settings.stall_timeout < std::chrono::milliseconds(100))
     throw InvalidArgument("process group: a stall_timeout of {} ms is too short for heartbeats; at least 100",
                           settings.stall_timeout.count());
@@ -127,6 +132,7 @@ void ProcessGroup::leave() { impl_->leave(); }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::wrap(const Place& place, std::unique_ptr<Backend> cpu_backend,
                                                  std::chrono::milliseconds timeout, std::unique_ptr<Backend> gpu_backend, Device* device) {
+  check_timeout("timeout", timeout);
   Impl::Backends backends{std::move(cpu_backend), std::move(gpu_backend)};
   return std::shared_ptr<ProcessGroup>(
       new ProcessGroup(std::make_unique<Impl>(place, std::move(backends), device, timeout, GroupOrigin{})));

@@ -176,6 +176,9 @@ Work ProcessGroup::Impl::start(OperationKind kind, const CallData& data, const C
 }
 
 std::chrono::milliseconds ProcessGroup::Impl::timeout_of(const CallOptions& call) const {
+  if (call.timeout.count() < 0)
+    throw InvalidArgument("process group on rank {}: a call with a timeout of {} ms; 0 is the group's, more is the call's own", place.rank,
+                          call.timeout.count());
   return std::min(kLongestTimeout, call.timeout.count() > 0 ? call.timeout : timeout);
 }
 

@@ -115,7 +115,21 @@ TEST_P(GroupCalls, MisuseIsTheSameErrorOnAllRanksAndHarmsNothing) {
     refused([&] { group.send(values, 1, DType::kFloat32, kAnyRank); }, "the group has ranks 0..1");
     refused([&] { group.send(values, 1, DType::kFloat32, 0, -1); }, "tags are not negative");
     refused([&] { group.recv(nullptr, 1, DType::kFloat32, 0); }, "null");
-    group.barrier();  // nothing of that was numbered
+    const void* const odd = reinterpret_cast<std::byte*>(values) + 1;
+    auto* const odd_too = const_cast<void*>(odd);
+    refused([&] { group.all_reduce(odd_too, 1, DType::kFloat32); }, "must be aligned to 4 bytes, the size of float32");
+    refused([&] { group.reduce_scatter(values, odd_too, 1, DType::kInt64); }, "must be aligned to 8 bytes, the size of int64");
+    refused([&] { group.reduce(odd, nullptr, 1, DType::kBFloat16, ReduceOp::kSum, 1 - group.rank()); }, "must be aligned to 2 bytes");
+    const Region odd_region[] = {{values, 1}, {static_cast<std::byte*>(odd_too) + 4, 1}};
+    refused([&] { group.all_reduce_coalesced(odd_region, DType::kFloat32); }, "buffer 1 must be aligned to 4 bytes");
+    group.all_reduce(odd_too, 3, DType::kUInt8);      // no type that has an alignment
+    group.broadcast(odd_too, 1, DType::kFloat32, 0);  // only copied
+    group.all_reduce(odd_too, 0, DType::kFloat32);    // not touched
+    refused([&] { group.barrier({.timeout = std::chrono::milliseconds(-1)}); }, "a timeout of -1 ms");
+    refused([&] { group.send(values, 1, DType::kFloat32, 0, 0, {.timeout = std::chrono::milliseconds(-5)}); }, "a timeout of -5 ms");
+    refused([&] { group.recv(values, 1, DType::kFloat32, 0, 0, {.timeout = std::chrono::milliseconds(-5)}); }, "a timeout of -5 ms");
+    refused([&] { group.monitored_barrier(std::chrono::milliseconds(-7)); }, "a timeout of -7 ms");
+    group.barrier();  // nothing of what was refused was numbered
     group.leave();
     refused([&] { group.barrier(); }, "barrier: this rank has left the group");
     refused([&] { group.send(values, 1, DType::kFloat32, 0); }, "this rank has left the group");

@@ -83,6 +83,17 @@ TEST(Timeouts, OfAnyLengthAreFine) {
   for (std::thread& rank : ranks) rank.join();
 }
 
+TEST(Timeouts, OfNothingAndLessAreRefused) {
+  for (const auto wrong : {0ms, -1ms}) {
+    for (const ProcessGroupOptions& options : {ProcessGroupOptions{.timeout = wrong}, ProcessGroupOptions{.store_timeout = wrong},
+                                               ProcessGroupOptions{.stall_timeout = wrong}}) {
+      const std::string text = message_of([&] { ProcessGroup::create({}, std::make_shared<MemoryStore>(), "", options); });
+      EXPECT_NE(text.find("timeout of " + std::to_string(wrong.count()) + " ms"), std::string::npos) << text;
+    }
+    EXPECT_THROW(ProcessGroup::wrap({}, make_local_backend(), wrong), InvalidArgument);
+  }
+}
+
 TEST(WorldOfOne, MisuseIsRefusedBeforeAnythingHappens) {
   const auto group = ProcessGroup::create({}, std::make_shared<MemoryStore>(), "");
   std::int32_t number = 1;

@@ -15,7 +15,7 @@ struct ProcessGroupOptions {
   // for a GPU, and takes "ring" for host memory.
   std::string backend = {};
   std::string transport = {};  // "": LOCKSTEP_TRANSPORT, else "auto": shared memory when handing over a memfd works, else TCP
-  std::optional<std::chrono::milliseconds> timeout = {};  // a collective's deadline; LOCKSTEP_TIMEOUT_S, else 5 min
+  std::optional<std::chrono::milliseconds> timeout = {};  // a collective's deadline; LOCKSTEP_TIMEOUT_S, else 5 min; all are > 0
   // How long a rank may give no sign of life: its process is stopped, its machine or the network gone. (A rank that computes gives
   // them.) LOCKSTEP_STALL_TIMEOUT_S, else 30 s; the same on all ranks.
   std::optional<std::chrono::milliseconds> stall_timeout = {};

@@ -46,8 +46,8 @@ class ProcessGroup {
   Device& local_device() const;  // this rank's
 
   // -- collectives. The plain forms block; the async forms return at once, and the buffers are the group's until the Work
-  // is done. Registered memory (allocate) is fastest, any pointer works. count 0 is fine everywhere. `send` is only read.
-  // Buffers are apart, or in place: the same pointer, or where parts of `count` elements differ in number, the smaller
+  // is done. Registered memory (allocate) is fastest, any pointer works (what is reduced: aligned to its type). count 0 is fine everywhere.
+  // `send` is only read. Buffers are apart, or in place: the same pointer, or where parts of `count` elements differ in number, the smaller
   // buffer is part `rank` of the larger (all_gather: send = receive + rank * count; reduce_scatter: receive = send + ...).
 
   // receive = the reduction of all ranks' `send`, on all ranks.
