@@ -52,9 +52,12 @@ class SignalThread {
   static void handle(int signal) {
     const int saved = errno;
     const std::uint64_t what = signal == SIGTERM ? kEnd : kRequest;
-    // A forked child shares the descriptor: its signals are not for the parent.
-    if (owner_.load() == getpid()) [[maybe_unused]]
-      const auto written = ::write(wake_fd_.load(), &what, sizeof what);
+    if (owner_.load() == getpid()) {
+      [[maybe_unused]] const auto written = ::write(wake_fd_.load(), &what, sizeof what);
+    } else if (signal == SIGTERM) {  // a forked child, which shares the descriptor and has no thread: it ends as if nobody had caught it
+      std::signal(SIGTERM, SIG_DFL);
+      ::raise(SIGTERM);
+    }
     errno = saved;
   }
   // Also where it is ours already: in a forked child, whose parent installed it.

@@ -359,6 +359,31 @@ TEST(FlightRecord, IsWrittenBeforeSigtermEndsTheProcess) {
   EXPECT_EQ(read_dump(folder / "rank0.json").reason, "SIGTERM");
 }
 
+// It has the handler and not the thread; what ends it must not be lost. SIGUSR1, which lockrun sends to whoever catches it, must not.
+TEST(FlightRecord, AForkedChildEndsBySigterm) {
+  const Folder folder;
+  const int status = in_child([&] {
+    setenv("LOCKSTEP_FLIGHT_DIR", folder.text().c_str(), 1);
+    int exit_code = 3;
+    run_ranks(1, "shm", [&](ProcessGroup& group) {
+      group.barrier();
+      const pid_t child = fork();
+      if (child == 0) {
+        kill(getpid(), SIGUSR1);
+        kill(getpid(), SIGTERM);
+        std::this_thread::sleep_for(5s);
+        _exit(4);
+      }
+      int ended = 0;
+      waitpid(child, &ended, 0);
+      exit_code = WIFSIGNALED(ended) && WTERMSIG(ended) == SIGTERM ? 0 : 5;
+    });
+    return exit_code;
+  });
+  EXPECT_EQ(status, 0);
+  EXPECT_FALSE(fs::exists(folder / "rank0.json")) << "the parent was not asked";
+}
+
 std::atomic<int> own_handlers_calls{0};
 
 TEST(FlightRecord, AProgramsOwnHandlerStays) {
