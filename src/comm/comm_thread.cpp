@@ -3,9 +3,10 @@
 #include <sched.h>
 
 #include <chrono>
+#include <system_error>
 
-#include "lockstep/core/error.h"
 #include "src/comm/flight_recorder.h"
+#include "src/comm/group_gone.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -32,7 +33,7 @@ CommThread::~CommThread() { stop(); }
 
 void CommThread::stop() {
   stop_.store(true);
-  fail(std::make_exception_ptr(PeerLost("the process group of this rank is gone: wait for a Work before its group goes")));
+  fail(std::make_exception_ptr(group_gone()));
   if (thread_.joinable()) thread_.join();
 }
 
@@ -94,44 +95,69 @@ void CommThread::run(const Operation& operation) {
 Work CommThread::start(const std::shared_ptr<CommThread>& self, const Operation& operation) {
   CommThread& queue = *self;
   queue.throw_if_broken();
+  if (!queue.thread_.joinable()) queue.start_thread();  // first: what counts as issued, somebody executes
   const std::uint64_t ticket = queue.issued_.load() + 1;
   if (ticket > kSlots) queue.wait(ticket - kSlots);  // the slot's former operation
   queue.slots_[ticket % kSlots] = operation;
   queue.issued_.store(ticket);
-  if (!queue.thread_.joinable())
-    queue.thread_ = std::thread([&queue] { queue.serve(); });
-  else
-    queue.wake_sleepers();
+  queue.wake_sleepers();
   return Work(self, ticket);
+}
+
+void CommThread::start_thread() {
+  try {
+    thread_ = std::thread([this] { serve(); });
+  } catch (const std::system_error& refusal) {
+    fail(std::make_exception_ptr(NoThread(
+        "the communication thread cannot be started: {}; is a limit on processes reached (ulimit -u, or the container's pids limit), or is "
+        "there no memory for its stack (ulimit -v)?",
+        refusal.what())));
+    throw_if_broken();
+  }
 }
 
 void CommThread::serve() {
   for (std::uint64_t ticket = 1;; ++ticket) {
     await([&] { return issued_.load() >= ticket || stop_.load() || broken_.load(); });
-    if (stop_.load() || broken_.load()) return;
-    const Operation& operation = slots_[ticket % kSlots];
-    try {
-      flight::note_started(operation.flight);
-      execute_(operation);
-    } catch (...) {
-      flight::note_failed(operation.flight);
-      fail(std::current_exception());
-      return;
-    }
-    flight::note_finished(operation.flight);
-    completed_.store(ticket);
-    wake_sleepers();
+    if (!execute_next(ticket)) return;
   }
 }
 
+// False: there will be no other. Noting the operation as running and then reading `broken_`, against a waiter that reads them in the
+// other order: either the waiter sees that its buffers are in use, or they are not touched.
+bool CommThread::execute_next(std::uint64_t ticket) {
+  running_.store(ticket);
+  if (stop_.load() || broken_.load()) {
+    running_.store(0);
+    wake_sleepers();
+    return false;
+  }
+  const Operation& operation = slots_[ticket % kSlots];
+  try {
+    flight::note_started(operation.flight);
+    execute_(operation);
+  } catch (...) {
+    flight::note_failed(operation.flight);
+    running_.store(0);
+    fail(std::current_exception());
+    return false;
+  }
+  flight::note_finished(operation.flight);
+  completed_.store(ticket);
+  running_.store(0);
+  wake_sleepers();
+  return true;
+}
+
 bool CommThread::done(std::uint64_t ticket) {
+  const bool lost = is_lost(ticket);  // asked first: it may complete in between
   if (completed_.load() >= ticket) return true;
-  throw_if_broken();
+  if (lost) throw_if_broken();
   return false;
 }
 
 void CommThread::wait(std::uint64_t ticket) {
-  await([&] { return completed_.load() >= ticket || broken_.load(); });
+  await([&] { return completed_.load() >= ticket || is_lost(ticket); });
   if (completed_.load() < ticket) throw_if_broken();
 }
 

@@ -17,8 +17,15 @@
 
 #include "lockstep/comm/operation.h"
 #include "lockstep/comm/work.h"
+#include "lockstep/core/error.h"
 
 namespace lockstep {
+
+// The system has refused a rank its communication thread: what was to be executed is not.
+class NoThread : public Error {
+ public:
+  using Error::Error;
+};
 
 // Threads: one thread at a time may call run() and start(); Work and fail() may be used from any.
 class CommThread : public CompletionQueue {
@@ -27,16 +34,21 @@ class CommThread : public CompletionQueue {
   explicit CommThread(std::function<void(const Operation&)> execute);
   ~CommThread() override;
   // Drops what has not begun, waits for the operation that is being executed: afterwards `execute` is not called again, and
-  // what is not complete throws PeerLost (or what fail() said before). A Work may outlive the backend that executes.
+  // what is not complete throws group_gone() (or what fail() said before). A Work may outlive the backend that executes.
   void stop();
   CommThread(const CommThread&) = delete;
   CommThread& operator=(const CommThread&) = delete;
 
+  // On the communication thread. What that has begun since, sees what the asking thread stored before.
+  bool is_executing() const { return running_.load() != 0; }
+
   void run(const Operation& operation);
-  // Blocks only when kSlots operations are under way. The thread starts with the first call.
+  // Blocks only when kSlots operations are under way. The thread starts with the first call; where the system refuses it, this and
+  // all later operations throw NoThread.
   static Work start(const std::shared_ptr<CommThread>& self, const Operation& operation);
 
-  // From now on every operation that is not complete, and every later one, throws `failure`. The first failure stays.
+  // From now on every operation that is not complete, and every later one, throws `failure`. The first failure stays. The operation
+  // that is being executed throws when its execution has ended: until then it uses its buffers.
   void fail(std::exception_ptr failure);
 
   bool done(std::uint64_t ticket) override;
@@ -46,7 +58,10 @@ class CommThread : public CompletionQueue {
  private:
   static constexpr std::uint64_t kSlots = 256;
 
+  void start_thread();
   void serve();
+  bool execute_next(std::uint64_t ticket);
+  bool is_lost(std::uint64_t ticket) const { return broken_.load() && running_.load() != ticket; }
   void throw_if_broken();
   template <typename Condition>
   void await(Condition&& condition);
@@ -55,7 +70,8 @@ class CommThread : public CompletionQueue {
   std::function<void(const Operation&)> execute_;
   std::array<Operation, kSlots> slots_;      // operation t lies in slot t % kSlots, tickets count from 1
   std::atomic<std::uint64_t> issued_{0};     // written by the caller
-  std::atomic<std::uint64_t> completed_{0};  // written by the communication thread
+  std::atomic<std::uint64_t> completed_{0};  // written by the communication thread, as the next
+  std::atomic<std::uint64_t> running_{0};    // the operation that is being executed; 0: none
   std::atomic<bool> broken_{false};
   std::atomic<bool> stop_{false};
   std::atomic<int> sleepers_{0};  // threads in the slow path of await()

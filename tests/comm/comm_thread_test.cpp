@@ -3,12 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <future>
 #include <new>
+#include <string>
 #include <vector>
 
 #include "lockstep/core/error.h"
 #include "tests/support/heap_count.h"
+#include "tests/support/no_new_threads.h"
 
 namespace lockstep {
 namespace {
@@ -19,6 +22,15 @@ Operation numbered(std::uint64_t number) {
   Operation operation;
   operation.signature.sequence = number;
   return operation;
+}
+
+std::string outcome_of(const std::function<void()>& call) {
+  try {
+    call();
+    return "done";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
 }
 
 TEST(CommThread, ExecutesInOrderAndSynchronousCallsComeLast) {
@@ -109,11 +121,47 @@ TEST(CommThread, FailWakesWaiters) {
   std::promise<void> gate;
   auto opened = gate.get_future().share();
   const auto queue = std::make_shared<CommThread>([&](const Operation&) { opened.wait(); });
-  const Work work = CommThread::start(queue, numbered(1));
+  CommThread::start(queue, numbered(1));
+  const Work work = CommThread::start(queue, numbered(2));
   auto waiter = std::async(std::launch::async, [&] { EXPECT_THROW(work.wait(), TimeoutError); });
   queue->fail(std::make_exception_ptr(TimeoutError("enough")));
   EXPECT_EQ(waiter.wait_for(20s), std::future_status::ready);
   gate.set_value();
+}
+
+// Whoever waited may free the buffers of the call.
+TEST(CommThread, AWaiterIsNotReleasedWhileItsOperationIsExecuted) {
+  for (const bool succeeds : {true, false}) {
+    std::promise<void> begun, gate;
+    auto opened = gate.get_future().share();
+    const auto queue = std::make_shared<CommThread>([&](const Operation&) {
+      begun.set_value();
+      opened.wait();
+      if (!succeeds) throw TimeoutError("nobody came");
+    });
+    const Work work = CommThread::start(queue, numbered(1));
+    begun.get_future().wait();
+    auto waiter = std::async(std::launch::async, [&] { return outcome_of([&] { work.wait(); }); });
+    auto stopping = std::async(std::launch::async, [&] { queue->stop(); });
+    EXPECT_EQ(waiter.wait_for(100ms), std::future_status::timeout);
+    EXPECT_FALSE(work.done());
+    gate.set_value();
+    EXPECT_EQ(waiter.get(), succeeds ? "done" : "this rank's process group is gone: wait for a Work before its group goes");
+    stopping.get();
+  }
+}
+
+TEST(CommThread, WithoutAThreadItIsOverAndNoCallWaits) {
+  const auto queue = std::make_shared<CommThread>([&](const Operation&) {});
+  {
+    const test_support::NoNewThreads no_new_threads;
+    const std::string text = outcome_of([&] { CommThread::start(queue, numbered(1)); });
+    EXPECT_NE(text.find("communication thread cannot be started"), std::string::npos) << text;
+  }
+  auto blocking = std::async(std::launch::async, [&] { EXPECT_THROW(queue->run(numbered(2)), Error); });
+  if (blocking.wait_for(20s) == std::future_status::ready) return;
+  ADD_FAILURE() << "a blocking call waits for an operation that nobody executes";
+  queue->stop();  // else it would wait for ever
 }
 
 TEST(CommThread, ManyHandOversLoseNoWakeUp) {

@@ -163,9 +163,9 @@ std::vector<std::vector<TcpPeer>> connect_all(const std::vector<int>& sockets, c
 }
 
 // That the two sockets are the ends of one connection.
-void expect_joined(const Fd& a, const Fd& b) {
-  EXPECT_EQ(local_endpoint(a.get()).text(), peer_endpoint(b.get()).text());
-  EXPECT_EQ(peer_endpoint(a.get()).text(), local_endpoint(b.get()).text());
+void expect_joined(int a, int b) {
+  EXPECT_EQ(local_endpoint(a).text(), peer_endpoint(b).text());
+  EXPECT_EQ(peer_endpoint(a).text(), local_endpoint(b).text());
 }
 
 TEST(TcpMesh, JoinsEverybodyByTheNumberOfSocketsThatRankZeroHas) {
@@ -173,9 +173,9 @@ TEST(TcpMesh, JoinsEverybodyByTheNumberOfSocketsThatRankZeroHas) {
   for (std::size_t a = 0; a < all.size(); ++a) {
     for (std::size_t b = 0; b < all.size(); ++b) {
       if (a == b) continue;
-      expect_joined(all[a][b].socket, all[b][a].socket);
+      expect_joined(all[a][b].socket.get(), all[b][a].socket.get());
       ASSERT_EQ(all[a][b].more.size(), 1u);
-      expect_joined(all[a][b].more[0], all[b][a].more[0]);
+      expect_joined(all[a][b].more[0].get(), all[b][a].more[0].get());
     }
   }
 }
@@ -219,7 +219,7 @@ TEST(TcpMesh, StrangersDelayNobody) {
   const auto second = connect_mesh(context_of(1, 2, store), "mesh");
   const auto mesh = first.get();
   EXPECT_LT(std::chrono::steady_clock::now() - started, 4s) << "a silent stranger has five seconds";
-  expect_joined(mesh[1].socket, second[0].socket);
+  expect_joined(mesh[1].socket.get(), second[0].socket.get());
 }
 
 // What one rank does that is dropped in a flood: its door closes before the handshake is over.
@@ -247,7 +247,7 @@ TEST(TcpMesh, ARankThatIsDroppedInItsHandshakeTriesAgain) {
     else
       acceptor.sent(acceptor.to_send().size());
   }
-  expect_joined(taken, mesh.get()[0].socket);
+  expect_joined(taken.get(), mesh.get()[0].socket.get());
 }
 
 TEST(TcpMesh, WithoutATokenItListensOnLoopbackOnly) {

@@ -84,5 +84,29 @@ TEST(SharedMemory, HasNoNameThatCouldStayBehind) {
   }
 }
 
+std::size_t mapped_bytes() {
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+// Also where a rank is alone, or alone on its node. Ranks are threads: what they map counts together.
+TEST(RegisteredMemory, GoesWithItsLastHandle) {
+  constexpr std::size_t kBytes = std::size_t{8} << 20, kTimes = 40;
+  for (const GroupSpec& spec : {GroupSpec{.wire = Wire::kMemfd, .ranks = 1}, GroupSpec{.wire = Wire::kMemfd, .ranks = 2},
+                                GroupSpec{.wire = Wire::kTcp, .ranks = 2}, GroupSpec{.wire = Wire::kNodes, .ranks = 3}}) {
+    run_threads(spec, [&](Rank& rank) {
+      rank.backend().allocate(kBytes);
+      rank.barrier();
+      const std::size_t before = mapped_bytes();
+      rank.barrier();
+      for (std::size_t i = 0; i < kTimes; ++i) rank.backend().allocate(kBytes);
+      rank.barrier();
+      EXPECT_LT(mapped_bytes(), before + kTimes / 2 * kBytes) << name_of(spec.wire) << ", " << spec.ranks << " ranks";
+      rank.barrier();
+    });
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::testing

@@ -185,7 +185,8 @@ TEST_P(Stalls, AllSurvivorsOfADeathSayTheSame) {
   for (const std::size_t survivor : {0u, 1u, 3u}) {
     EXPECT_EQ(reports[survivor].kind(), "peer lost") << reports[survivor].text();
     EXPECT_EQ(reports[survivor].text(), reports[0].text());
-    EXPECT_THAT(reports[survivor].text(), AllOf(HasSubstr("rank 2 (pid "), HasSubstr(" on host "), HasSubstr("#3")));
+    EXPECT_THAT(reports[survivor].text(), AllOf(HasSubstr("rank 2 (pid "), HasSubstr(" on host "), ::testing::ContainsRegex("#[23]")))
+        << "the call that the rank which decides had finished with it";
     RecordProperty("death_ms_" + std::to_string(survivor), std::to_string(1e3 * reports[survivor].seconds_after(reports[2])));
   }
 }

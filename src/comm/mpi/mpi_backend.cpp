@@ -57,7 +57,15 @@ class MpiBackend : public Backend {
   std::string_view name() const override { return "mpi"; }
   std::string_view transport() const override { return "mpi"; }
   void run(const Operation& operation) override { thread_->run(operation); }
-  Work start(const Operation& operation) override { return CommThread::start(thread_, operation); }
+  Work start(const Operation& operation) override {
+    try {
+      return CommThread::start(thread_, operation);
+    } catch (const NoThread& refusal) {
+      failed_ = true;
+      mpi::give_up(refusal.what());
+      throw;
+    }
+  }
   Work send(const Message& message) override { return ring::PointToPoint::send(group_->messages, message); }
   Work receive(const Message& message) override { return ring::PointToPoint::receive(group_->messages, message); }
 

@@ -182,7 +182,7 @@ std::unique_ptr<Transport> make_hier_transport(const BackendContext& context, No
   const auto& layout = meeting.layout;
   const int node = layout.node_of(rank), local_rank = layout.local_rank_of(rank);
   if (!meeting.fabric) {  // alone on its node
-    meeting.fabric = std::make_unique<ThreadFabric>(std::make_shared<ThreadMeeting>());
+    meeting.fabric = std::make_unique<PrivateFabric>();
     meeting.control = meeting.fabric->share(ControlLayout::bytes(1), context.timeout);
   }
   HierTransport::Connections connections;

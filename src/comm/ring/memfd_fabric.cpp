@@ -51,7 +51,8 @@ std::span<const std::byte> bytes_of(const std::string& text) { return std::as_by
 // A pipe whose writing end only this process holds: when it is gone, the readers' ends hang up. Peers need no process
 // ids for that, which mean nothing in another pid namespace.
 struct LifeLine {
-  Fd read, write;
+  Fd read;
+  ProcessFd write;
 };
 LifeLine make_life_line() {
   int ends[2];

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <sstream>
 #include <vector>
@@ -175,6 +176,21 @@ std::string settle(Proposal proposal, const std::vector<std::string>& failures) 
   return proposal.encode();
 }
 
+// For users who wonder why it is slow. Said once, by the rank that decides; who asked for shared memory alone gets it as an error.
+void tell_of_failures(const BackendContext& context, const Proposal& proposal, const std::vector<std::string>& failures) {
+  const NodeLayout layout(proposal.leaders);
+  const auto has_failed = [&](int rank) { return !failures[static_cast<std::size_t>(rank)].empty(); };
+  for (int node = 0; node < layout.nodes() && context.transport != "shm"; ++node) {
+    const std::vector<int>& members = layout.members(node);
+    const auto failed = std::find_if(members.begin(), members.end(), has_failed);
+    if (failed == members.end()) continue;
+    std::string numbers;
+    for (const int rank : members) numbers += fmt::format("{}{}", numbers.empty() ? "" : ", ", rank);
+    log::warn("ring: ranks {} are on one machine and cannot share its memory: they exchange over TCP, which is slower. Rank {}: {}",
+              numbers, *failed, failures[static_cast<std::size_t>(*failed)]);
+  }
+}
+
 // Of a group in one node: what its ranks' ordinary memory is to each other.
 void reach_ordinary_memory(const BackendContext& context, MemfdFabric& fabric, std::unique_ptr<ProcessMemory> memory) {
   const std::string refusal = decide_together(context, "reached memory", reason_of_failure([&] { memory->prove(); }), first_reason);
@@ -208,8 +224,10 @@ NodeMeeting meet_in_nodes(const BackendContext& context, bool reach_memory) {
   });
   found = {};  // first: who still waits for this rank hears at once that it gave up
   if (!failure.empty()) fabric.reset();
-  const Proposal settled = Proposal::decode(
-      decide_together(context, "nodes", failure, [&](const std::vector<std::string>& failures) { return settle(proposed, failures); }));
+  const Proposal settled = Proposal::decode(decide_together(context, "nodes", failure, [&](const std::vector<std::string>& failures) {
+    tell_of_failures(context, proposed, failures);
+    return settle(proposed, failures);
+  }));
   meeting.layout = NodeLayout(settled.leaders);
   meeting.refusal = settled.refusal;
   if (meeting.layout.size_of_node(meeting.layout.node_of(rank)) == 1) {

@@ -1,6 +1,11 @@
 #include "src/comm/ring/ring_backend.h"
 
-#include <unistd.h>
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <type_traits>
 
 #include "lockstep/core/error.h"
 #include "src/comm/comm_thread.h"
@@ -30,15 +35,18 @@ class RingBackend : public Backend {
         thread_(std::make_shared<CommThread>([this](const Operation& operation) { execute(operation); })) {}
   ~RingBackend() override {
     leave();
-    // A Work may outlive the backend and keeps the queue: nothing may run in it any more.
-    thread_->fail(std::make_exception_ptr(group_gone()));
-    thread_->stop();
+    thread_->stop();  // a Work may outlive the backend and keeps the queue: nothing may run in it any more
+    transport_->leave();
   }
 
   std::string_view name() const override { return "ring"; }
   std::string_view transport() const override { return transport_->name(); }
-  void run(const Operation& operation) override { thread_->run(operation); }
-  Work start(const Operation& operation) override { return CommThread::start(thread_, operation); }
+  void run(const Operation& operation) override {
+    with_thread(operation, [&] { thread_->run(operation); });
+  }
+  Work start(const Operation& operation) override {
+    return with_thread(operation, [&] { return CommThread::start(thread_, operation); });
+  }
 
   Work send(const Message& message) override { return ring::PointToPoint::send(messages_, message); }
   Work receive(const Message& message) override { return ring::PointToPoint::receive(messages_, message); }
@@ -50,31 +58,73 @@ class RingBackend : public Backend {
     operation.signature.count = bytes;
     operation.signature.dtype = DType::kUInt8;
     operation.timeout = timeout_;
-    thread_->run(operation);
+    run(operation);
     return std::exchange(allocated_, {});
   }
 
   void abort(const std::string& reason) override { transport_->abort(reason); }
   void compare(const Operation& operation) override {
-    transport_->compare(operation);
-    if (operation.signature.kind == OperationKind::kAllToAllV) compare_counts(operation);
+    for_all(operation, [&] {
+      transport_->compare(operation);
+      if (operation.signature.kind == OperationKind::kAllToAllV) compare_counts(operation);
+    });
   }
   void throw_if_over(const std::function<std::string()>& doing) override { transport_->channels().throw_if_over(doing); }
+  // A rank that has said goodbye hears of no death any more: what the communication thread is executing must end first.
   void leave() noexcept override {
     messages_->leave();
-    transport_->leave();
+    left_.store(true);
+    if (!thread_->is_executing()) transport_->leave();
   }
   TransportCounters counters() const override { return transport_->counters(); }
   void on_over(std::function<void(const std::string&)> call) override { transport_->on_over(std::move(call)); }
 
  private:
   void execute(const Operation& operation) {
-    if (operation.signature.kind == OperationKind::kAllocate)
-      allocated_ = transport_->allocate(operation);
-    else if (CompositeCalls::is_composite(operation))
-      composite_.run(operation, [this](const Operation& plain) { transport_->execute(plain); });
-    else
-      transport_->execute(operation);
+    if (left_.load()) {
+      transport_->leave();
+      throw group_gone();
+    }
+    for_all(operation, [&] {
+      if (operation.signature.kind == OperationKind::kAllocate)
+        allocated_ = transport_->allocate(operation);
+      else if (CompositeCalls::is_composite(operation))
+        composite_.run(operation, [this](const Operation& plain) { transport_->execute(plain); });
+      else
+        transport_->execute(operation);
+    });
+    if (left_.load()) transport_->leave();  // in the meantime
+  }
+
+  template <typename Call>
+  std::invoke_result_t<Call> with_thread(const Operation& operation, Call&& call) {
+    try {
+      return call();
+    } catch (const NoThread& refusal) {
+      end_for_all(operation, refusal.what());
+    }
+  }
+
+  // An Error of a transport is one that all ranks have come to, or are told. What else is thrown, memory at its end first of all, has
+  // happened to this rank alone, and the others would wait for it.
+  template <typename Body>
+  void for_all(const Operation& operation, Body&& body) {
+    try {
+      body();
+    } catch (const Error&) {
+      throw;
+    } catch (const std::bad_alloc&) {
+      end_for_all(operation, "it has no memory left");
+    } catch (const std::exception& failure) {
+      end_for_all(operation, failure.what());
+    }
+  }
+
+  // Throws what ended the group: this, or what another rank saw first.
+  [[noreturn]] void end_for_all(const Operation& operation, std::string_view why) {
+    transport_->channels().end(ring::VerdictKind::kFailed, fmt::format("rank {} cannot go on: {}", place_.rank, why),
+                               describe(operation.signature, operation.purpose));
+    std::abort();  // not reached: GCC forgets of a virtual function that it does not return
   }
 
   // What one rank sends is what the other receives: no signature tells.
@@ -103,6 +153,7 @@ class RingBackend : public Backend {
   CompositeCalls composite_;
   std::uint64_t allocations_ = 0;
   Buffer allocated_;
+  std::atomic<bool> left_{false};
   std::shared_ptr<CommThread> thread_;  // last: it executes on the transport
 };
 
@@ -113,7 +164,7 @@ std::unique_ptr<ring::Transport> make_transport(const BackendContext& context) {
   const ring::Tuning tuning = ring::agree_on_tuning(context);
   if (asked == "tcp") return ring::make_tcp_transport(context, tuning.reduce_order);
   if (context.place.world_size == 1 && asked != "hierarchical") {
-    auto fabric = std::make_unique<ring::ThreadFabric>(std::make_shared<ring::ThreadMeeting>());
+    auto fabric = std::make_unique<ring::PrivateFabric>();
     auto control = fabric->share(ring::ControlLayout::bytes(1), context.timeout);
     return std::make_unique<ring::ShmTransport>(context.place, std::move(fabric), std::move(control), tuning, context.stall_timeout);
   }

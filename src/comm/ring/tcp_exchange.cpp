@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
+#include <system_error>
 
 #include "lockstep/core/error.h"
 
@@ -47,7 +47,7 @@ TcpExchange::TcpExchange(int rank, std::vector<TcpPeer>& peers, Events events)
   for (std::size_t peer = 0; peer < peers.size(); ++peer) {
     if (static_cast<int>(peer) == rank) continue;
     channels_[peer].lanes.push_back({peers[peer].socket.get(), {}, {}});
-    for (const Fd& socket : peers[peer].more) channels_[peer].lanes.push_back({socket.get(), {}, {}});
+    for (const ProcessFd& socket : peers[peer].more) channels_[peer].lanes.push_back({socket.get(), {}, {}});
   }
 }
 
@@ -215,7 +215,7 @@ void TcpExchange::wait(std::chrono::steady_clock::time_point& deadline) {
     if (slept <= slept.zero()) report_late();
     deadline += slept;
   }
-  if (ready < 0 && errno != EINTR) throw Error("ring: poll: {}", std::strerror(errno));
+  if (ready < 0 && errno != EINTR) throw std::system_error(errno, std::generic_category(), "poll");
 }
 
 void TcpExchange::report_late() {

@@ -212,7 +212,7 @@ class MeshBuilder {
     if (!attempt.handshake->done()) return goes_on(attempt);
     TcpPeer& peer = peers_[static_cast<std::size_t>(attempt.handshake->peer())];
     const auto socket = static_cast<std::size_t>(attempt.handshake->socket());
-    Fd& place = socket == 0 ? peer.socket : peer.more[socket - 1];
+    ProcessFd& place = socket == 0 ? peer.socket : peer.more[socket - 1];
     if (place) {
       report(attempt, "that rank is connected already");
       return false;
@@ -240,7 +240,8 @@ class MeshBuilder {
     std::string ranks;
     for (int peer = 0; peer < self_.ranks; ++peer) {
       const TcpPeer& at = peers_[static_cast<std::size_t>(peer)];
-      const bool complete = at.socket && std::all_of(at.more.begin(), at.more.end(), [](const Fd& fd) { return static_cast<bool>(fd); });
+      const bool complete =
+          at.socket && std::all_of(at.more.begin(), at.more.end(), [](const ProcessFd& fd) { return static_cast<bool>(fd); });
       if (peer != self_.rank && !complete) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", peer);
     }
     return ranks;
@@ -286,7 +287,7 @@ MeshAddress parse_mesh_address(const std::string& text) {
 void shut_down(const std::vector<TcpPeer>& peers) noexcept {
   for (const TcpPeer& peer : peers) {
     if (peer.socket) shutdown(peer.socket.get(), SHUT_RDWR);
-    for (const Fd& socket : peer.more) shutdown(socket.get(), SHUT_RDWR);
+    for (const ProcessFd& socket : peer.more) shutdown(socket.get(), SHUT_RDWR);
   }
 }
 

@@ -7,13 +7,14 @@
 
 #include "lockstep/comm/backend.h"
 #include "src/comm/socket.h"
+#include "src/core/process_fd.h"
 
 namespace lockstep::ring {
 
 struct TcpPeer {
-  Fd socket;  // non-blocking, without Nagle's delay; none for this rank itself
+  ProcessFd socket;  // non-blocking, without Nagle's delay; none for this rank itself
   std::int32_t pid = 0;
-  std::vector<Fd> more = {};  // the second socket and so on
+  std::vector<ProcessFd> more = {};  // the second socket and so on
 };
 
 // LOCKSTEP_SOCKETS_PER_PEER, else two: on loopback 4 to 64 MiB take 10 to 25 % less time than over one, and less than 1 MiB as much. With

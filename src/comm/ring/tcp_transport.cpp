@@ -107,7 +107,12 @@ void TcpTransport::dispatch(const Operation& operation) {
 Buffer TcpTransport::allocate(const Operation& operation) {
   execute(operation);
   const std::size_t bytes = operation.signature.count;
-  auto segment = map_private_segment(std::max<std::size_t>(bytes, 1));
+  std::shared_ptr<SharedSegment> segment;
+  try {
+    segment = map_private_segment(std::max<std::size_t>(bytes, 1));
+  } catch (const Error& error) {  // the others have theirs, and would wait for this rank
+    ends_.end(VerdictKind::kFailed, fmt::format("rank {} cannot go on: {}", place_.rank, error.what()));
+  }
   std::byte* data = segment->data();
   return Buffer(data, bytes, &cpu_device(), [segment = std::move(segment)]() mutable { segment.reset(); });
 }

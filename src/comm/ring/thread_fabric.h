@@ -1,4 +1,4 @@
-// Ranks as threads of one process, over plain mappings.
+// Plain mappings of one process: for ranks that are its threads, and for a rank that is alone.
 #pragma once
 
 #include <condition_variable>
@@ -13,7 +13,7 @@ namespace lockstep::ring {
 // Zeroed private pages of this process.
 std::shared_ptr<SharedSegment> map_private_segment(std::size_t bytes);
 
-// Where the threads of one group meet; make one and give it to all of them.
+// Where the threads of one group meet; make one and give it to all of them. Keeps what they share for as long as it lives.
 class ThreadMeeting {
  public:
   // The segment of the `index`-th call, made by whoever comes first.
@@ -34,6 +34,12 @@ class ThreadFabric : public LocalFabric {
   ThreadMemory peer_memory_;
   std::shared_ptr<ThreadMeeting> meeting_;
   std::size_t calls_ = 0;
+};
+
+// A rank that shares its memory with nobody.
+class PrivateFabric : public LocalFabric {
+ public:
+  std::shared_ptr<SharedSegment> share(std::size_t bytes, std::chrono::milliseconds) override { return map_private_segment(bytes); }
 };
 
 }  // namespace lockstep::ring

@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "src/comm/socket.h"
+#include "src/core/process_fd.h"
 
 namespace lockstep::ring {
 
 // All throw Error that says what failed; `peer` names the other side in it.
 struct UnixLink {
-  Fd socket;
+  ProcessFd socket;
   std::string peer;
 
   // `fd` >= 0 is handed over with the message.

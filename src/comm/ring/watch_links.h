@@ -76,7 +76,7 @@ class WatchLinks {
   // What is urgent is padded to this length, and a connection is ready when as much has come: heartbeats wake nobody.
   static constexpr std::size_t kUrgentBytes = 1024;
   struct Link {
-    Fd socket;  // none: this rank itself, or it has ended
+    ProcessFd socket;  // none: this rank itself, or it has ended
     std::int32_t pid = 0;
     std::string host;
     std::string inbox, outbox;  // frames that are not complete, or not gone
