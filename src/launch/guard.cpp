@@ -1,13 +1,17 @@
 #include "src/launch/guard.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "lockstep/core/error.h"
@@ -23,10 +27,37 @@ struct Message {
   pid_t group;  // > 0: registered; < 0: finished
 };
 
+bool close_by_range(int kept) {
+  return (kept == 0 || ::close_range(0, static_cast<unsigned>(kept) - 1, 0) == 0) &&
+         ::close_range(static_cast<unsigned>(kept) + 1, ~0U, 0) == 0;
+}
+
+// What this process has open; empty where there is no /proc.
+std::vector<int> open_descriptors() {
+  std::vector<int> open;
+  DIR* const folder = ::opendir("/proc/self/fd");
+  if (folder == nullptr) return open;
+  while (const dirent* entry = ::readdir(folder))
+    if (const int fd = std::atoi(entry->d_name); entry->d_name[0] != '.' && fd != ::dirfd(folder)) open.push_back(fd);
+  ::closedir(folder);
+  return open;
+}
+
+// close_range() is missing before Linux 5.9, and refused by some sandboxes.
+void close_one_by_one(int kept) {
+  constexpr long kMost = 1 << 20;  // where the limit is higher, nobody has as many open
+  std::vector<int> open = open_descriptors();
+  if (open.empty()) {
+    open.resize(static_cast<std::size_t>(std::clamp(::sysconf(_SC_OPEN_MAX), 1024L, kMost)));
+    std::iota(open.begin(), open.end(), 0);
+  }
+  for (const int fd : open)
+    if (fd != kept) ::close(fd);
+}
+
 // The guard must not keep a terminal, a pipe of the user's or a folder busy.
 void let_go_of_everything_but(int fd) {
-  if (fd > 0) ::close_range(0, static_cast<unsigned>(fd) - 1, 0);
-  ::close_range(static_cast<unsigned>(fd) + 1, ~0U, 0);
+  if (!close_by_range(fd)) close_one_by_one(fd);
   if (::chdir("/") != 0) return;  // harmless: it only keeps the folder busy
 }
 
@@ -66,7 +97,10 @@ Guard::Guard() {
   Pipe pipe = make_pipe();
   const pid_t between = ::fork();
   if (between < 0) throw Error("launch: cannot start the guard process: {}", why_not_started(errno));
-  if (between == 0) start_guard(pipe.read_end.get());
+  if (between == 0) {
+    pipe.write_end.reset();  // or it would wait for itself
+    start_guard(pipe.read_end.get());
+  }
   int status = 0;
   while (::waitpid(between, &status, 0) < 0 && errno == EINTR) {
   }

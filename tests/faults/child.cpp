@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -14,6 +15,8 @@
 #include <functional>
 #include <sstream>
 #include <thread>
+
+#include "tests/faults/refused_calls.h"
 
 namespace lockstep::testing {
 
@@ -81,6 +84,7 @@ Child::Child(const std::vector<std::string>& command, const ChildOptions& option
     ::putenv(const_cast<char*>(mark_.c_str()));
     for (const auto& [name, value] : options.environment) ::setenv(name.c_str(), value.c_str(), 1);
     for (const std::string& name : options.unset) ::unsetenv(name.c_str());
+    if (!options.missing_calls.empty() && !refuse_system_calls(options.missing_calls, ENOSYS)) ::_exit(126);
     ::execvp(arguments[0], arguments.data());
     ::_exit(127);
   }

@@ -1,11 +1,17 @@
 // Ranks that fail, hang and leave things behind; a launcher that is interrupted or killed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 
+#include <algorithm>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "tests/faults/lockrun.h"
+#include "tests/faults/refused_calls.h"
 
 namespace lockstep::testing {
 namespace {
@@ -133,6 +139,34 @@ TEST(LockrunFailure, AKilledLauncherLeavesNothingBelowAShell) {
   job.signal(SIGKILL);
   EXPECT_EQ(job.wait(), 137);
   EXPECT_TRUE(job.nothing_left());
+}
+
+std::string name_of_process(pid_t pid) {
+  std::string name;
+  std::getline(std::ifstream("/proc/" + std::to_string(pid) + "/comm"), name);
+  return name;
+}
+
+std::size_t count_descriptors(pid_t pid) {
+  const std::filesystem::directory_iterator open("/proc/" + std::to_string(pid) + "/fd"), end;
+  return static_cast<std::size_t>(std::distance(open, end));
+}
+
+// As before Linux 5.9, and in sandboxes that do not know the call.
+TEST(LockrunFailure, TheGuardHoldsNothingAndEndsWithoutCloseRange) {
+  if (!can_refuse_system_calls()) GTEST_SKIP() << "this process may install no seccomp filter";
+  for (const bool is_killed : {false, true}) {
+    Child job({LOCKRUN, "-n", "2", RANK_PROGRAM, is_killed ? "out:up+flush+hang" : "out:up+flush+sleep:500"},
+              {.missing_calls = {SYS_close_range}});
+    ASSERT_TRUE(job.wait_for_output("[1] up")) << job.errors();
+    const auto processes = job.alive();
+    const auto guard = std::find_if(processes.begin(), processes.end(), [](pid_t pid) { return name_of_process(pid) == "lockrun-guard"; });
+    ASSERT_NE(guard, processes.end());
+    EXPECT_EQ(count_descriptors(*guard), 1u) << "the pipe from lockrun, and nothing of the user's";
+    if (is_killed) job.signal(SIGKILL);
+    EXPECT_EQ(job.wait(kSoon), is_killed ? 137 : 0) << job.errors();
+    EXPECT_TRUE(job.nothing_left());
+  }
 }
 
 TEST(LockrunFailure, WhatTheUserHasIgnoredStaysIgnored) {
