@@ -20,7 +20,7 @@ namespace {
 using nlohmann::json;
 using Magic = std::array<char, 8>;
 
-constexpr Magic kMagic = {'L', 'O', 'C', 'K', 'N', 'O', 'D', '1'};
+constexpr Magic kMagic = {'L', 'O', 'C', 'K', 'N', 'O', 'D', '2'};
 constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 20;
 
 struct Hello {
@@ -85,7 +85,7 @@ std::optional<NodeMessage> decode(std::string_view text) {
   try {
     const json value = json::parse(text);
     NodeMessage message;
-    message.kind = checked(value.at("kind").get<int>(), NodeMessage::Kind::kEnd);
+    message.kind = checked(value.at("kind").get<int>(), NodeMessage::Kind::kHere);
     message.why = value.at("why").get<std::string>();
     for (const json& facts : value.at("nodes")) message.nodes.push_back(facts_from_json(facts));
     const json& report = value.at("report");

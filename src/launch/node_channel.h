@@ -30,6 +30,8 @@ struct NodeMessage {
     kStart,    // from node 0: nodes, all of them
     kReport,   // to node 0
     kEnd,      // from node 0: the report that is the verdict
+    kAsk,      // to one whose verdict or report is awaited: is it there?
+    kHere,     // the answer
   };
   Kind kind = Kind::kJoin;
   std::string why;

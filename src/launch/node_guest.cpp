@@ -25,17 +25,17 @@ constexpr int kHostsPatience = 2;
 
 }  // namespace
 
-NodeGuest::NodeGuest(NodeFacts own, const Endpoint& host, std::string token, milliseconds timeout)
-    : NodeLink(std::move(own)), host_(host), token_(std::move(token)) {
-  connect(timeout);
+NodeGuest::NodeGuest(NodeFacts own, const Endpoint& host, std::string token, const NodePatience& patience)
+    : NodeLink(std::move(own), patience), host_(host), token_(std::move(token)) {
+  connect();
   // As this machine reaches it: no rank has a name to look up.
   store_ = channel_->peer_address();
   channel_->send({.kind = NodeMessage::Kind::kJoin, .nodes = {own_}});
   await_start();
 }
 
-void NodeGuest::connect(milliseconds timeout) {
-  Waiting waiting(timeout);
+void NodeGuest::connect() {
+  Waiting waiting(patience_.to_meet);
   for (std::string why;;) {
     if (Fd fd = try_connect_tcp(host_.host, host_.port, std::min(waiting.deadline(), Clock::now() + kOneTry), why)) {
       channel_.emplace(std::move(fd), NodeChannel::Side::kGuest, token_);
@@ -113,9 +113,8 @@ void NodeGuest::add_descriptors(std::vector<pollfd>& polled) const {
 void NodeGuest::move() {
   if (verdict_) return;
   channel_->move();
-  while (auto message = channel_->next())
-    if (message->kind == NodeMessage::Kind::kEnd && !verdict_ && message->report.node >= 0 && message->report.node < own_.nodes)
-      verdict_ = std::move(message->report);
+  while (auto message = channel_->next()) hear(std::move(*message));
+  if (!verdict_ && sign_of_life_) await_verdict();
   if (verdict_) return;
   if (channel_->state() != NodeChannel::State::kOpen)
     verdict_ = loss_of(nodes_.front(), Clock::now());
@@ -123,8 +122,23 @@ void NodeGuest::move() {
     verdict_ = silence_of(nodes_.front(), kWaitForVerdict);
 }
 
+void NodeGuest::hear(NodeMessage message) {
+  if (sign_of_life_) sign_of_life_->heard();
+  if (message.kind == NodeMessage::Kind::kAsk) channel_->send({.kind = NodeMessage::Kind::kHere});
+  if (message.kind == NodeMessage::Kind::kEnd && !verdict_ && message.report.node >= 0 && message.report.node < own_.nodes)
+    verdict_ = std::move(message.report);
+}
+
+// This node's ranks have finished, and node 0 has yet to say that the others' have.
+void NodeGuest::await_verdict() {
+  const auto now = Clock::now();
+  if (sign_of_life_->look(now)) channel_->send({.kind = NodeMessage::Kind::kAsk});
+  if (sign_of_life_->is_missing()) verdict_ = stall_of(nodes_.front(), patience_.without_sign_of_life, now);
+}
+
 void NodeGuest::report(NodeReport report) {
   report.node = own_.node;
+  if (report.kind == NodeReport::Kind::kFinished) sign_of_life_.emplace(patience_.without_sign_of_life, Clock::now());
   if (report.kind != NodeReport::Kind::kFinished) {
     reported_ = Clock::now();
     channel_->doubt();

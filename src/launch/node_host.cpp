@@ -27,17 +27,17 @@ constexpr seconds kWaitForNodes(10);
 
 }  // namespace
 
-NodeHost::NodeHost(NodeFacts own, Fd listener, std::string token, milliseconds timeout)
-    : NodeLink(std::move(own)), listener_(std::move(listener)), token_(std::move(token)), roster_(own_) {
+NodeHost::NodeHost(NodeFacts own, Fd listener, std::string token, const NodePatience& patience)
+    : NodeLink(std::move(own), patience), listener_(std::move(listener)), token_(std::move(token)), roster_(own_) {
   store_ = local_endpoint(listener_.get());
-  gather(timeout);
+  gather();
   nodes_ = roster_.nodes();
   guests_.remove_if([](const Guest& guest) { return guest.node < 0; });
   send_to_all({.kind = NodeMessage::Kind::kStart, .nodes = nodes_});
 }
 
-void NodeHost::gather(milliseconds timeout) {
-  Waiting waiting(timeout);
+void NodeHost::gather() {
+  Waiting waiting(patience_.to_meet);
   for (std::vector<int> missing = roster_.missing(); !missing.empty(); missing = roster_.missing()) {
     if (waiting.is_over()) {
       const std::string why =
@@ -116,13 +116,18 @@ void NodeHost::add_descriptors(std::vector<pollfd>& polled) const {
 }
 
 void NodeHost::move() {
-  for (Guest& guest : guests_) hear(guest);
+  for (Guest& guest : guests_) {
+    hear(guest);
+    if (guest.sign_of_life && !verdict_) await_report_of(guest);
+  }
   decide();
 }
 
 void NodeHost::hear(Guest& guest) {
   guest.channel.move();
   while (auto message = guest.channel.next()) {
+    if (guest.sign_of_life) guest.sign_of_life->heard();
+    if (message->kind == NodeMessage::Kind::kAsk) guest.channel.send({.kind = NodeMessage::Kind::kHere});
     if (message->kind != NodeMessage::Kind::kReport) continue;
     message->report.node = guest.node;
     message->report.when = Clock::now();
@@ -131,9 +136,20 @@ void NodeHost::hear(Guest& guest) {
   if (guest.channel.state() != NodeChannel::State::kOpen) enter(reports_, loss_of(facts_of(guest.node), Clock::now()));
 }
 
+// This node's ranks have finished, and those of the guest have not, or nobody is left there who could say so.
+void NodeHost::await_report_of(Guest& guest) {
+  const auto is_its = [&](const NodeReport& report) { return report.node == guest.node; };
+  if (std::any_of(reports_.begin(), reports_.end(), is_its)) return guest.sign_of_life.reset();
+  const auto now = Clock::now();
+  if (guest.sign_of_life->look(now)) guest.channel.send({.kind = NodeMessage::Kind::kAsk});
+  if (guest.sign_of_life->is_missing()) enter(reports_, stall_of(facts_of(guest.node), patience_.without_sign_of_life, now));
+}
+
 void NodeHost::report(NodeReport report) {
   report.node = own_.node;
   report.when = Clock::now();
+  if (report.kind == NodeReport::Kind::kFinished)
+    for (Guest& guest : guests_) guest.sign_of_life.emplace(patience_.without_sign_of_life, report.when);
   enter(reports_, std::move(report));
   decide();
 }

@@ -25,6 +25,10 @@ constexpr milliseconds kPause(200);
 
 NodeFacts own_facts(const LaunchSpec& spec) { return {spec.node_rank, spec.nodes, spec.ranks, host_name(), ::getpid()}; }
 
+std::chrono::seconds seconds_of(const char* variable, long otherwise) {
+  return std::chrono::seconds(env::integer(variable, 1, 30 * 24 * 3600).value_or(otherwise));
+}
+
 void check_token(const LaunchSpec& spec, const std::string& token, bool insecure) {
   if (!token.empty() || insecure || is_loopback(spec.master_host)) return;
   throw InvalidArgument(
@@ -81,10 +85,11 @@ std::unique_ptr<NodeLink> join_nodes(const LaunchSpec& spec, const std::string& 
   warn_of_open_token_file();
   const bool is_insecure = env::integer(env::kInsecure, 0, 1).value_or(0) == 1;
   check_token(spec, token, is_insecure);
-  const milliseconds timeout = std::chrono::seconds(env::integer(env::kStoreTimeout, 1, 30 * 24 * 3600).value_or(60));
+  const NodePatience patience{seconds_of(env::kStoreTimeout, 60), seconds_of(env::kStallTimeout, 30)};
   if (spec.node_rank != 0)
-    return std::make_unique<NodeGuest>(own_facts(spec), Endpoint{spec.master_host, spec.master_port}, token, timeout);
-  auto link = std::make_unique<NodeHost>(own_facts(spec), listen_for_nodes(spec, is_insecure || !token.empty(), timeout), token, timeout);
+    return std::make_unique<NodeGuest>(own_facts(spec), Endpoint{spec.master_host, spec.master_port}, token, patience);
+  Fd listener = listen_for_nodes(spec, is_insecure || !token.empty(), patience.to_meet);
+  auto link = std::make_unique<NodeHost>(own_facts(spec), std::move(listener), token, patience);
   tell_who_has_come(*link);
   return link;
 }

@@ -1,4 +1,5 @@
-// What one lockrun knows of the others while a job runs: node 0's is connected with all of them, each of them with it.
+// What one lockrun knows of the others while a job runs: node 0's is connected with all of them, each of them with it. One that waits for
+// another after its own ranks have finished asks whether that one is still there, see sign_of_life.h.
 //
 // Node 0 hears how each node's ranks ended and decides for all (node_plan.h); the port at which it waits for the nodes becomes the store's
 // once all have come. Everything happens in the caller's thread, between its polls: ranks are forked from a process without threads.
@@ -13,12 +14,19 @@
 
 #include "src/launch/node_channel.h"
 #include "src/launch/node_plan.h"
+#include "src/launch/sign_of_life.h"
 
 namespace lockstep::launch {
 
+// How long one lockrun waits for another.
+struct NodePatience {
+  std::chrono::milliseconds to_meet;
+  std::chrono::milliseconds without_sign_of_life;
+};
+
 class NodeLink {
  public:
-  explicit NodeLink(NodeFacts own) : own_(std::move(own)) {}
+  NodeLink(NodeFacts own, const NodePatience& patience) : own_(std::move(own)), patience_(patience) {}
   virtual ~NodeLink() = default;
 
   const NodeFacts& own() const { return own_; }
@@ -40,6 +48,7 @@ class NodeLink {
 
  protected:
   const NodeFacts own_;
+  const NodePatience patience_;
   std::vector<NodeFacts> nodes_;
   Endpoint store_;
   std::optional<NodeReport> verdict_;
@@ -50,7 +59,7 @@ class NodeHost : public NodeLink {
  public:
   // Waits on `listener` for the others to join; `waiting` is called with a sentence every few seconds.
   // Throws RendezvousError when nodes are missing at the deadline.
-  NodeHost(NodeFacts own, Fd listener, std::string token, std::chrono::milliseconds timeout);
+  NodeHost(NodeFacts own, Fd listener, std::string token, const NodePatience& patience);
 
   Fd take_listener() override { return std::move(listener_); }
   void add_descriptors(std::vector<pollfd>& polled) const override;
@@ -62,16 +71,18 @@ class NodeHost : public NodeLink {
  private:
   struct Guest {
     NodeChannel channel;
-    int node = -1;  // once it has joined
+    int node = -1;                           // once it has joined
+    std::optional<SignOfLife> sign_of_life;  // while its report is awaited
   };
 
-  void gather(std::chrono::milliseconds timeout);
+  void gather();
   void accept_all();
   void admit_all();
   void admit(Guest& guest, const NodeFacts& facts);
   void dismiss_the_closed();
   void send_to_all(const NodeMessage& message);
   void hear(Guest& guest);
+  void await_report_of(Guest& guest);
   void doubt_all();
   void decide();
   bool is_undecided() const { return !verdict_ && !reports_.empty(); }
@@ -90,16 +101,18 @@ class NodeGuest : public NodeLink {
  public:
   // Connects to node 0, joins, waits for the start. Throws RendezvousError: nobody answers, the token is refused, the job
   // runs already, node 0 refuses this node or has given up.
-  NodeGuest(NodeFacts own, const Endpoint& host, std::string token, std::chrono::milliseconds timeout);
+  NodeGuest(NodeFacts own, const Endpoint& host, std::string token, const NodePatience& patience);
 
   void add_descriptors(std::vector<pollfd>& polled) const override;
   void move() override;
-  bool needs_clock() const override { return reported_ != Clock::time_point() && !verdict_; }
+  bool needs_clock() const override { return (reported_ != Clock::time_point() || sign_of_life_) && !verdict_; }
   void report(NodeReport report) override;
   bool may_leave() const override { return verdict_.has_value(); }
 
  private:
-  void connect(std::chrono::milliseconds timeout);
+  void connect();
+  void hear(NodeMessage message);
+  void await_verdict();
   bool shake_hands(Clock::time_point until);
   void await_start();
   bool obey(const NodeMessage& message);
@@ -107,8 +120,9 @@ class NodeGuest : public NodeLink {
   const Endpoint host_;
   const std::string token_;
   std::optional<NodeChannel> channel_;
-  std::string last_word_;         // of node 0, while waiting
-  Clock::time_point reported_{};  // something that node 0 decides at once
+  std::string last_word_;                   // of node 0, while waiting
+  Clock::time_point reported_{};            // something that node 0 decides at once
+  std::optional<SignOfLife> sign_of_life_;  // of node 0, once this node's ranks have finished
 };
 
 }  // namespace lockstep::launch

@@ -118,6 +118,15 @@ NodeReport silence_of(const NodeFacts& facts, std::chrono::seconds silent) {
                                  where(facts), facts.pid, silent.count()));
 }
 
+NodeReport stall_of(const NodeFacts& facts, std::chrono::milliseconds silent, Clock::time_point now) {
+  NodeReport report =
+      gone(facts, fmt::format("lockrun: {} does not answer: its lockrun (pid {}) has given no sign of life for {} s, and how its ranks "
+                              "ended is not known here; is it stopped?\n",
+                              where(facts), facts.pid, static_cast<double>(silent.count()) / 1000));
+  report.when = now;
+  return report;
+}
+
 std::string tell_verdict(const NodeReport& verdict, const NodeFacts& blamed) {
   const bool ranks_failed = verdict.kind == NodeReport::Kind::kFailed || verdict.kind == NodeReport::Kind::kConsequence;
   if (!ranks_failed) return verdict.cause;

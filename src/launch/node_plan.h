@@ -79,6 +79,8 @@ std::optional<NodeReport> judge_nodes(const std::vector<NodeReport>& reports, st
 NodeReport loss_of(const NodeFacts& facts, Clock::time_point now);
 // For node 0 when it is still connected and has not decided for `silent`.
 NodeReport silence_of(const NodeFacts& facts, std::chrono::seconds silent);
+// For a node whose lockrun is still connected and has not answered for `silent`.
+NodeReport stall_of(const NodeFacts& facts, std::chrono::milliseconds silent, Clock::time_point now);
 
 // What a lockrun says at the end of a job for which another node is to blame. Ends with a newline.
 std::string tell_verdict(const NodeReport& verdict, const NodeFacts& blamed);

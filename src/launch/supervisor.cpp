@@ -221,8 +221,10 @@ void Supervisor::follow_nodes() {
   const auto& verdict = nodes_->verdict();
   if (!verdict || verdict->kind == NodeReport::Kind::kFinished) return;
   const bool is_gentle = verdict->kind == NodeReport::Kind::kInterrupted;
+  const bool is_about_this_node = verdict->node == nodes_->own().node;  // it was stopped for a while, and given up
   if (!ending_)
-    begin_ending(verdict->signal, verdict->exit_code, Clock::now() + (is_gentle ? options_.interrupt_grace : options_.grace), "");
+    begin_ending(verdict->signal, verdict->exit_code, Clock::now() + (is_gentle ? options_.interrupt_grace : options_.grace),
+                 is_about_this_node ? verdict->cause : "");
   ending_->exit_code = verdict->exit_code;
 }
 

@@ -207,6 +207,19 @@ TEST_F(FaultTable, ANodesLockrunIsKilled) {
   expect_nothing_left(job.all());
 }
 
+// Its ranks, and those of the other node, train to their end all the same.
+TEST_F(FaultTable, ANodesLockrunIsStopped) {
+  NodeJob job({2, 2}, training({"steps=200"}), kShortStall);
+  ASSERT_TRUE(job.is_training()) << job[0].errors() << job[1].errors();
+  const auto fault = Clock::now();
+  job[1].signal(SIGSTOP);
+  expect_end(job[0], fault);
+  expect_messages(job[0]);
+  job[1].signal(SIGCONT);
+  expect_code(job[1], job[1].wait(), fault);
+  expect_nothing_left(job.all());
+}
+
 // Each side hears no more of the other, and blames it.
 TEST_F(FaultTable, ALinkIsCut) {
   if (const std::string obstacle = NetworkLab::obstacle(); !obstacle.empty()) GTEST_SKIP() << obstacle;

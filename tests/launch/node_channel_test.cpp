@@ -79,7 +79,7 @@ TEST(NodeChannel, AnotherTokenIsRefusedOnBothSides) {
 TEST(NodeChannel, AHostMustProveItselfToo) {
   Ends ends = make_ends();
   NodeChannel guest(std::move(ends.guest), Side::kGuest, "token");
-  const char magic[] = "LOCKNOD1";
+  const char magic[] = "LOCKNOD2";
   const std::string nonce(32, 'n'), proof(32, '\0');
   write_bytes(ends.host, magic, 8);
   write_bytes(ends.host, nonce.data(), nonce.size());

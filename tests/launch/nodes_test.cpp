@@ -67,6 +67,32 @@ TEST(Nodes, NodeZeroKeepsTheStoreUntilAllHaveFinished) {
   EXPECT_THAT(one.output(), HasSubstr("[1] long"));
 }
 
+TEST(Nodes, ALockrunThatIsStoppedIsNamedOnceTheOthersRanksHaveFinished) {
+  for (const int stopped : {0, 1}) {
+    NodeJob job(2, {{"LOCKSTEP_STALL_TIMEOUT_S", "2"}});
+    Child* nodes[] = {&job.start(0, 1, acts({"out:up+flush+sleep:1000"})), &job.start(1, 1, acts({"", "out:up+flush+sleep:1000"}))};
+    for (Child* node : nodes) ASSERT_TRUE(node->wait_for_output("up")) << node->errors();
+    nodes[stopped]->signal(SIGSTOP);
+    Child& other = *nodes[1 - stopped];
+    EXPECT_EQ(other.wait(kSlow), 75) << other.errors();
+    EXPECT_THAT(other.errors(), AllOf(HasSubstr("lockrun: node " + std::to_string(stopped) + " on host "),
+                                      HasSubstr("has given no sign of life for 2 s"), HasSubstr("is it stopped?")));
+    nodes[stopped]->signal(SIGCONT);
+    EXPECT_EQ(nodes[stopped]->wait(kSlow), stopped == 0 ? 0 : 75) << nodes[stopped]->errors();  // node 0 knows that all have finished
+    EXPECT_THAT(nodes[1]->errors(), HasSubstr(stopped == 1 ? "lockrun: node 1 on host " : ""));
+  }
+}
+
+TEST(Nodes, WhoWorksForLongerThanTheStallTimeoutIsAwaited) {
+  for (const int longer : {0, 1}) {
+    NodeJob job(2, {{"LOCKSTEP_STALL_TIMEOUT_S", "1"}});
+    const auto program = [longer](int node) { return node == longer ? "sleep:4000+out:long" : "out:short"; };
+    Child* nodes[] = {&job.start(0, 1, acts({program(0)})), &job.start(1, 1, acts({"", program(1)}))};
+    for (Child* node : nodes) EXPECT_EQ(node->wait(kSlow), 0) << node->errors();
+    EXPECT_THAT(nodes[longer]->output(), HasSubstr("long"));
+  }
+}
+
 TEST(Nodes, AFailureAnywhereEndsAllWithTheSameCauseAndCode) {
   for (const int guilty : {0, 1, 2}) {
     NodeJob job(3);
