@@ -7,6 +7,7 @@
 
 #include "src/comm/flight_recorder.h"
 #include "src/comm/group_gone.h"
+#include "src/core/process_limits.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -108,10 +109,7 @@ void CommThread::start_thread() {
   try {
     thread_ = std::thread([this] { serve(); });
   } catch (const std::system_error& refusal) {
-    fail(std::make_exception_ptr(NoThread(
-        "the communication thread cannot be started: {}; is a limit on processes reached (ulimit -u, or the container's pids limit), or is "
-        "there no memory for its stack (ulimit -v)?",
-        refusal.what())));
+    fail(std::make_exception_ptr(NoThread("the communication thread cannot be started: {}", why_not_started(refusal.code().value()))));
     throw_if_broken();
   }
 }
