@@ -24,7 +24,6 @@ struct Key {
   Pass pass;
   Conv2dShape shape;
   bool bias, relu;
-  int threads;  // a primitive is made for so many
 
   bool operator==(const Key&) const = default;
 };
@@ -114,22 +113,6 @@ Buffer allocate(const Desc& desc) { return cpu_device().allocate(desc.get_size()
 
 float* floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
 
-// Runs the plan with weights that flow in.
-void run_with_weights(const Plan& plan, const float* weight, std::unordered_map<int, dnnl::memory> arguments) {
-  Buffer reordered;
-  if (plan.reorder) {
-    reordered = allocate(plan.own_weight);
-    auto from = memory_at(plan.caller_weight, weight);
-    auto to = memory_at(plan.own_weight, reordered.data());
-    plan.reorder->execute(stream(), from, to);
-  }
-  const Buffer scratch = allocate(plan.scratch);
-  arguments[DNNL_ARG_WEIGHTS] = memory_at(plan.own_weight, plan.reorder ? floats(reordered) : weight);
-  arguments[DNNL_ARG_SCRATCHPAD] = memory_at(plan.scratch, scratch.data());
-  plan.primitive.execute(stream(), arguments);
-  stream().wait();
-}
-
 // Where a gradient is computed: in the caller's memory, or aside when it is to be added to what is there.
 class Target {
  public:
@@ -162,6 +145,102 @@ bool stays_finite(const Conv2dShape& s, const float* x, const float* weight, con
 
 bool empty(const Conv2dShape& s) { return x_count(s) == 0 || y_count(s) == 0; }
 
+// oneDNN 2.6 writes beyond its own scratch memory where a 1x1 convolution with strides has fewer channels than a vector has lanes: it
+// gathers the pixels that count as if there were so many.
+std::size_t scratch_slack(const Conv2dShape& s) {
+  const bool gathers = s.kernel_height == 1 && s.kernel_width == 1 && (s.stride_height > 1 || s.stride_width > 1);
+  return gathers ? static_cast<std::size_t>(s.out_height * s.out_width) * 16 * sizeof(float) : 0;
+}
+
+void run(const Plan& plan, std::unordered_map<int, dnnl::memory> arguments) {
+  const Buffer scratch = cpu_device().allocate(plan.scratch.get_size() + scratch_slack(plan.key.shape));
+  arguments[DNNL_ARG_SCRATCHPAD] = memory_at(plan.scratch, scratch.data());
+  plan.primitive.execute(stream(), arguments);
+  stream().wait();
+}
+
+// A pass over a batch, cut into parts that differ by one image at most. Each is computed by one thread: with several oneDNN cuts sums by
+// their number.
+class Parts {
+ public:
+  explicit Parts(const Key& whole)
+      : shape_(whole.shape), count_(parts_of(y_count(shape_) / shape_.out_channels * weight_count(shape_), shape_.batch)) {
+    plan_.emplace(plan_of(whole, shape_.batch / count_));
+    if (shape_.batch % count_ == 0) return;
+    longer_.emplace(plan_of(whole, shape_.batch / count_ + 1));
+    if (plan_->own_weight == longer_->own_weight) return;
+    count_ = 1;  // else there would be two layouts of the weights
+    plan_.emplace(plan_of(whole, shape_.batch));
+  }
+
+  std::int64_t count() const { return count_; }
+  const Plan& plan() const { return *plan_; }
+  const Plan& plan(std::int64_t part) const { return begin(part + 1) - begin(part) == plan_->key.shape.batch ? *plan_ : *longer_; }
+  std::int64_t begin(std::int64_t part) const { return shape_.batch * part / count_; }
+
+ private:
+  static Plan plan_of(Key key, std::int64_t images) {
+    const Threads one(1);
+    key.shape.batch = images;
+    return plan_for(key);
+  }
+
+  Conv2dShape shape_;
+  std::int64_t count_;
+  std::optional<Plan> plan_, longer_;
+};
+
+// Runs all parts with weights that flow in; `arguments_of` names the rest of a part's, by its first image.
+template <typename ArgumentsOf>
+void run_with_weights(const Parts& parts, const float* weight, const ArgumentsOf& arguments_of) {
+  const Threads one(1);
+  const Plan& plan = parts.plan();
+  Buffer reordered;
+  if (plan.reorder) {
+    reordered = allocate(plan.own_weight);
+    auto from = memory_at(plan.caller_weight, weight);
+    auto to = memory_at(plan.own_weight, reordered.data());
+    plan.reorder->execute(stream(), from, to);
+    stream().wait();
+  }
+  in_parallel(parts.count(), [&](std::int64_t part) {
+    const Threads one_here(1);
+    std::unordered_map<int, dnnl::memory> arguments = arguments_of(parts.plan(part), parts.begin(part));
+    arguments[DNNL_ARG_WEIGHTS] = memory_at(plan.own_weight, plan.reorder ? floats(reordered) : weight);
+    run(parts.plan(part), std::move(arguments));
+  });
+}
+
+// The gradients of weights and biases, to where the caller wants them; a null `bias` was not asked for. Sums over all images: the parts'
+// are added in their order.
+void sum_weight_gradients(const Conv2dShape& shape, const float* x, const float* y_grad, float* weight, float* bias) {
+  const Threads one(1);
+  const Parts parts({Pass::kBackwardWeights, shape, bias != nullptr, false});
+  const Plan& plan = parts.plan();
+  // In whole cache lines, so that every part begins as the first does.
+  const std::int64_t weights = (static_cast<std::int64_t>(plan.own_weight.get_size()) + 63) / 64 * 16;
+  const std::int64_t biases = bias == nullptr ? 0 : shape.out_channels;
+  const Buffer sums = cpu_device().allocate((weights + biases) * sizeof(float));
+  sum_of_parts(parts.count(), weights + biases, floats(sums), [&](std::int64_t part, float* to) {
+    const Threads one_here(1);
+    const Plan& own = parts.plan(part);
+    std::unordered_map<int, dnnl::memory> arguments = {
+        {DNNL_ARG_SRC, memory_at(own.descs.x, x + parts.begin(part) * (x_count(shape) / shape.batch))},
+        {DNNL_ARG_DIFF_DST, memory_at(own.descs.y, y_grad + parts.begin(part) * (y_count(shape) / shape.batch))},
+        {DNNL_ARG_DIFF_WEIGHTS, memory_at(own.own_weight, to)}};
+    if (bias != nullptr) arguments[DNNL_ARG_DIFF_BIAS] = memory_at(own.descs.bias, to + weights);
+    run(own, std::move(arguments));
+  });
+  if (plan.reorder) {
+    auto from = memory_at(plan.own_weight, sums.data()), to = memory_at(plan.caller_weight, weight);
+    plan.reorder->execute(stream(), from, to);
+    stream().wait();
+  } else {
+    std::memcpy(weight, sums.data(), plan.own_weight.get_size());
+  }
+  if (bias != nullptr) std::memcpy(bias, floats(sums) + weights, biases * sizeof(float));
+}
+
 }  // namespace
 
 void conv2d(const Conv2dShape& shape, const float* x, const float* weight, const float* bias, bool relu, float* y, Stream& stream) {
@@ -169,12 +248,12 @@ void conv2d(const Conv2dShape& shape, const float* x, const float* weight, const
   if (winograd::suits(shape)) return winograd::conv2d(shape, x, weight, bias, relu, y);
   // oneDNN's relu makes 0 of NaN, and a broken model would seem whole. Reading x beforehand costs less than relu's own pass over y.
   const bool fused = relu && stays_finite(shape, x, weight, bias);
-  const Threads all(compute_threads());
-  const Plan& plan = plan_for({Pass::kForward, shape, bias != nullptr, fused, compute_threads()});
-  std::unordered_map<int, dnnl::memory> arguments = {{DNNL_ARG_SRC, memory_at(plan.descs.x, x)},
-                                                     {DNNL_ARG_DST, memory_at(plan.descs.y, y)}};
-  if (bias != nullptr) arguments[DNNL_ARG_BIAS] = memory_at(plan.descs.bias, bias);
-  run_with_weights(plan, weight, std::move(arguments));
+  run_with_weights(Parts({Pass::kForward, shape, bias != nullptr, fused}), weight, [&](const Plan& plan, std::int64_t first) {
+    std::unordered_map<int, dnnl::memory> arguments = {{DNNL_ARG_SRC, memory_at(plan.descs.x, x + first * (x_count(shape) / shape.batch))},
+                                                       {DNNL_ARG_DST, memory_at(plan.descs.y, y + first * (y_count(shape) / shape.batch))}};
+    if (bias != nullptr) arguments[DNNL_ARG_BIAS] = memory_at(plan.descs.bias, bias);
+    return arguments;
+  });
   if (relu && !fused) cpu_device().kernels().relu(y, y, y_count(shape), stream);
 }
 
@@ -182,78 +261,14 @@ void conv2d_backward_data(const Conv2dShape& shape, const float* y_grad, const f
                           Stream& stream) {
   if (empty(shape)) return reference_kernels().conv2d_backward_data(shape, y_grad, weight, x_grad, accumulate, stream);
   if (winograd::suits(shape)) return winograd::conv2d_backward_data(shape, y_grad, weight, x_grad, accumulate);
-  const Threads all(compute_threads());
-  const Plan& plan = plan_for({Pass::kBackwardData, shape, false, false, compute_threads()});
   const Target target(x_grad, x_count(shape), accumulate, stream);
-  run_with_weights(plan, weight,
-                   {{DNNL_ARG_DIFF_DST, memory_at(plan.descs.y, y_grad)}, {DNNL_ARG_DIFF_SRC, memory_at(plan.descs.x, target.data())}});
+  run_with_weights(Parts({Pass::kBackwardData, shape, false, false}), weight, [&](const Plan& plan, std::int64_t first) {
+    return std::unordered_map<int, dnnl::memory>{
+        {DNNL_ARG_DIFF_DST, memory_at(plan.descs.y, y_grad + first * (y_count(shape) / shape.batch))},
+        {DNNL_ARG_DIFF_SRC, memory_at(plan.descs.x, target.data() + first * (x_count(shape) / shape.batch))}};
+  });
   target.finish();
 }
-
-namespace {
-
-// A batch cut into parts that differ by one image at most. A weight's gradient is a sum over all images, which oneDNN would split by its
-// number of threads: each part is summed by one thread, and the parts are added in their order.
-class WeightGradients {
- public:
-  WeightGradients(const Conv2dShape& shape, bool with_bias)
-      : shape_(shape), parts_(parts_of(y_count(shape) / shape.out_channels * weight_count(shape), shape.batch)) {
-    plan_.emplace(plan_of(shape_.batch / parts_, with_bias));
-    longer_.emplace(plan_of((shape_.batch + parts_ - 1) / parts_, with_bias));
-    if (plan_->own_weight == longer_->own_weight) return;  // else there is no one layout to add in
-    parts_ = 1;
-    plan_.emplace(plan_of(shape_.batch, with_bias));
-  }
-
-  // To where the caller wants them; a null `bias` was not asked for.
-  void compute(const float* x, const float* y_grad, float* weight, float* bias) const {
-    const Threads one(1);
-    const std::int64_t weights = weight_floats(), biases = bias == nullptr ? 0 : shape_.out_channels;
-    const Buffer sums = cpu_device().allocate((weights + biases) * sizeof(float));
-    sum_of_parts(parts_, weights + biases, floats(sums), [&](std::int64_t part, float* to) {
-      const std::int64_t first = begin(part), images = begin(part + 1) - first;
-      run(images == plan_->key.shape.batch ? *plan_ : *longer_, x + first * (x_count(shape_) / shape_.batch),
-          y_grad + first * (y_count(shape_) / shape_.batch), to, to + weights);
-    });
-    const auto from = memory_at(plan_->own_weight, sums.data()), to = memory_at(plan_->caller_weight, weight);
-    if (plan_->reorder)
-      plan_->reorder->execute(stream(), {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
-    else
-      std::memcpy(weight, sums.data(), plan_->own_weight.get_size());
-    stream().wait();
-    if (bias != nullptr) std::memcpy(bias, floats(sums) + weights, biases * sizeof(float));
-  }
-
- private:
-  Plan plan_of(std::int64_t images, bool with_bias) const {
-    const Threads one(1);
-    Conv2dShape part = shape_;
-    part.batch = images;
-    return plan_for({Pass::kBackwardWeights, part, with_bias, false, 1});
-  }
-
-  static void run(const Plan& plan, const float* x, const float* y_grad, float* weight, float* bias) {
-    const Threads one(1);
-    const Buffer scratch = allocate(plan.scratch);
-    std::unordered_map<int, dnnl::memory> arguments = {{DNNL_ARG_SRC, memory_at(plan.descs.x, x)},
-                                                       {DNNL_ARG_DIFF_DST, memory_at(plan.descs.y, y_grad)},
-                                                       {DNNL_ARG_DIFF_WEIGHTS, memory_at(plan.own_weight, weight)},
-                                                       {DNNL_ARG_SCRATCHPAD, memory_at(plan.scratch, scratch.data())}};
-    if (plan.key.bias) arguments[DNNL_ARG_DIFF_BIAS] = memory_at(plan.descs.bias, bias);
-    plan.primitive.execute(stream(), arguments);
-    stream().wait();
-  }
-
-  std::int64_t begin(std::int64_t part) const { return shape_.batch * part / parts_; }
-  // Whole cache lines, so that every part's begin as well as the first's.
-  std::int64_t weight_floats() const { return (static_cast<std::int64_t>(plan_->own_weight.get_size()) + 63) / 64 * 16; }
-
-  Conv2dShape shape_;
-  std::int64_t parts_;
-  std::optional<Plan> plan_, longer_;
-};
-
-}  // namespace
 
 void conv2d_backward_weights(const Conv2dShape& shape, const float* x, const float* y_grad, float* weight_grad, float* bias_grad,
                              bool accumulate_weight, bool accumulate_bias, Stream& lane) {
@@ -269,7 +284,7 @@ void conv2d_backward_weights(const Conv2dShape& shape, const float* x, const flo
   }
   const Target weight_target(weight_grad, weight_count(shape), accumulate_weight, lane);
   const Target bias_target(bias_grad, shape.out_channels, with_bias && accumulate_bias, lane);
-  WeightGradients(shape, with_bias).compute(x, y_grad, weight_target.data(), with_bias ? bias_target.data() : nullptr);
+  sum_weight_gradients(shape, x, y_grad, weight_target.data(), with_bias ? bias_target.data() : nullptr);
   weight_target.finish();
   bias_target.finish();
 }

@@ -73,7 +73,7 @@ template <typename Run>
 void expect_same_by_any_number(const std::string& what, const Run& run) {
   set_compute_threads(1);
   const std::vector<Floats> alone = run();
-  for (const int threads : {2, 3, 8}) {
+  for (const int threads : {2, 7}) {
     set_compute_threads(threads);
     const std::vector<Floats> together = run();
     for (std::size_t i = 0; i < alone.size(); ++i)
@@ -87,8 +87,9 @@ Conv2dShape square(Index batch, Index side, Index in, Index out, Index kernel, I
 }
 
 TEST_F(ComputeThreads, ConvolutionsDoNotDependOnThem) {
-  for (const Conv2dShape& s : {square(17, 24, 3, 64, 5, 2), square(20, 12, 64, 64, 5, 2), square(32, 14, 16, 32, 3, 1),
-                               square(7, 9, 8, 8, 1, 0), square(16, 15, 32, 48, 3, 1, 2)}) {
+  for (const Conv2dShape& s :
+       {square(17, 24, 3, 64, 5, 2), square(20, 12, 64, 64, 5, 2), square(32, 14, 16, 32, 3, 1), square(7, 9, 8, 8, 1, 0),
+        square(16, 15, 32, 48, 3, 1, 2), square(1, 16, 128, 64, 3, 2), square(2, 6, 16, 16, 5, 4, 2), square(4, 60, 1, 16, 1, 0, 2)}) {
     const Index x_count = s.batch * s.in_height * s.in_width * s.in_channels;
     const Index y_count = s.batch * s.out_height * s.out_width * s.out_channels;
     const Index weights = s.out_channels * s.kernel_height * s.kernel_width * s.in_channels;
