@@ -71,8 +71,8 @@ class NodeHost : public NodeLink {
  private:
   struct Guest {
     NodeChannel channel;
-    int node = -1;                           // once it has joined
-    std::optional<SignOfLife> sign_of_life;  // while its report is awaited
+    int node = -1;                                // once it has joined
+    std::optional<SignOfLife> sign_of_life = {};  // while its report is awaited
   };
 
   void gather();
