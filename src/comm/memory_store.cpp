@@ -32,4 +32,16 @@ std::string MemoryStore::set_if_absent(std::string_view key, std::string_view va
   return entry->second;
 }
 
+void MemoryStore::erase_below(std::string_view prefix) {
+  const std::lock_guard lock(mutex_);
+  const auto is_below = [&](const auto& entry) { return entry.first.starts_with(prefix); };
+  std::erase_if(values_, is_below);
+  std::erase_if(counters_, is_below);
+}
+
+std::size_t MemoryStore::keys() const {
+  const std::lock_guard lock(mutex_);
+  return values_.size() + counters_.size();
+}
+
 }  // namespace lockstep

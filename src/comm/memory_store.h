@@ -16,9 +16,12 @@ class MemoryStore : public Store {
   std::string get(std::string_view key, std::chrono::milliseconds timeout) override;
   std::int64_t add(std::string_view key, std::int64_t amount) override;
   std::string set_if_absent(std::string_view key, std::string_view value) override;
+  void erase_below(std::string_view prefix) override;
+
+  std::size_t keys() const;
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, std::string, std::less<>> values_;
   std::map<std::string, std::int64_t, std::less<>> counters_;

@@ -73,6 +73,26 @@ GroupSettings settings_of(const Place& place, const ProcessGroupOptions& options
   return settings;
 }
 
+std::array<std::unique_ptr<Backend>, 2> make_backends(const GroupSettings& settings, BackendContext context) {
+  std::array<std::unique_ptr<Backend>, 2> made{make_backend(settings.backend, context), nullptr};
+  auto& gpu_backend = made[static_cast<std::size_t>(DeviceKind::kCuda)];
+  context.host = made[static_cast<std::size_t>(DeviceKind::kCpu)].get();
+  if (settings.gpu_backend == "nccl") gpu_backend = make_backend("nccl", context);
+  if (settings.gpu_backend == "local") gpu_backend = make_local_backend(*settings.device);
+  return made;
+}
+
+// The groups of the whole job that have met, by number, in the job's store: what their ranks told each other there is erased.
+constexpr const char* kGroupsMet = "groups met";
+
+void refuse_who_is_late(const Place& place, Store& store, int group) {
+  if (std::stoi(store.set_if_absent(kGroupsMet, "0")) <= group) return;
+  throw RendezvousError(
+      "rank {} comes when all ranks of this job have met already: is it a second one, or was the first one lost? A rank that is lost ends "
+      "the job; start all of them again",
+      place.rank);
+}
+
 std::string random_name() {
   std::array<std::byte, 8> random;
   crypto::fill_random(random);
@@ -147,34 +167,35 @@ std::shared_ptr<ProcessGroup> ProcessGroup::Impl::create(const Place& place, std
                                                          const ProcessGroupOptions& options, std::string advertise_address,
                                                          GroupOrigin origin) {
   const GroupSettings settings = settings_of(place, options);
-  register_rank(place, *store, settings.store_timeout);
-  const bool is_whole_job = origin.job.empty();
-  if (is_whole_job) origin.job = store->set_if_absent("flight/job", random_name());
-  const BackendContext context{.place = place,
-                               .store = store,
-                               .token = token,
-                               .transport = settings.transport,
-                               .advertise_address = advertise_address,
-                               .timeout = settings.timeout,
-                               .store_timeout = settings.store_timeout,
-                               .stall_timeout = settings.stall_timeout,
-                               .node = env::text(env::kNode).value_or(""),
-                               .device = settings.device};
-  if (is_whole_job) share_threads(context);
-  Backends made{make_backend(settings.backend, context), nullptr};
-  auto& gpu_backend = made[static_cast<std::size_t>(DeviceKind::kCuda)];
-  BackendContext beside_host = context;
-  beside_host.host = made[static_cast<std::size_t>(DeviceKind::kCpu)].get();
-  if (settings.gpu_backend == "nccl") gpu_backend = make_backend("nccl", beside_host);
-  if (settings.gpu_backend == "local") gpu_backend = make_local_backend(*settings.device);
-  std::shared_ptr<ProcessGroup> group(
-      new ProcessGroup(std::make_unique<Impl>(place, std::move(made), settings.device, settings.timeout, origin)));
-  group->impl_->store = store;
-  group->impl_->token = std::move(token);
-  group->impl_->advertise_address = std::move(advertise_address);
-  group->impl_->options = options;
-  finish_joining(place, *store, settings.store_timeout);
-  return group;
+  const auto meeting = scoped(store, "meeting/");  // erased once all have joined
+  register_rank(place, *meeting, settings.store_timeout);
+  try {
+    const bool is_whole_job = origin.job.empty();
+    if (is_whole_job) origin.job = meeting->set_if_absent("flight/job", random_name());
+    const BackendContext context{.place = place,
+                                 .store = meeting,
+                                 .token = token,
+                                 .transport = settings.transport,
+                                 .advertise_address = advertise_address,
+                                 .timeout = settings.timeout,
+                                 .store_timeout = settings.store_timeout,
+                                 .stall_timeout = settings.stall_timeout,
+                                 .node = env::text(env::kNode).value_or(""),
+                                 .device = settings.device};
+    if (is_whole_job) share_threads(context);
+    Backends made = make_backends(settings, context);
+    std::shared_ptr<ProcessGroup> group(
+        new ProcessGroup(std::make_unique<Impl>(place, std::move(made), settings.device, settings.timeout, origin)));
+    group->impl_->store = std::move(store);
+    group->impl_->token = std::move(token);
+    group->impl_->advertise_address = std::move(advertise_address);
+    group->impl_->options = options;
+    finish_joining(place, *meeting, settings.store_timeout);
+    return group;
+  } catch (const std::exception& error) {
+    give_up(place, *meeting, error.what());
+    throw;
+  }
 }
 
 const Place& ProcessGroup::place() const { return impl_->place; }
@@ -248,9 +269,11 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
   const GroupSettings settings = settings_of(job.place, options);
   const Rendezvous meeting = job_meeting.of(job, settings.store_timeout);
   const int earlier = groups_of_this_process.fetch_add(1);
+  refuse_who_is_late(job.place, *meeting.store, earlier);
   const auto store = scoped(meeting.store, fmt::format("group{}/", earlier));
   const GroupOrigin origin{.name = earlier == 0 ? "world" : fmt::format("world{}", earlier + 1)};
   auto group = ProcessGroup::Impl::create(job.place, store, meeting.token, options, meeting.advertise_address, origin);
+  if (job.place.rank == 0) meeting.store->set(kGroupsMet, std::to_string(earlier + 1));
   this_threads_group = group;
   return group;
 }

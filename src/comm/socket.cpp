@@ -163,6 +163,15 @@ Fd try_connect_tcp(const std::string& host, std::uint16_t port, Deadline deadlin
   return Fd();
 }
 
+void notice_lost_machine(int fd, std::chrono::milliseconds lost_after) {
+  const auto set = [&](int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof value); };
+  const int seconds = std::max(3, static_cast<int>(lost_after.count() / 1000));
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, seconds / 3);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, seconds / 3);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 2);
+}
+
 IoResult send_all(int fd, std::span<const std::byte> data, Deadline deadline) {
   while (!data.empty()) {
     const ssize_t sent = send(fd, data.data(), data.size(), MSG_NOSIGNAL | MSG_DONTWAIT);

@@ -20,6 +20,7 @@ namespace {
 
 constexpr milliseconds kLongestWait = std::chrono::hours(24 * 30);
 constexpr auto kConnectTime = std::chrono::seconds(5);  // of one try; nothing comes back from a machine that is not there yet
+constexpr auto kFarewellTime = std::chrono::seconds(2);
 constexpr auto kAnswerTime = std::chrono::seconds(30);  // for a server that is alive but busy, beyond a get()'s own time
 
 template <typename T>
@@ -47,14 +48,30 @@ class TcpStore : public Store {
     return call(protocol::Request::kSetIfAbsent, key, value, milliseconds(0));
   }
 
+  void erase_below(std::string_view prefix) override { call(protocol::Request::kEraseBelow, prefix, "", milliseconds(0)); }
+  std::string claim(std::string_view key, std::string_view value) override {
+    return call(protocol::Request::kClaim, key, value, milliseconds(0));
+  }
+  void keep(std::string_view key) override { call(protocol::Request::kKeep, key, "", milliseconds(0)); }
+  void abandon(std::string_view key, std::string_view reason) override {
+    call(protocol::Request::kAbandon, key, reason, milliseconds(0), kFarewellTime);
+  }
+  std::string get_while(std::string_view claims, std::string_view key, milliseconds timeout) override {
+    return call(protocol::Request::kGet, key, claims, timeout);
+  }
+  void check_claims(std::string_view claims, milliseconds timeout) override {
+    call(protocol::Request::kCheckClaims, claims, "", milliseconds(0), timeout);
+  }
+
  private:
-  std::string call(protocol::Request request, std::string_view key, std::string_view value, milliseconds timeout) {
+  std::string call(protocol::Request request, std::string_view key, std::string_view value, milliseconds timeout,
+                   milliseconds answer_time = kAnswerTime) {
     if (key.empty() || key.size() > protocol::kMaxKeyBytes || value.size() > protocol::kMaxValueBytes)
       throw InvalidArgument("store: a key of {} bytes (1 to {}) with a value of {} bytes (at most {})", key.size(), protocol::kMaxKeyBytes,
                             value.size(), protocol::kMaxValueBytes);
     timeout = std::clamp(timeout, milliseconds(0), kLongestWait);
     const std::lock_guard lock(mutex_);
-    const Deadline deadline = Clock::now() + timeout + kAnswerTime;
+    const Deadline deadline = Clock::now() + timeout + answer_time;
     const protocol::RequestHeader header{request, static_cast<std::uint32_t>(key.size()), static_cast<std::uint32_t>(value.size()),
                                          static_cast<std::uint32_t>(timeout.count())};
     std::string message(reinterpret_cast<const char*>(&header), sizeof header);
@@ -70,6 +87,7 @@ class TcpStore : public Store {
     must(receive_all(fd_.get(), std::as_writable_bytes(std::span(answer)), deadline), key);
     if (reply.reply == protocol::Reply::kTimeout)
       throw TimeoutError("store at {}: nobody set '{}' within {} ms", address_, key, timeout.count());
+    if (reply.reply == protocol::Reply::kAbandoned) throw ClaimAbandoned("{}", answer);
     if (reply.reply != protocol::Reply::kOk) throw RendezvousError("store at {} refused '{}': {}", address_, key, answer);
     return answer;
   }
@@ -79,8 +97,9 @@ class TcpStore : public Store {
     if (result == IoResult::kDone) return;
     fd_ = Fd();
     if (result == IoResult::kTimeout) throw RendezvousError("store at {}: no answer about '{}'", address_, key);
-    throw RendezvousError("store at {}: the connection was closed while '{}' was asked; did the process that hosts the store end?",
-                          address_, key);
+    throw RendezvousError(
+        "store at {}: the connection was closed while '{}' was asked: the process that hosts the store, rank 0 or lockrun, has ended",
+        address_, key);
   }
 
   std::mutex mutex_;
@@ -95,6 +114,14 @@ class ScopedStore : public Store {
   std::string get(std::string_view key, milliseconds timeout) override { return store_->get(full(key), timeout); }
   std::int64_t add(std::string_view key, std::int64_t amount) override { return store_->add(full(key), amount); }
   std::string set_if_absent(std::string_view key, std::string_view value) override { return store_->set_if_absent(full(key), value); }
+  void erase_below(std::string_view prefix) override { store_->erase_below(full(prefix)); }
+  std::string claim(std::string_view key, std::string_view value) override { return store_->claim(full(key), value); }
+  void keep(std::string_view key) override { store_->keep(full(key)); }
+  void abandon(std::string_view key, std::string_view reason) override { store_->abandon(full(key), reason); }
+  std::string get_while(std::string_view claims, std::string_view key, milliseconds timeout) override {
+    return store_->get_while(full(claims), full(key), timeout);
+  }
+  void check_claims(std::string_view claims, milliseconds timeout) override { store_->check_claims(full(claims), timeout); }
 
  private:
   std::string full(std::string_view key) const { return prefix_ + std::string(key); }

@@ -72,6 +72,7 @@ class StoreConnection {
   bool closed = false;
   Nonce server_nonce{};
   std::string awaited;                         // a get() that waits for this key; empty: none
+  std::string claims;                          // prefix of those that must stand meanwhile; empty: none
   Clock::time_point deadline{};                // zero: none
   std::uint32_t events = 0;                    // that epoll watches
   std::list<StoreConnection>::iterator place;  // of this one

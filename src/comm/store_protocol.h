@@ -16,7 +16,7 @@ namespace lockstep::store_protocol {
 
 static_assert(std::endian::native == std::endian::little);
 
-inline constexpr std::array<char, 8> kMagic = {'L', 'O', 'C', 'K', 'S', 'T', 'P', '2'};
+inline constexpr std::array<char, 8> kMagic = {'L', 'O', 'C', 'K', 'S', 'T', 'P', '3'};
 inline constexpr std::size_t kMaxKeyBytes = 512;
 inline constexpr std::size_t kMaxValueBytes = std::size_t{8} << 20;
 
@@ -34,8 +34,10 @@ struct ServerProof {
   crypto::Digest proof;
 };
 
-enum class Request : std::uint32_t { kSet = 1, kGet, kAdd, kSetIfAbsent };
-enum class Reply : std::uint32_t { kOk = 1, kTimeout, kRefused };  // kRefused: the value says why
+// kGet: the value is a prefix of the claims that must stand, or empty. kEraseBelow, kCheckClaims: the key is a prefix.
+enum class Request : std::uint32_t { kSet = 1, kGet, kAdd, kSetIfAbsent, kEraseBelow, kClaim, kKeep, kAbandon, kCheckClaims };
+// kRefused: the value says why. kAbandoned: it is the abandoned claim's.
+enum class Reply : std::uint32_t { kOk = 1, kTimeout, kRefused, kAbandoned };
 
 struct RequestHeader {
   Request request;

@@ -17,6 +17,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "src/comm/socket.h"
+#include "src/comm/store_claims.h"
 #include "src/comm/store_connection.h"
 
 namespace lockstep {
@@ -28,6 +29,7 @@ namespace {
 
 constexpr auto kHandshakeTime = std::chrono::seconds(10);  // a connection that has not proved itself by then is closed
 constexpr auto kTransferTime = std::chrono::seconds(30);   // so is one that takes longer to send a request or to take a reply
+constexpr auto kLostMachine = std::chrono::seconds(15);    // and one whose machine has not acknowledged anything for so long
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 constexpr int kAcceptAtOnce = 64;
 constexpr std::size_t kMaxConnections = 4096;
@@ -91,6 +93,7 @@ class StoreServer::Impl {
       }
       expire();
       read_stuck_ones();
+      tell_of_abandoned_claims();
       gone_.clear();  // no event of this turn speaks of them any more
     }
   }
@@ -126,6 +129,7 @@ class StoreServer::Impl {
       }
       if (half_open_.size() + members_.size() >= kMaxConnections) continue;  // closes it
       if (half_open_.size() >= kMaxHalfOpen) close(half_open_.front());
+      notice_lost_machine(fd.get(), kLostMachine);
       StoreConnection& connection = half_open_.emplace_back(std::move(fd), budget_);
       connection.place = std::prev(half_open_.end());
       connection.server_nonce = make_nonce();
@@ -143,6 +147,7 @@ class StoreServer::Impl {
     if (std::exchange(connection.closed, true)) return;
     epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.fd(), nullptr);
     connection.drop_input();  // now: others wait for what it takes
+    if (claims_.abandon_all(&connection)) claims_changed_ = true;
     set_deadline(connection, {});
     stop_waiting(connection);
     if (connection.stuck) stuck_.erase(std::find(stuck_.begin(), stuck_.end(), &connection));
@@ -266,16 +271,74 @@ class StoreServer::Impl {
         return true;
       }
       case protocol::Request::kGet:
-        if (const StoreTable::Value value = table_.find(request.key)) {
-          connection.reply(Reply::kOk, value);
-        } else {
-          connection.awaited = request.key;
-          waiting_[request.key].insert(&connection);
-          set_deadline(connection, Clock::now() + std::chrono::milliseconds(request.header.timeout_ms));
+        if (request.value.size() > protocol::kMaxKeyBytes) return false;
+        answer_get(connection, request);
+        return true;
+      case protocol::Request::kEraseBelow:
+        table_.erase_below(request.key);
+        claims_.erase_below(request.key);
+        connection.reply(Reply::kOk, nullptr);
+        return true;
+      case protocol::Request::kClaim:
+        return claimed(connection, request);
+      case protocol::Request::kKeep:
+        claims_.erase(request.key);
+        connection.reply(Reply::kOk, nullptr);
+        return true;
+      case protocol::Request::kAbandon:
+        if (!claims_.abandon(request.key, &connection)) {
+          connection.reply(Reply::kRefused, std::make_shared<const std::string>("it is no claim of this connection"));
+          return true;
         }
+        claims_changed_ = true;
+        return stored(connection, request.key, table_.set(request.key, std::move(request.value)), false);
+      case protocol::Request::kCheckClaims:
+        if (!tell_if_abandoned(connection, request.key)) connection.reply(Reply::kOk, nullptr);
         return true;
     }
     return false;
+  }
+
+  void answer_get(StoreConnection& connection, StoreConnection::Request& request) {
+    if (const StoreTable::Value value = table_.find(request.key)) return connection.reply(protocol::Reply::kOk, value);
+    if (!request.value.empty() && tell_if_abandoned(connection, request.value)) return;
+    connection.awaited = request.key;
+    connection.claims = std::move(request.value);
+    waiting_[request.key].insert(&connection);
+    set_deadline(connection, Clock::now() + std::chrono::milliseconds(request.header.timeout_ms));
+  }
+
+  // -- claims
+
+  bool claimed(StoreConnection& connection, StoreConnection::Request& request) {
+    const StoreTable::Value standing = table_.find(request.key);
+    if (standing && (!claims_.holds(request.key) || !claims_.take(request.key, &connection))) {
+      connection.reply(protocol::Reply::kOk, standing);
+      return true;
+    }
+    const StoreTable::Value value = table_.set(request.key, std::move(request.value));
+    if (value) claims_.take(request.key, &connection);
+    return stored(connection, request.key, value, true);
+  }
+
+  bool tell_if_abandoned(StoreConnection& connection, std::string_view claims) {
+    const auto key = claims_.first_abandoned(claims);
+    if (key) connection.reply(protocol::Reply::kAbandoned, table_.find(*key));
+    return key.has_value();
+  }
+
+  // Those who wait for a key from somebody, and somebody has gone.
+  void tell_of_abandoned_claims() {
+    while (std::exchange(claims_changed_, false)) {
+      std::vector<StoreConnection*> waiters;
+      for (const auto& [_, of_key] : waiting_) waiters.insert(waiters.end(), of_key.begin(), of_key.end());
+      for (StoreConnection* waiter : waiters) {
+        if (waiter->awaited.empty() || waiter->claims.empty() || !tell_if_abandoned(*waiter, waiter->claims)) continue;
+        stop_waiting(*waiter);
+        set_deadline(*waiter, {});
+        settle(*waiter, waiter->flush());
+      }
+    }
   }
 
   // Answers, and wakes those who wait for the key.
@@ -303,6 +366,8 @@ class StoreServer::Impl {
   Clock::time_point accept_again_{};  // zero: now; everything below belongs to the server's thread
   InputBudget budget_{kLargeRequestBytes};
   StoreTable table_;
+  StoreClaims claims_;
+  bool claims_changed_ = false;
   List half_open_, members_, gone_;
   std::set<std::pair<Clock::time_point, StoreConnection*>> deadlines_;
   std::unordered_map<std::string, std::set<StoreConnection*>> waiting_;  // by key

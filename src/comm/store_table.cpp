@@ -33,6 +33,10 @@ StoreTable::Value StoreTable::set_if_absent(const std::string& key, std::string 
   return standing ? standing : set(key, std::move(value));
 }
 
+void StoreTable::erase_below(std::string_view prefix) {
+  std::erase_if(values_, [&](const auto& entry) { return std::string_view(entry.first).starts_with(prefix); });
+}
+
 std::optional<StoreTable::Value> StoreTable::add(const std::string& key, const std::string& amount) {
   std::uint64_t sum = 0, more = 0;  // wraps
   const Value before = find(key);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 
 namespace lockstep {
@@ -28,6 +29,8 @@ class StoreTable {
   Value set_if_absent(const std::string& key, std::string value);
   // A counter of eight bytes. Nullopt: the key, or the amount, is none.
   std::optional<Value> add(const std::string& key, const std::string& amount);
+
+  void erase_below(std::string_view prefix);
 
   std::size_t keys() const { return values_.size(); }
   std::size_t bytes() const { return *bytes_; }

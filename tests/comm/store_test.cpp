@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <functional>
 #include <future>
 #include <random>
 #include <thread>
@@ -48,6 +49,70 @@ void expect_store_behaviour(Store& a, Store& b) {
 TEST(MemoryStore, KeepsAndWaits) {
   MemoryStore store;
   expect_store_behaviour(store, store);
+}
+
+// Rank 1 and rank 10 share a beginning.
+TEST(TcpStore, ErasesAllKeysBelowAPrefix) {
+  const StoreServer server({.token = "secret"});
+  const auto tcp = connect_store(server.endpoint(), "secret", kTime);
+  for (const auto& store : {tcp, std::shared_ptr<Store>(std::make_shared<MemoryStore>())}) {
+    for (const char* key : {"group1/a", "group10/a", "group1"}) store->set(key, "value");
+    store->add("group1/count", 3);
+    scoped(store, "group1/")->erase_below("");
+    for (const char* key : {"group1/a", "group1/count"}) EXPECT_THROW(store->get(key, 0ms), TimeoutError) << key;
+    for (const char* key : {"group10/a", "group1"}) EXPECT_EQ(store->get(key, kTime), "value") << key;
+    EXPECT_EQ(store->add("group1/count", 1), 1) << "it begins anew";
+  }
+}
+
+// The text of the abandoned claim that ended the wait; "" when none did.
+std::string abandoned_while(const std::function<void()>& wait) {
+  try {
+    wait();
+    return "";
+  } catch (const ClaimAbandoned& gone) {
+    return gone.what();
+  }
+}
+
+TEST(TcpStore, AClaimEndsWithItsConnection) {
+  const StoreServer server({.token = "secret"});
+  const auto connect = [&] { return connect_store(server.endpoint(), "secret", kTime); };
+  const auto other = connect();
+  auto owner = connect();
+  EXPECT_EQ(owner->claim("rank/1", "first"), "first");
+  EXPECT_EQ(other->claim("rank/1", "second"), "first") << "its owner is there";
+  other->check_claims("rank/", kTime);
+  auto waiting = std::async(std::launch::async, [&] { return abandoned_while([&] { connect()->get_while("rank/", "later", kTime); }); });
+  std::this_thread::sleep_for(50ms);
+  owner.reset();
+  EXPECT_EQ(waiting.get(), "first");
+  EXPECT_EQ(abandoned_while([&] { other->get_while("rank/", "later", kTime); }), "first") << "who asks afterwards";
+  EXPECT_EQ(abandoned_while([&] { other->check_claims("rank/", kTime); }), "first");
+  EXPECT_EQ(other->get_while("rank/", "rank/1", kTime), "first") << "a key that is there needs nobody";
+  EXPECT_THROW(other->get_while("other/", "later", 20ms), TimeoutError);
+  EXPECT_EQ(other->claim("rank/1", "second"), "second");
+  EXPECT_THROW(other->get_while("rank/", "later", 20ms), TimeoutError) << "somebody has taken its place";
+}
+
+TEST(TcpStore, AClaimIsKeptOrGivenUpWithAReason) {
+  const StoreServer server({.token = "secret"});
+  const auto connect = [&] { return connect_store(server.endpoint(), "secret", kTime); };
+  const auto store = connect();
+  auto first = connect(), second = connect(), third = connect();
+  first->claim("rank/1", "1");
+  second->claim("rank/2", "2");
+  third->claim("rank/3", "3");
+  first->keep("rank/1");
+  first.reset();
+  store->check_claims("rank/", kTime);
+  EXPECT_EQ(store->claim("rank/1", "another"), "1") << "it is a key like others";
+  EXPECT_THROW(store->abandon("rank/2", "no business of mine"), RendezvousError);
+  second->abandon("rank/2", "no room");
+  third.reset();
+  EXPECT_EQ(abandoned_while([&] { store->check_claims("rank/", kTime); }), "no room") << "the first one, whatever became of the others";
+  store->erase_below("rank/");
+  store->check_claims("rank/", kTime);
 }
 
 TEST(TcpStore, KeepsAndWaitsForTwoClients) {

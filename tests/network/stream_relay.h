@@ -81,6 +81,7 @@ class RelayedStore : public Store {
   std::string get(std::string_view key, std::chrono::milliseconds timeout) override;
   std::int64_t add(std::string_view key, std::int64_t amount) override { return store_->add(key, amount); }
   std::string set_if_absent(std::string_view key, std::string_view value) override { return store_->set_if_absent(key, value); }
+  void erase_below(std::string_view prefix) override { store_->erase_below(prefix); }
 
  private:
   std::shared_ptr<Store> store_;

@@ -7,7 +7,16 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/core/error.h"
+
 namespace lockstep {
+
+// A claim that must stand while a key is awaited is abandoned: its connection has ended, or its owner gave it up. The message is the
+// claim's value.
+class ClaimAbandoned : public Error {
+ public:
+  using Error::Error;
+};
 
 // A connection to the store, or a view of one with a key prefix. Thread-safe; calls of one connection take turns.
 // Keys are at most 512 bytes, values at most 8 MiB. Every call throws RendezvousError that names the address when the
@@ -23,6 +32,23 @@ class Store {
   virtual std::int64_t add(std::string_view key, std::int64_t amount) = 0;
   // Sets the key only when it is absent; returns the value that stands afterwards.
   virtual std::string set_if_absent(std::string_view key, std::string_view value) = 0;
+  // Ends all keys that begin with `prefix`.
+  virtual void erase_below(std::string_view prefix) = 0;
+
+  // -- who is still there. A store without connections, which cannot end, keeps to these defaults.
+
+  // Sets a key that belongs to this connection, unless another one that is still there has it; returns the value that stands afterwards.
+  virtual std::string claim(std::string_view key, std::string_view value) { return set_if_absent(key, value); }
+  // The claim is a key like others from now on.
+  virtual void keep([[maybe_unused]] std::string_view key) {}
+  // Gives the claim up, with the reason as its value.
+  virtual void abandon([[maybe_unused]] std::string_view key, [[maybe_unused]] std::string_view reason) {}
+  // Blocks as get() does, and throws ClaimAbandoned as soon as a claim below the prefix `claims` is abandoned and the key does not exist.
+  virtual std::string get_while([[maybe_unused]] std::string_view claims, std::string_view key, std::chrono::milliseconds timeout) {
+    return get(key, timeout);
+  }
+  // Throws ClaimAbandoned for the first one below the prefix; `timeout` is for the store's answer.
+  virtual void check_claims([[maybe_unused]] std::string_view claims, [[maybe_unused]] std::chrono::milliseconds timeout) {}
 };
 
 // "host:port" with a numeric host ("127.0.0.1", "::1").

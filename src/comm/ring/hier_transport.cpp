@@ -190,9 +190,7 @@ std::unique_ptr<Transport> make_hier_transport(const BackendContext& context, No
   auto message_peers = connect_mesh(context, "tcp-messages");
   const WatchedMachine machine{ControlLayout(meeting.control->data(), layout.size_of_node(node)), meeting.fabric.get(), local_rank,
                                layout.members(node)};
-  auto watch = std::make_unique<GroupWatch>(
-      WatchOptions{.place = context.place, .stall_timeout = context.stall_timeout, .store_timeout = context.store_timeout},
-      connect_mesh(context, "watch"), &machine);
+  auto watch = make_watch(context, &machine);
   connections.watch = watch.get();
   if (local_rank < layout.rails()) {
     BackendContext of_rail = context;

@@ -12,6 +12,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "src/comm/join.h"
 #include "src/comm/ring/unix_link.h"
 #include "src/comm/socket.h"
 #include "src/comm/token_proof.h"
@@ -138,7 +139,6 @@ class Stranger : public Error {
 // Of one connection: a stranger who says nothing must not keep the ranks behind it waiting for long.
 constexpr auto kHandshakeTime = std::chrono::seconds(5);
 constexpr int kReportedStrangers = 20;
-constexpr auto kPresenceTime = std::chrono::milliseconds(250);  // so often whoever waits asks whether all are still there
 
 // The answer to `nonce`, and the life line that came with it.
 Hello challenge(const UnixLink& link, const Nonce& nonce, Fd& line, int own_rank, Deadline deadline) {

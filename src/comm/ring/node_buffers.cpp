@@ -27,7 +27,7 @@ bool NodeBuffers::locate(const void* data, std::size_t bytes) {
     Location theirs = mine.location;
     if (rank != local_rank_) std::memcpy(&theirs, rounds_.await(rank).payload, sizeof theirs);
     if (theirs.segment != mine.location.segment) in_one_segment = false;
-    located_[static_cast<std::size_t>(rank)] = in_one_segment ? mine.at(rank, theirs.offset) : nullptr;
+    located_[static_cast<std::size_t>(rank)] = in_one_segment ? mine.at(rank, theirs.offset, 0, bytes) : nullptr;
   }
   return in_one_segment;
 }

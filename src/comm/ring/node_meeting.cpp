@@ -56,7 +56,7 @@ std::vector<std::string> collect(const BackendContext& context, const std::strin
   WaitNotice notice;
   for (int rank = 1; rank < context.place.world_size; ++rank) {
     try {
-      said.push_back(get_patiently(*context.store, fmt::format("{}/{}", key, rank), deadline, notice, [&] {
+      said.push_back(await_key(context, fmt::format("{}/{}", key, rank), deadline, notice, [&] {
         return fmt::format("rank {} of {}, which has registered (store key {})", rank, context.place.world_size, key);
       }));
     } catch (const TimeoutError&) {
@@ -216,8 +216,8 @@ NodeMeeting meet_in_nodes(const BackendContext& context, bool reach_memory) {
   std::unique_ptr<ProcessMemory> memory;
   const std::string failure = reason_of_failure([&] {
     if (local_ranks == 1) return;
-    fabric =
-        make_memfd_fabric(std::move(local_rank == 0 ? found.listener : found.connection), {members, local_rank, context.token}, deadline);
+    fabric = make_memfd_fabric(std::move(local_rank == 0 ? found.listener : found.connection),
+                               {members, local_rank, context.token, [&] { check_presence(context, deadline); }}, deadline);
     meeting.control = fabric->share(ControlLayout::bytes(local_ranks), context.store_timeout);
     const ControlLayout control(meeting.control->data(), local_ranks);
     if (reach_memory && layout.is_one_node()) memory = std::make_unique<ProcessMemory>(control, rank);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/core/device.h"
+#include "lockstep/core/error.h"
 
 namespace lockstep::ring {
 
@@ -40,7 +41,12 @@ RegisteredMemory::Found RegisteredMemory::find(const void* data, std::size_t byt
   const Entry& entry = *--after;
   const auto offset = static_cast<std::size_t>(address - entry.begin);
   if (offset > entry.bytes || bytes > entry.bytes - offset) return {};
-  return {{entry.number, offset}, entry.base, entry.stride};
+  return {{entry.number, offset}, entry.base, entry.stride, entry.bytes};
+}
+
+void RegisteredMemory::Found::refuse(int rank, std::uint64_t offset, std::size_t bytes) const {
+  throw Error("ring: rank {} says that {} bytes lie {} bytes into registered memory of {}: its message is damaged", rank, bytes, offset,
+              part_bytes);
 }
 
 }  // namespace lockstep::ring

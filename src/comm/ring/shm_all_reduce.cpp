@@ -36,7 +36,7 @@ void ShmTransport::all_reduce_in_place(const Operation& operation, const Places&
   const std::size_t element = size_of(call.dtype);
   for (int rank = 0; rank < ranks(); ++rank) {
     const auto r = static_cast<std::size_t>(rank);
-    in_[r] = out_[r] = places.mine.at(rank, offsets_[r]) + slice.begin * element;
+    in_[r] = out_[r] = places.mine.at(rank, offsets_[r], slice.begin * element, slice.count() * element);
   }
   reduce(call, ranks(), slice.count());
   count_read(slice.count() * element * static_cast<std::size_t>(ranks() - 1));

@@ -28,7 +28,7 @@ void ShmTransport::move(const Offer& offer) {
   if (!places.direct && !goes_by_vm(offer.largest)) return move_by_tiles(offer);
   if (!places.direct) return pull_by_vm();
   for (const Pull& pull : pulls_)
-    read_from_peer(pull.to, places.mine.at(pull.peer, offsets_[static_cast<std::size_t>(pull.peer)]) + pull.offset, pull.bytes);
+    read_from_peer(pull.to, places.mine.at(pull.peer, offsets_[static_cast<std::size_t>(pull.peer)], pull.offset, pull.bytes), pull.bytes);
   rounds_.barrier();
 }
 

@@ -37,7 +37,7 @@ void ShmTransport::reduce_to_root(const Operation& operation) {
   }
   for (int rank = 0; rank < ranks(); ++rank) {
     const auto r = static_cast<std::size_t>(rank);
-    std::byte* at = places.mine.at(rank, offsets_[r]) + slice.begin * element;
+    std::byte* at = places.mine.at(rank, offsets_[r], slice.begin * element, slice.count() * element);
     in_[r] = at;
     if (rank == call.root) out_[0] = at;
   }
@@ -97,7 +97,7 @@ void ShmTransport::reduce_scatter(const Operation& operation) {
   if (!places.direct && !goes_by_vm(all)) return reduce_scatter_by_tiles(operation);
   if (!places.direct) return reduce_by_vm(call, {send + own, result, own, call.count, VmShare::kNobody});
   for (int rank = 0; rank < ranks(); ++rank)
-    in_[static_cast<std::size_t>(rank)] = places.mine.at(rank, offsets_[static_cast<std::size_t>(rank)]) + own;
+    in_[static_cast<std::size_t>(rank)] = places.mine.at(rank, offsets_[static_cast<std::size_t>(rank)], own, operation.bytes());
   sum();
   rounds_.barrier();
 }

@@ -132,7 +132,7 @@ class MeshBuilder {
 
  private:
   void poll_all() {
-    Deadline next = deadline_;
+    Deadline next = std::min(deadline_, look_around_);
     const bool accepting = Clock::now() >= accept_again_;
     polls_.assign({{listener_.get(), static_cast<short>(accepting ? POLLIN : 0), 0}});
     if (!accepting) next = std::min(next, accept_again_);
@@ -144,6 +144,9 @@ class MeshBuilder {
     if (poll(polls_.data(), polls_.size(), remaining_ms(next)) < 0 && errno != EINTR) throw Error("ring: poll: {}", std::strerror(errno));
     if (Clock::now() >= deadline_) report_missing();
     notice_.look([this] { return fmt::format("ranks {} of {} to connect", incomplete(), self_.ranks); });
+    if (Clock::now() < look_around_) return;
+    check_presence(context_, deadline_);
+    look_around_ = Clock::now() + kPresenceTime;
   }
 
   // New ones are polled from the next turn on: they stand behind those that were. Some at a time, or a flood at the door would keep
@@ -225,6 +228,7 @@ class MeshBuilder {
   }
 
   [[noreturn]] void fail(const Attempt& attempt) const {
+    blame_who_has_gone(context_);
     throw RendezvousError("ring: rank {} cannot reach rank {} at {}: {}", self_.rank, attempt.reached, attempt.address.text(),
                           attempt.trouble);
   }
@@ -264,6 +268,7 @@ class MeshBuilder {
   std::vector<pollfd> polls_;
   Deadline accept_again_{};
   WaitNotice notice_;
+  Deadline look_around_ = Clock::now() + kPresenceTime;
   int missing_ = 0;
   int reported_ = 0;
 };

@@ -4,6 +4,7 @@
 
 #include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
+#include "src/comm/join.h"
 #include "src/comm/ring/thread_fabric.h"
 
 namespace lockstep::ring {
@@ -122,11 +123,22 @@ void TcpTransport::run_exchange() {
   bytes_sent_.store(exchange_.payload_bytes_sent(), std::memory_order_relaxed);
 }
 
+std::unique_ptr<GroupWatch> make_watch(const BackendContext& context, const WatchedMachine* machine) {
+  auto links = connect_mesh(context, "watch");
+  try {
+    return std::make_unique<GroupWatch>(
+        WatchOptions{.place = context.place, .stall_timeout = context.stall_timeout, .store_timeout = context.store_timeout},
+        std::move(links), machine);
+  } catch (const RendezvousError&) {
+    blame_who_has_gone(context);
+    throw;
+  }
+}
+
 std::unique_ptr<Transport> make_tcp_transport(const BackendContext& context, ReduceOrder order) {
   auto peers = connect_mesh(context, "tcp", wanted_sockets_per_peer(context.place.world_size));
   auto message_peers = connect_mesh(context, "tcp-messages");
-  const WatchOptions options{.place = context.place, .stall_timeout = context.stall_timeout, .store_timeout = context.store_timeout};
-  auto watch = std::make_unique<GroupWatch>(options, connect_mesh(context, "watch"));
+  auto watch = make_watch(context, nullptr);
   return std::make_unique<TcpTransport>(context.place, std::move(peers), std::move(message_peers), std::move(watch), order);
 }
 

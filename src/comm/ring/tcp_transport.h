@@ -86,6 +86,9 @@ class TcpTransport : public Transport {
   bool said_goodbye_ = false;
 };
 
+// Collective: connects the watches of all ranks; with a `machine`, also of those that share memory with this one.
+std::unique_ptr<GroupWatch> make_watch(const BackendContext& context, const WatchedMachine* machine);
+
 // Collective, see connect_mesh().
 std::unique_ptr<Transport> make_tcp_transport(const BackendContext& context, ReduceOrder order);
 

@@ -15,21 +15,6 @@
 
 namespace lockstep::ring {
 
-namespace {
-
-// A machine that vanishes says nothing: what is sent to it is not acknowledged, and neither are probes when nothing is sent.
-void notice_lost_machine(int socket, std::chrono::milliseconds lost_after) {
-  const auto set = [&](int level, int option, int value) { setsockopt(socket, level, option, &value, sizeof value); };
-  const int seconds = std::max(3, static_cast<int>(lost_after.count() / 1000));
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, seconds / 3);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, seconds / 3);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 2);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(lost_after.count()));
-}
-
-}  // namespace
-
 WatchLinks::WatchLinks(int rank, std::vector<TcpPeer> peers, std::chrono::milliseconds lost_after, Deadline deadline)
     : rank_(rank), links_(peers.size()) {
   for (std::size_t peer = 0; peer < peers.size(); ++peer) {
@@ -41,6 +26,8 @@ WatchLinks::WatchLinks(int rank, std::vector<TcpPeer> peers, std::chrono::millis
   for (const Link& link : links_) {
     if (!link.socket) continue;
     notice_lost_machine(link.socket.get(), lost_after);
+    const int unacknowledged_ms = static_cast<int>(lost_after.count());  // what is sent to a machine that has vanished
+    setsockopt(link.socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &unacknowledged_ms, sizeof unacknowledged_ms);
     setsockopt(link.socket.get(), SOL_SOCKET, SO_RCVLOWAT, &urgent, sizeof urgent);
   }
 }
