@@ -2,10 +2,12 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <sstream>
+#include <thread>
 
 #include "tests/faults/child.h"
 
@@ -29,6 +31,7 @@ class TestMatrix : public ::testing::Test {
     text << std::ifstream(folder_ / "matrix" / (stage + ".log")).rdbuf();
     return text.str();
   }
+  const std::filesystem::path& folder() const { return folder_; }
 
  private:
   const std::filesystem::path folder_ = ::testing::TempDir() + "test-matrix-" + std::to_string(::getpid());
@@ -52,6 +55,18 @@ TEST_F(TestMatrix, WithoutAMachineAStageIsSkippedWithTheReason) {
   const auto none = run("/nonexistent/machine", {"debian13-gcc14"});
   EXPECT_EQ(none->wait(60s), 0) << none->output() << none->errors();
   EXPECT_THAT(none->output(), ContainsRegex("\nSKIP debian13-gcc14 [0-9]+ there is no /nonexistent/machine: FRESH_MACHINE names"));
+}
+
+TEST_F(TestMatrix, WhenItIsStoppedNothingIsLeft) {
+  const std::string machine = folder() / "machine";
+  std::filesystem::create_directories(folder());
+  std::ofstream(machine) << "#!/bin/bash\ntouch " << machine << ".began\nsleep 300\n";
+  std::filesystem::permissions(machine, std::filesystem::perms::owner_all);
+  const auto matrix = run(machine, {"debian13-gcc14"});
+  for (int i = 0; i < 600 && !std::filesystem::exists(machine + ".began"); ++i) std::this_thread::sleep_for(100ms);
+  matrix->signal(SIGTERM);
+  EXPECT_EQ(matrix->wait(60s), 130) << matrix->output() << matrix->errors();
+  EXPECT_TRUE(matrix->nothing_left(60s));
 }
 
 TEST_F(TestMatrix, KnowsItsStages) {
