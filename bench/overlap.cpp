@@ -17,7 +17,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kFeatures = 128, kPieceRows = 8;  // some microseconds, in a core's own cache
-constexpr std::size_t kWarmUp = 2;
+constexpr std::size_t kRoundsToWarmUp = 2;
 
 double us_since(Clock::time_point start) { return std::chrono::duration<double, std::micro>(Clock::now() - start).count(); }
 
@@ -63,8 +63,8 @@ class OverlapRun {
     const std::size_t rounds =
         options_.rounds != 0 ? options_.rounds : std::clamp<std::size_t>(rounds_for(layout_.message_bytes()), 7, 200);
     Times times;
-    for (std::size_t round = 0; round < rounds + kWarmUp; ++round) {
-      if (round == kWarmUp) times = {};
+    for (std::size_t round = 0; round < rounds + kRoundsToWarmUp; ++round) {
+      if (round == kRoundsToWarmUp) times = {};
       times.product_alone.push_back(slowest(product_alone()));
       times.all_reduce_alone.push_back(slowest(all_reduce_alone()));
       run_both(times);

@@ -11,6 +11,7 @@
 //   [0] settings: {"lr":0.1,"seed":7}
 #include <lockstep/comm/objects.h>
 #include <lockstep/lockstep.h>
+#include <nlohmann/json.hpp>
 
 #include <cstdio>
 #include <string>

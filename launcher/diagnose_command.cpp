@@ -9,7 +9,7 @@ namespace lockstep::launcher {
 
 namespace {
 
-constexpr const char* kHelp = R"(usage: lockrun diagnose DIR [--json]
+constexpr const char* kDiagnoseHelp = R"(usage: lockrun diagnose DIR [--json]
 
 Reads the flight records rank<R>.json in DIR and says which rank did not come to which operation, who waits for whom, where ranks make
 different calls, and who keeps the others waiting. A job writes them when a group fails, and on SIGUSR1 to a rank or to lockrun, once
@@ -22,17 +22,17 @@ std::string diagnose_command(const std::vector<std::string>& words) {
   std::string folder;
   bool as_json = false;
   for (const std::string& word : words) {
-    if (word == "--help" || word == "-h") return kHelp;
+    if (word == "--help" || word == "-h") return kDiagnoseHelp;
     if (word == "--json")
       as_json = true;
     else if (word.size() > 1 && word[0] == '-')
-      throw InvalidArgument("diagnose: there is no flag {}\n{}", word, kHelp);
+      throw InvalidArgument("diagnose: there is no flag {}\n{}", word, kDiagnoseHelp);
     else if (folder.empty())
       folder = word;
     else
-      throw InvalidArgument("diagnose: one folder at a time; {} and {} are given\n{}", folder, word, kHelp);
+      throw InvalidArgument("diagnose: one folder at a time; {} and {} are given\n{}", folder, word, kDiagnoseHelp);
   }
-  if (folder.empty()) throw InvalidArgument("diagnose: which folder?\n{}", kHelp);
+  if (folder.empty()) throw InvalidArgument("diagnose: which folder?\n{}", kDiagnoseHelp);
   const diagnose::Records records = diagnose::read_folder(folder);
   const auto findings = diagnose::diagnose(records.dumps);
   return as_json ? diagnose::json_report(records, findings) : diagnose::text_report(records, findings);

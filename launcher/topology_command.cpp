@@ -7,7 +7,7 @@ namespace lockstep::launcher {
 
 namespace {
 
-constexpr const char* kHelp = R"(usage: lockrun topology [--json]
+constexpr const char* kTopologyHelp = R"(usage: lockrun topology [--json]
 
 Prints the GPUs that CUDA_VISIBLE_DEVICES leaves and what lies between them, the NUMA nodes with their cores and memory, and the network
 interfaces with the one under which other machines would reach this one. What cannot be known here is said, with the reason.
@@ -18,8 +18,8 @@ interfaces with the one under which other machines would reach this one. What ca
 std::string topology_command(const std::vector<std::string>& words) {
   bool as_json = false;
   for (const std::string& word : words) {
-    if (word == "--help" || word == "-h") return kHelp;
-    if (word != "--json") throw InvalidArgument("topology: {} means nothing here\n{}", word, kHelp);
+    if (word == "--help" || word == "-h") return kTopologyHelp;
+    if (word != "--json") throw InvalidArgument("topology: {} means nothing here\n{}", word, kTopologyHelp);
     as_json = true;
   }
   const launch::Topology topology = launch::read_topology();

@@ -1,5 +1,4 @@
-// All of Lockstep's public headers but three: comm/objects.h (includes nlohmann/json), core/log.h (includes spdlog) and core/cpu_dispatch.h
-// (a macro for files of kernels).
+// All of Lockstep's public headers but core/cpu_dispatch.h (a macro for files of kernels).
 #pragma once
 
 #include "lockstep/autograd/autocast.h"
@@ -8,12 +7,14 @@
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/variable.h"
 #include "lockstep/comm/bootstrap.h"
+#include "lockstep/comm/objects.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/core/baked_numbers.h"
 #include "lockstep/core/crypto.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
 #include "lockstep/core/place.h"
 #include "lockstep/data/cifar10.h"
 #include "lockstep/data/loader.h"

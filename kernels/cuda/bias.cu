@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kColumns = 32;  // of a block: a warp reads a row of them
 constexpr int kRows = 8;      // threads of a block that share a column
-constexpr Index kMostParts = 256;
+constexpr Index kMostRowParts = 256;
 
 template <typename T>
 __global__ void add_bias(T* y, const T* bias, Index count, Index channels) {
@@ -49,7 +49,7 @@ void run_bias(T* y, const T* bias, Index rows, Index channels, Stream& stream) {
 template <typename T>
 void run_bias_backward(const T* y_grad, float* bias_grad, Index rows, Index channels, bool accumulate, Stream& stream) {
   if (channels == 0) return;
-  const Index parts = std::clamp<Index>(rows / (kRows * 8), 1, kMostParts);
+  const Index parts = std::clamp<Index>(rows / (kRows * 8), 1, kMostRowParts);
   const Scratch sums(stream, static_cast<std::size_t>(parts * channels) * sizeof(float));
   const dim3 grid(static_cast<unsigned>((channels + kColumns - 1) / kColumns), static_cast<unsigned>(parts));
   LOCKSTEP_LAUNCH((sum_columns<T>), grid, dim3(kColumns, kRows), 0, stream, y_grad, sums.as<float>(), rows, channels);

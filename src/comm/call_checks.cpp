@@ -1,5 +1,7 @@
 #include "src/comm/call_checks.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <functional>

@@ -29,9 +29,9 @@ void scale_half(const std::byte* in, std::byte* out, std::size_t count, double f
 }
 
 // The rest of the operation's time; at least a millisecond, so that the last call fails by its own name.
-class Deadline {
+class RemainingTime {
  public:
-  explicit Deadline(const Operation& operation) : end_(Clock::now() + operation.timeout) {}
+  explicit RemainingTime(const Operation& operation) : end_(Clock::now() + operation.timeout) {}
   std::chrono::milliseconds rest() const {
     return std::max(std::chrono::duration_cast<std::chrono::milliseconds>(end_ - Clock::now()), std::chrono::milliseconds(1));
   }
@@ -81,7 +81,7 @@ void CompositeCalls::run_premultiplied(const Operation& operation, const Execute
 }
 
 void CompositeCalls::run_coalesced(const Operation& operation, const Execute& execute) {
-  const Deadline deadline(operation);
+  const RemainingTime deadline(operation);
   const auto& regions = operation.layout->regions;
   const std::size_t element = size_of(operation.signature.dtype);
   const bool is_premultiplied = operation.signature.op == ReduceOp::kPremulSum;

@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::size_t kTokenBytes = 64;
 
-struct Message {
+struct SocketMessage {
   std::uint32_t port = 0;
   std::uint32_t token_bytes = 0;
   std::array<char, kTokenBytes> token{};
@@ -107,7 +107,7 @@ class InvitationServer::Impl {
     }
   }
 
-  Message message_;
+  SocketMessage message_;
   Fd listener_, stop_;
   std::thread thread_;
 };
@@ -125,7 +125,7 @@ Invitation ask_for_invitation(const std::string& job_id, std::chrono::millisecon
     const bool is_full = !fd && errno == EAGAIN;
     if (fd) {
       if (!is_same_user(fd.get())) throw RendezvousError("another user's process answers for rank 0 of this job: refused; {}", kInstead);
-      Message message;
+      SocketMessage message;
       if (receive_all(fd.get(), std::as_writable_bytes(std::span(&message, 1)), deadline) == IoResult::kDone &&
           message.token_bytes <= kTokenBytes)
         return {static_cast<std::uint16_t>(message.port), std::string(message.token.data(), message.token_bytes)};

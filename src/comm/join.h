@@ -28,6 +28,9 @@ void register_rank(const Place& place, Store& store, std::chrono::milliseconds t
 std::string await_key(const BackendContext& context, std::string_view key, WaitNotice::Clock::time_point deadline, WaitNotice& notice,
                       const std::function<std::string()>& whom);
 
+// Begins a word that says what went wrong where another one was expected.
+inline constexpr char kProblem = '!';
+
 // What rank `from` sets under `key`, for the others, after all have registered. Waits for the context's store_timeout and `grace`; throws
 // RendezvousError that names the rank then.
 std::string await_word(const BackendContext& context, int from, std::string_view key, std::chrono::milliseconds grace = {});

@@ -10,6 +10,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "src/comm/interface.h"
+#include "src/comm/join.h"
 #include "src/comm/socket.h"
 #include "src/comm/store_address.h"
 #if LOCKSTEP_WITH_MPI
@@ -29,7 +30,6 @@ std::string fresh_token() {
 namespace {
 
 constexpr std::size_t kMostAddresses = 16;
-constexpr char kProblem = '!';
 
 // Two network namespaces of one kernel are two machines here: they have addresses of their own.
 std::string machine_name() {
@@ -47,13 +47,13 @@ MachineAddresses this_machine() {
   return own;
 }
 
-std::string encode(const MachineAddresses& machine) {
+std::string encode_addresses(const MachineAddresses& machine) {
   std::string text = machine.machine;
   for (const std::string& address : machine.addresses) text += " " + address;
   return text;
 }
 
-MachineAddresses decode(const std::string& text) {
+MachineAddresses decode_addresses(const std::string& text) {
   std::istringstream words(text);
   MachineAddresses machine;
   words >> machine.machine;
@@ -64,7 +64,7 @@ MachineAddresses decode(const std::string& text) {
 std::string rank_zeros_address(const std::vector<std::string>& machines) {
   if (const auto wanted = env::text(env::kInterface)) return choose_address(*wanted, interface_addresses(), "");
   std::vector<MachineAddresses> all;
-  for (const std::string& text : machines) all.push_back(decode(text));
+  for (const std::string& text : machines) all.push_back(decode_addresses(text));
   const std::string address = address_for(this_machine(), all);
   if (address.empty())
     throw RendezvousError("rank 0's machine has no address of its own by which the other machines could reach it: set {} there",
@@ -89,7 +89,7 @@ std::string serve(const JobEnvironment& job, const std::vector<std::string>& mac
 Rendezvous meet_by_mpi(const JobEnvironment& job, std::chrono::milliseconds timeout) {
   Rendezvous meeting;
   const int ranks = job.place.world_size;
-  const auto machines = mpi::all_gather_texts(encode(this_machine()), ranks, timeout);
+  const auto machines = mpi::all_gather_texts(encode_addresses(this_machine()), ranks, timeout);
   const std::string contact = mpi::broadcast_text(job.place.rank == 0 ? serve(job, machines, meeting) : "", ranks, timeout);
   if (contact[0] == kProblem) throw RendezvousError("{}", contact.substr(1));
   std::istringstream words(contact);

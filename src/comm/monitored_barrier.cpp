@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "lockstep/core/error.h"
+#include "src/comm/backoff.h"
 #include "src/comm/call_checks.h"
 #include "src/comm/process_group_impl.h"
 
@@ -18,7 +19,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int32_t kTag = -2;  // a program's tags are 0 or more
-constexpr auto kYieldFor = std::chrono::milliseconds(1);
 constexpr auto kNap = std::chrono::milliseconds(1);
 
 std::string name_ranks(const std::vector<int>& ranks) {

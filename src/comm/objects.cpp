@@ -1,5 +1,6 @@
 #include "lockstep/comm/objects.h"
 
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "lockstep/core/error.h"

@@ -8,6 +8,7 @@
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/core/crypto.h"

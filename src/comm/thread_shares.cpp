@@ -26,13 +26,13 @@ RankCores own_cores() {
   return own;
 }
 
-std::string encode(const RankCores& rank) {
+std::string encode_cores(const RankCores& rank) {
   std::string text = rank.machine.empty() ? "-" : rank.machine;
   for (const int core : rank.cores) text += " " + std::to_string(core);
   return text;
 }
 
-RankCores decode(const std::string& text) {
+RankCores decode_cores(const std::string& text) {
   std::istringstream words(text);
   RankCores rank;
   words >> rank.machine;
@@ -44,7 +44,7 @@ RankCores decode(const std::string& text) {
 std::string shares_of_all(const BackendContext& context) {
   std::vector<RankCores> ranks;
   for (int rank = 0; rank < context.place.world_size; ++rank)
-    ranks.push_back(decode(await_word(context, rank, fmt::format("cores/{}", rank))));
+    ranks.push_back(decode_cores(await_word(context, rank, fmt::format("cores/{}", rank))));
   std::string text;
   for (const int threads : thread_shares(ranks)) text += std::to_string(threads) + " ";
   return text;
@@ -70,7 +70,7 @@ std::vector<int> thread_shares(const std::vector<RankCores>& ranks) {
 }
 
 void share_threads(const BackendContext& context) {
-  context.store->set(fmt::format("cores/{}", context.place.rank), encode(own_cores()));
+  context.store->set(fmt::format("cores/{}", context.place.rank), encode_cores(own_cores()));
   if (context.place.rank == 0) context.store->set("threads", shares_of_all(context));
   std::istringstream shares(await_word(context, 0, "threads"));
   int threads = 1;

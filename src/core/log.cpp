@@ -1,12 +1,15 @@
 #include "lockstep/core/log.h"
 
 #include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
 
 #include <memory>
+#include <mutex>
 
 #include "lockstep/core/environment.h"
 
 namespace lockstep::log {
+namespace {
 
 spdlog::logger& logger() {
   // Never destroyed: threads and destructors may log until the very end of the process.
@@ -20,8 +23,47 @@ spdlog::logger& logger() {
   return *kLogger;
 }
 
+struct Sink {
+  std::mutex mutex;
+  std::function<void(Level, const std::string&)> write;
+};
+
+Sink& sink() {
+  static Sink* const kSink = new Sink;  // as the logger
+  return *kSink;
+}
+
+spdlog::level::level_enum as_spdlog(Level level) {
+  switch (level) {
+    case Level::kDebug:
+      return spdlog::level::debug;
+    case Level::kInfo:
+      return spdlog::level::info;
+    case Level::kWarning:
+      return spdlog::level::warn;
+    case Level::kError:
+      break;
+  }
+  return spdlog::level::err;
+}
+
+}  // namespace
+
 void set_rank(int rank, int world_size) {
   if (world_size > 1) logger().set_pattern(fmt::format("lockstep %l (rank {}): %v", rank));
+}
+
+void set_sink(std::function<void(Level, const std::string&)> write) {
+  const std::lock_guard lock(sink().mutex);
+  sink().write = std::move(write);
+}
+
+void write(Level level, fmt::string_view format, fmt::format_args args) {
+  if (!logger().should_log(as_spdlog(level))) return;
+  const std::string text = fmt::vformat(format, args);
+  logger().log(as_spdlog(level), spdlog::string_view_t(text));
+  const std::lock_guard lock(sink().mutex);
+  if (sink().write) sink().write(level, text);
 }
 
 }  // namespace lockstep::log

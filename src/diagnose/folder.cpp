@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <regex>
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
@@ -14,6 +13,15 @@ namespace lockstep::diagnose {
 namespace fs = std::filesystem;
 
 namespace {
+
+// "rank7.json"
+bool is_record_name(std::string_view name) {
+  constexpr std::string_view kBegin = "rank", kEnd = ".json";
+  if (!name.starts_with(kBegin) || !name.ends_with(kEnd) || name.size() <= kBegin.size() + kEnd.size()) return false;
+  name.remove_prefix(kBegin.size());
+  name.remove_suffix(kEnd.size());
+  return name.find_first_not_of("0123456789") == name.npos;
+}
 
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;  // of a record
 
@@ -59,11 +67,10 @@ Records read_folder(const fs::path& folder) {
   std::error_code failure;
   if (!fs::is_directory(folder, failure))
     throw FileError("diagnose: {} is no folder with flight records: {}", folder.string(), how_to_get_some());
-  static const std::regex kName("rank[0-9]+\\.json");
   std::vector<FlightDump> dumps;
   std::vector<std::string> broken;
   for (const auto& entry : fs::directory_iterator(folder)) {
-    if (!std::regex_match(entry.path().filename().string(), kName)) continue;
+    if (!is_record_name(entry.path().filename().string())) continue;
     try {
       dumps.push_back(read_record(entry.path()));
     } catch (const FileError& error) {

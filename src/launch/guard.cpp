@@ -23,7 +23,7 @@ namespace lockstep::launch {
 namespace {
 
 // One write of this size is atomic on a pipe, so that ranks and launcher may write at the same time.
-struct Message {
+struct GuardMessage {
   pid_t group;  // > 0: registered; < 0: finished
 };
 
@@ -64,7 +64,7 @@ void let_go_of_everything_but(int fd) {
 [[noreturn]] void watch(int from_launcher) {
   ::prctl(PR_SET_NAME, "lockrun-guard");
   std::vector<pid_t> groups;
-  Message message{};
+  GuardMessage message{};
   for (;;) {
     const ssize_t got = ::read(from_launcher, &message, sizeof(message));
     if (got < 0 && errno == EINTR) continue;
@@ -110,12 +110,12 @@ Guard::Guard() {
 }
 
 bool Guard::register_self() const {
-  const Message message{::getpid()};
+  const GuardMessage message{::getpid()};
   return write_all(to_guard_.get(), &message, sizeof(message));
 }
 
 void Guard::forget(pid_t group) const {
-  const Message message{-group};
+  const GuardMessage message{-group};
   // Fails only when somebody killed the guard: then there is nobody to tell.
   (void)write_all(to_guard_.get(), &message, sizeof(message));
 }

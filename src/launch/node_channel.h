@@ -6,6 +6,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include <chrono>
 #include <cstddef>
 #include <deque>
 #include <optional>
@@ -20,6 +21,10 @@
 struct pollfd;
 
 namespace lockstep::launch {
+
+inline constexpr int kLookMs = 100;                                  // at most, between two looks at what has come
+inline constexpr std::chrono::milliseconds kPauseBetweenTries(200);  // of a name that does not resolve, a node 0 that is not there yet
+inline constexpr std::chrono::seconds kHandshakeTime(10);
 
 // What lockruns say to each other.
 struct NodeMessage {

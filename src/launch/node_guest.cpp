@@ -15,9 +15,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr int kLookMs = 100;
-constexpr milliseconds kPause(200);
-constexpr seconds kOneTry(5), kHandshakeTime(10);
+constexpr seconds kOneTry(5);
 // Node 0 decides within seconds of the first report; one that is frozen keeps its connection.
 constexpr seconds kWaitForVerdict(15);
 // Node 0 gives up by itself, and says so: this is for one that is frozen.
@@ -48,7 +46,7 @@ void NodeGuest::connect() {
           host_.text(), waiting.timeout_s(), why);
     if (waiting.word_is_due())
       fmt::print(stderr, "lockrun: node {} waits for node 0 at {}: {} {}\n", own_.node, host_.text(), why, waiting.progress());
-    std::this_thread::sleep_for(kPause);
+    std::this_thread::sleep_for(kPauseBetweenTries);
   }
 }
 

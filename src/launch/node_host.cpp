@@ -16,8 +16,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr int kLookMs = 100;
-constexpr seconds kHandshakeTime(10);
 constexpr std::size_t kMaxStrangers = 256;  // the oldest goes when one more comes
 constexpr int kReportedRefusals = 20;
 // Once in doubt, a connection to a node that is gone ends within 3 s: the cause comes soon after the consequence.

@@ -21,8 +21,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kPause(200);
-
 NodeFacts own_facts(const LaunchSpec& spec) { return {spec.node_rank, spec.nodes, spec.ranks, host_name(), ::getpid()}; }
 
 std::chrono::seconds seconds_of(const char* variable, long otherwise) {
@@ -65,7 +63,7 @@ Fd listen_for_nodes(const LaunchSpec& spec, bool is_guarded, milliseconds timeou
       throw RendezvousError("node 0: --master-addr {} did not resolve within {} s ({})", spec.master_host, waiting.timeout_s(), why);
     if (waiting.word_is_due())
       fmt::print(stderr, "lockrun: node 0 waits until --master-addr {} resolves: {} {}\n", spec.master_host, why, waiting.progress());
-    std::this_thread::sleep_for(kPause);
+    std::this_thread::sleep_for(kPauseBetweenTries);
   }
 }
 

@@ -5,7 +5,6 @@
 namespace lockstep::launch {
 
 void NodeLink::part() {
-  constexpr int kLookMs = 100;
   while (!may_leave()) {
     std::vector<pollfd> polled;
     add_descriptors(polled);

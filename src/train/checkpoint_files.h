@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <regex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
@@ -27,17 +27,22 @@ inline constexpr const char* kNextLatest = "writing-latest";  // becomes kLatest
 inline std::string folder_name(std::int64_t step, int again = 0) {
   return again == 0 ? fmt::format("step-{:08}", step) : fmt::format("step-{:08}.{}", step, again);
 }
-inline constexpr const char* kFolderForm = "step-[0-9]{8,}(?:\\.[0-9]+)?";
 
 // The folder that becomes the checkpoint `name` once it is whole.
 inline std::string temporary_name(const std::string& name) { return fmt::format("writing-{}-{}", name, getpid()); }
-inline bool is_folder_name(const std::string& name) {
-  static const std::regex kForm(kFolderForm);
-  return std::regex_match(name, kForm);
+inline bool is_number(std::string_view text) { return !text.empty() && text.find_first_not_of("0123456789") == text.npos; }
+inline bool is_folder_name(std::string_view name) {
+  constexpr std::string_view kStep = "step-";
+  if (!name.starts_with(kStep)) return false;
+  name.remove_prefix(kStep.size());
+  const std::size_t dot = name.find('.');
+  return dot >= 8 && is_number(name.substr(0, dot)) && (dot == name.npos ? name.size() >= 8 : is_number(name.substr(dot + 1)));
 }
-inline bool is_temporary_name(const std::string& name) {
-  static const std::regex kForm(std::string("writing-") + kFolderForm + "-[0-9]+");
-  return name == kNextLatest || std::regex_match(name, kForm);
+inline bool is_temporary_name(std::string_view name) {
+  constexpr std::string_view kWriting = "writing-";
+  const std::size_t dash = name.rfind('-');
+  return name == kNextLatest || (name.starts_with(kWriting) && dash > kWriting.size() && is_number(name.substr(dash + 1)) &&
+                                 is_folder_name(name.substr(kWriting.size(), dash - kWriting.size())));
 }
 
 inline constexpr int kFormat = 1;

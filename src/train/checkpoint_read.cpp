@@ -1,7 +1,6 @@
 #include "src/train/checkpoint_read.h"
 
 #include <algorithm>
-#include <regex>
 
 #include "lockstep/core/error.h"
 #include "src/train/checkpoint_files.h"
@@ -52,13 +51,17 @@ std::vector<SavedTensor> parse_tensors(const ReadFile& file, const std::string& 
   return std::move(saved.tensors);
 }
 
+constexpr std::size_t kHexDigits = 64;  // of a SHA-256
+
 Found read_latest(const fs::path& folder) {
-  static const std::regex kForm(fmt::format("({}) ([0-9a-f]{{64}})\n", kFolderForm));
   const std::string path = (folder / kLatest).string();
   const std::string text(text_of(read_file(path, kSizeOfLatest)));
-  std::smatch parts;
-  if (!std::regex_match(text, parts, kForm)) throw FileError("{}: is damaged: expected a folder's name and a checksum", path);
-  return {folder / parts[1].str(), parts[2].str()};
+  // "step-00000120 <checksum>\n"
+  const std::size_t space = text.find(' ');
+  const bool whole = space != text.npos && is_folder_name(text.substr(0, space)) && text.size() == space + 1 + kHexDigits + 1 &&
+                     text.back() == '\n' && text.find_first_not_of("0123456789abcdef", space + 1) == text.size() - 1;
+  if (!whole) throw FileError("{}: is damaged: expected a folder's name and a checksum", path);
+  return {folder / text.substr(0, space), text.substr(space + 1, kHexDigits)};
 }
 
 // What a folder without a checkpoint holds.

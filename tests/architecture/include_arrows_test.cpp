@@ -5,11 +5,12 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <regex>
 #include <set>
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include "tests/support/pattern.h"
 
 namespace {
 
@@ -36,16 +37,14 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
 // The layer that a path belongs to: include/lockstep/<layer>/, src/<layer>/, kernels/; empty for programs and tests.
 std::string layer_of(const std::string& path) {
   if (path.rfind("kernels/cuda/", 0) == 0) return "cuda";
-  static const std::regex kLayer("^(?:include/lockstep|lockstep|src)/([a-z]+)/|^(kernels)/");
-  std::smatch match;
-  if (!std::regex_search(path, match, kLayer)) return "";
-  return match[1].matched ? match[1].str() : match[2].str();
+  const auto match = lockstep::testing::find_match(path, "^(?:include/lockstep|lockstep|src)/([a-z]+)/|^(kernels)/");
+  return match.empty() ? "" : match[1] + match[2];
 }
 
 std::vector<std::string> includes_of(const std::string& text) {
-  static const std::regex kInclude(R"(^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">])", std::regex::multiline);
   std::vector<std::string> found;
-  for (std::sregex_iterator it(text.begin(), text.end(), kInclude), end; it != end; ++it) found.push_back((*it)[1]);
+  for (const auto& match : lockstep::testing::find_matches_by_line(text, R"(^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">])"))
+    found.push_back(match[1]);
   return found;
 }
 
@@ -66,7 +65,7 @@ std::vector<std::string> forbidden_arrows(const std::string& path, const std::st
   return faults;
 }
 
-std::string read(const fs::path& path) {
+std::string read_source(const fs::path& path) {
   std::ifstream file(path);
   std::ostringstream text;
   text << file.rdbuf();
@@ -86,7 +85,7 @@ int for_each_source(Visit&& visit) {
   for (const char* folder : {"include", "src", "kernels"})
     for (const auto& entry : fs::recursive_directory_iterator(root / folder))
       if (entry.is_regular_file() && is_source(entry.path())) {
-        visit(entry.path().lexically_relative(root).generic_string(), read(entry.path()));
+        visit(entry.path().lexically_relative(root).generic_string(), read_source(entry.path()));
         ++files;
       }
   return files;
@@ -115,11 +114,12 @@ TEST(IncludeArrows, TheReducerKnowsNeitherTensorsNorAutograd) {
 }
 
 TEST(IncludeArrows, CudaIsNamedOnlyBehindTheSeams) {
-  static const std::regex kConditional(R"(^[ \t]*#[ \t]*(if|ifdef|ifndef|elif)\b.*CUDA)", std::regex::multiline);
+  constexpr const char* kConditional = R"(^[ \t]*#[ \t]*(if|ifdef|ifndef|elif)\b.*CUDA)";
   for_each_source([&](const std::string& path, const std::string& text) {
     const bool behind_seam = path.rfind("kernels/cuda/", 0) == 0 || path.rfind("src/comm/nccl/", 0) == 0 ||
                              path == "src/core/devices.cpp" || path == "src/comm/backends.cpp";
-    EXPECT_TRUE(behind_seam || !std::regex_search(text, kConditional)) << path << " asks for CUDA by preprocessor";
+    EXPECT_TRUE(behind_seam || lockstep::testing::find_matches_by_line(text, kConditional).empty())
+        << path << " asks for CUDA by preprocessor";
   });
 }
 

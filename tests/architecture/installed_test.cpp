@@ -10,12 +10,12 @@
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <regex>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "tests/support/pattern.h"
 #include "tests/support/sanitized.h"
 
 namespace {
@@ -26,12 +26,10 @@ const fs::path kInclude = fs::path(LOCKSTEP_SOURCE_ROOT) / "include";
 
 // Public headers that lockstep.h leaves to who needs them, and why.
 const std::map<std::string, std::string> kLeftOut = {
-    {"lockstep/comm/objects.h", "includes nlohmann/json.hpp, which takes longer to compile than all the rest"},
     {"lockstep/core/cpu_dispatch.h", "is a macro for files of kernels, which need compiler options of their own"},
-    {"lockstep/core/log.h", "includes spdlog"},
 };
 
-std::string read(const fs::path& path) {
+std::string read_file(const fs::path& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
 }
@@ -46,9 +44,8 @@ std::vector<std::string> public_headers() {
 // The header, and all of ours that it includes.
 void collect(const std::string& header, std::set<std::string>& reached) {
   if (!reached.insert(header).second) return;
-  static const std::regex kInclusion(R"re(#include "(lockstep/[^"]+)")re");
-  const std::string text = read(kInclude / header);
-  for (std::sregex_iterator it(text.begin(), text.end(), kInclusion), end; it != end; ++it) collect((*it)[1], reached);
+  for (const auto& inclusion : lockstep::testing::find_matches(read_file(kInclude / header), R"re(#include "(lockstep/[^"]+)")re"))
+    collect(inclusion[1], reached);
 }
 
 struct Outcome {
@@ -112,7 +109,7 @@ TEST_F(Installed, PkgConfigBuildsReadmesProgramOutsideTheTree) {
   // As if it had been configured for that folder.
   for (const auto& entry : fs::recursive_directory_iterator(folder_ + "/root"))
     if (entry.path().filename() == "lockstep.pc") {
-      const std::string text = std::regex_replace(read(entry.path()), std::regex("^prefix=(.*)"), "prefix=" + folder_ + "/root$1");
+      const std::string text = lockstep::testing::replace_matches(read_file(entry.path()), "^prefix=(.*)", "prefix=" + folder_ + "/root$1");
       std::ofstream(folder_ + "/lockstep.pc") << text;
     }
   fs::copy_file(fs::path(LOCKSTEP_SOURCE_ROOT) / "examples/hello_ddp.cpp", folder_ + "/program.cpp");

@@ -9,7 +9,7 @@
 
 namespace {
 
-std::string read(const std::string& name) {
+std::string read_page(const std::string& name) {
   std::ifstream file(std::string(LOCKSTEP_SOURCE_ROOT) + "/" + name);
   return {std::istreambuf_iterator<char>(file), {}};
 }
@@ -38,20 +38,20 @@ std::string indented(const std::string& code) {
 }
 
 TEST(Readme, ItsProgramIsTheExample) {
-  const std::string example = read("examples/hello_ddp.cpp");
-  const auto programs = code_in(read("README.md"));
+  const std::string example = read_page("examples/hello_ddp.cpp");
+  const auto programs = code_in(read_page("README.md"));
   ASSERT_FALSE(programs.empty());
   EXPECT_GT(programs[0].size(), 500u);
   EXPECT_NE(example.find(programs[0]), std::string::npos) << "README's program and examples/hello_ddp.cpp differ";
 }
 
 TEST(Docs, TheirCodeIsThatOfATest) {
-  const std::string tested = read("tests/device/doc_examples_test.cpp");
+  const std::string tested = read_page("tests/device/doc_examples_test.cpp");
   int pieces = 0;
   for (const auto& page : std::filesystem::directory_iterator(std::string(LOCKSTEP_SOURCE_ROOT) + "/docs")) {
     if (page.path().extension() != ".md") continue;
     const std::string name = "docs/" + page.path().filename().string();
-    for (const std::string& code : code_in(read(name))) {
+    for (const std::string& code : code_in(read_page(name))) {
       EXPECT_NE(tested.find(indented(code)), std::string::npos) << name << " shows what tests/device/doc_examples_test.cpp has not:\n"
                                                                 << code;
       ++pieces;
@@ -61,7 +61,7 @@ TEST(Docs, TheirCodeIsThatOfATest) {
 }
 
 TEST(Readme, ItsLinksLeadSomewhere) {
-  const std::string readme = read("README.md");
+  const std::string readme = read_page("README.md");
   int links = 0;
   for (std::size_t at = readme.find("]("); at != std::string::npos; at = readme.find("](", at + 2)) {
     const std::string target = readme.substr(at + 2, readme.find(')', at) - at - 2);

@@ -1,5 +1,6 @@
 // The calls of a process group that are more than one operation of a backend, and what threads may do. Ranks are threads.
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <atomic>
 #include <cmath>

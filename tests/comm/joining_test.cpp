@@ -25,12 +25,12 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr int kRanks = 4;
+constexpr int kJoiningRanks = 4;
 constexpr auto kTimeout = 100s;  // nobody may need it
 constexpr auto kSoon = 40s;      // at once, on a machine that has much else to do
 
 std::shared_ptr<Store> connect(const Endpoint& endpoint) { return connect_store(endpoint, "secret", kTimeout); }
-Place place_of(int rank) { return {rank, kRanks, rank, kRanks}; }
+Place place_of(int rank) { return {rank, kJoiningRanks, rank, kJoiningRanks}; }
 
 // What a rank throws that makes the group.
 std::future<std::string> join(const Endpoint& endpoint, int rank, const std::string& transport) {
@@ -61,7 +61,7 @@ TEST_P(LostWhileJoining, IsNamedByAllOthersAtOnce) {
   const auto [lost, transport] = GetParam();
   StoreServer server({.token = "secret"});
   std::vector<std::future<std::string>> others;
-  for (int rank = 0; rank < kRanks; ++rank)
+  for (int rank = 0; rank < kJoiningRanks; ++rank)
     if (rank != lost) others.push_back(join(server.endpoint(), rank, transport));
   register_and_leave(server.endpoint(), lost);
   for (auto& other : others) {
@@ -80,7 +80,7 @@ TEST_P(RankZeroLost, LeavesTheOthersBlamingNobodyElse) {
   auto server = std::make_unique<StoreServer>(StoreServerOptions{.token = "secret"});
   const Endpoint endpoint = server->endpoint();
   std::vector<std::future<std::string>> others;
-  for (int rank = 1; rank < kRanks; ++rank) others.push_back(join(endpoint, rank, GetParam()));
+  for (int rank = 1; rank < kJoiningRanks; ++rank) others.push_back(join(endpoint, rank, GetParam()));
   register_and_leave(endpoint, 0, [&](Store&) { server.reset(); });
   for (auto& other : others) {
     ASSERT_EQ(other.wait_for(kSoon), std::future_status::ready);
@@ -106,7 +106,7 @@ BackendContext context_of(int rank, std::shared_ptr<Store> store) {
 std::vector<std::future<std::string>> meet_without_the_last(const Endpoint& endpoint, int first,
                                                             const std::function<void(const BackendContext&)>& meet) {
   std::vector<std::future<std::string>> others;
-  for (int rank = first; rank < first + kRanks - 1; ++rank)
+  for (int rank = first; rank < first + kJoiningRanks - 1; ++rank)
     others.push_back(std::async(std::launch::async, [=] {
       const auto store = connect(endpoint);
       return message_of([&] {
@@ -162,7 +162,7 @@ TEST(Joining, WhoGivesUpTellsTheOthersWhy) {
   for (const char* transport : {"shm", "tcp"}) {
     StoreServer server({.token = "secret"});
     std::vector<std::future<std::string>> others;
-    for (int rank = 0; rank < kRanks; ++rank)
+    for (int rank = 0; rank < kJoiningRanks; ++rank)
       if (rank != 3) others.push_back(join(server.endpoint(), rank, transport));
     register_and_leave(server.endpoint(), 3, [](Store& store) { give_up(place_of(3), store, "its disk is full"); });
     for (auto& other : others) {

@@ -19,17 +19,17 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
-constexpr int kRanks = 4;
+constexpr int kMeetingRanks = 4;
 
 // What each rank that comes throws.
 std::vector<std::string> failures_without(const std::vector<int>& missing) {
   const auto store = std::make_shared<MemoryStore>();
   std::vector<std::future<std::string>> coming;
-  for (int rank = 0; rank < kRanks; ++rank) {
+  for (int rank = 0; rank < kMeetingRanks; ++rank) {
     if (std::count(missing.begin(), missing.end(), rank) > 0) continue;
     coming.push_back(std::async(std::launch::async, [=]() -> std::string {
       BackendContext context;
-      context.place = {rank, kRanks, rank, kRanks};
+      context.place = {rank, kMeetingRanks, rank, kMeetingRanks};
       context.store = store;
       context.token = "token";
       context.store_timeout = 1s;
@@ -52,7 +52,7 @@ TEST(NodeMeeting, AllWhoCameNameTheSameRanksThatDidNot) {
                                                              {{1, 3}, "ranks 1, 3 of 4 did not come within 1 s"},
                                                              {{0}, "rank 0 of 4 did not come within 1 s"}}) {
     const auto failures = failures_without(missing);
-    ASSERT_EQ(failures.size(), kRanks - missing.size());
+    ASSERT_EQ(failures.size(), kMeetingRanks - missing.size());
     for (const std::string& failure : failures) EXPECT_THAT(failure, HasSubstr(text));
   }
 }

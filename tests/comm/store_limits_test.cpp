@@ -19,7 +19,7 @@ namespace lockstep {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto kTime = 20s;
+constexpr auto kLimitsTime = 20s;
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 std::string number(std::int64_t value) { return std::string(reinterpret_cast<const char*>(&value), sizeof value); }
@@ -69,37 +69,37 @@ void say(const Fd& fd, store_protocol::Request request, const std::string& key, 
   const store_protocol::RequestHeader header{request, static_cast<std::uint32_t>(key.size()), static_cast<std::uint32_t>(value_bytes),
                                              20'000};
   const std::string text = std::string(reinterpret_cast<const char*>(&header), sizeof header) + key;
-  send_all(fd.get(), std::as_bytes(std::span(text)), std::chrono::steady_clock::now() + kTime);
+  send_all(fd.get(), std::as_bytes(std::span(text)), std::chrono::steady_clock::now() + kLimitsTime);
 }
 
 // A hundred clients announce 8 MiB each, send half of it as far as it is taken, and no more.
 TEST(StoreServer, BoundsWhatUnfinishedRequestsTake) {
   const StoreServer server({.token = "t"});
-  const auto good = connect_store(server.endpoint(), "t", kTime);
+  const auto good = connect_store(server.endpoint(), "t", kLimitsTime);
   const double before = resident_mib();
   const std::string half(4 * kMiB, 'x');
   std::vector<Fd> drippers;
   for (int i = 0; i < 100; ++i) {
-    drippers.push_back(connect_as_member(server.endpoint(), std::chrono::steady_clock::now() + kTime));
+    drippers.push_back(connect_as_member(server.endpoint(), std::chrono::steady_clock::now() + kLimitsTime));
     say(drippers.back(), store_protocol::Request::kSet, "key", 8 * kMiB);
     send(drippers.back().get(), half.data(), half.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   }
   for (int i = 0; i < 50; ++i) EXPECT_EQ(good->add("served", 1), i + 1) << "small requests pass them by";
   EXPECT_LT(resident_mib() - before, 200) << "all halves would be 400";
-  const auto another = connect_store(server.endpoint(), "t", kTime);
+  const auto another = connect_store(server.endpoint(), "t", kLimitsTime);
   auto large = std::async(std::launch::async, [&] { another->set("large", std::string(8 * kMiB, 'y')); });
   EXPECT_EQ(large.wait_for(100ms), std::future_status::timeout) << "there is no room for it yet";
   drippers.clear();
   large.get();
-  EXPECT_EQ(good->get("large", kTime), std::string(8 * kMiB, 'y'));
+  EXPECT_EQ(good->get("large", kLimitsTime), std::string(8 * kMiB, 'y'));
 }
 
 TEST(StoreServer, KeepsOneCopyForAllWhoReadSlowly) {
   const StoreServer server({.token = "t"});
-  const auto good = connect_store(server.endpoint(), "t", kTime);
+  const auto good = connect_store(server.endpoint(), "t", kLimitsTime);
   std::vector<Fd> readers;
   for (int i = 0; i < 50; ++i) {
-    readers.push_back(connect_as_member(server.endpoint(), std::chrono::steady_clock::now() + kTime));
+    readers.push_back(connect_as_member(server.endpoint(), std::chrono::steady_clock::now() + kLimitsTime));
     say(readers.back(), store_protocol::Request::kGet, "later", 0);
   }
   for (int i = 0; i < 20; ++i) good->add("turns", 1);  // the server has their requests by now
@@ -109,23 +109,23 @@ TEST(StoreServer, KeepsOneCopyForAllWhoReadSlowly) {
   EXPECT_LT(resident_mib() - before, 150) << "fifty copies would be 400";
   good->set("later", "new");
   std::vector<std::byte> answer(sizeof(store_protocol::ReplyHeader) + 8 * kMiB);
-  ASSERT_EQ(receive_all(readers[7].get(), answer, std::chrono::steady_clock::now() + kTime), IoResult::kDone);
+  ASSERT_EQ(receive_all(readers[7].get(), answer, std::chrono::steady_clock::now() + kLimitsTime), IoResult::kDone);
   EXPECT_EQ(answer.back(), std::byte{'x'}) << "what stood when it was answered";
 }
 
 TEST(StoreServer, WakesAllWhoWaitForAKeyAndNoneWhoWaitForAnother) {
   const StoreServer server({.token = "t"});
-  const auto good = connect_store(server.endpoint(), "t", kTime);
+  const auto good = connect_store(server.endpoint(), "t", kLimitsTime);
   std::vector<Fd> waiting;
   for (int i = 0; i < 300; ++i) {
-    waiting.push_back(connect_as_member(server.endpoint(), std::chrono::steady_clock::now() + kTime));
+    waiting.push_back(connect_as_member(server.endpoint(), std::chrono::steady_clock::now() + kLimitsTime));
     say(waiting.back(), store_protocol::Request::kGet, i % 3 == 0 ? "other" : "key", 0);
   }
   waiting[1].reset();  // who is gone is not missed
   good->set("key", "now");
   store_protocol::ReplyHeader header;
   std::byte value[3];
-  const Deadline deadline = std::chrono::steady_clock::now() + kTime;
+  const Deadline deadline = std::chrono::steady_clock::now() + kLimitsTime;
   for (std::size_t i = 2; i < waiting.size(); ++i) {
     if (i % 3 == 0) {
       EXPECT_EQ(recv(waiting[i].get(), value, 1, MSG_DONTWAIT), -1);

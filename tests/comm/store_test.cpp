@@ -25,21 +25,21 @@ namespace lockstep {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto kTime = 20s;
+constexpr auto kStoreTime = 20s;
 
 void expect_store_behaviour(Store& a, Store& b) {
   a.set("key", "value");
-  EXPECT_EQ(b.get("key", kTime), "value");
+  EXPECT_EQ(b.get("key", kStoreTime), "value");
   EXPECT_EQ(a.add("counter", 5), 5);
   EXPECT_EQ(b.add("counter", -7), -2);
   EXPECT_EQ(a.set_if_absent("once", "first"), "first");
   EXPECT_EQ(b.set_if_absent("once", "second"), "first");
   const std::string binary("\0\1\n\xff", 4);
   a.set("binary", binary);
-  EXPECT_EQ(b.get("binary", kTime), binary);
+  EXPECT_EQ(b.get("binary", kStoreTime), binary);
   a.set("empty", "");
-  EXPECT_EQ(b.get("empty", kTime), "");
-  auto waiting = std::async(std::launch::async, [&] { return b.get("later", kTime); });
+  EXPECT_EQ(b.get("empty", kStoreTime), "");
+  auto waiting = std::async(std::launch::async, [&] { return b.get("later", kStoreTime); });
   a.set("later", "now");
   EXPECT_EQ(waiting.get(), "now");
   EXPECT_THROW(a.get("never", 20ms), TimeoutError);
@@ -54,13 +54,13 @@ TEST(MemoryStore, KeepsAndWaits) {
 // Rank 1 and rank 10 share a beginning.
 TEST(TcpStore, ErasesAllKeysBelowAPrefix) {
   const StoreServer server({.token = "secret"});
-  const auto tcp = connect_store(server.endpoint(), "secret", kTime);
+  const auto tcp = connect_store(server.endpoint(), "secret", kStoreTime);
   for (const auto& store : {tcp, std::shared_ptr<Store>(std::make_shared<MemoryStore>())}) {
     for (const char* key : {"group1/a", "group10/a", "group1"}) store->set(key, "value");
     store->add("group1/count", 3);
     scoped(store, "group1/")->erase_below("");
     for (const char* key : {"group1/a", "group1/count"}) EXPECT_THROW(store->get(key, 0ms), TimeoutError) << key;
-    for (const char* key : {"group10/a", "group1"}) EXPECT_EQ(store->get(key, kTime), "value") << key;
+    for (const char* key : {"group10/a", "group1"}) EXPECT_EQ(store->get(key, kStoreTime), "value") << key;
     EXPECT_EQ(store->add("group1/count", 1), 1) << "it begins anew";
   }
 }
@@ -77,19 +77,20 @@ std::string abandoned_while(const std::function<void()>& wait) {
 
 TEST(TcpStore, AClaimEndsWithItsConnection) {
   const StoreServer server({.token = "secret"});
-  const auto connect = [&] { return connect_store(server.endpoint(), "secret", kTime); };
+  const auto connect = [&] { return connect_store(server.endpoint(), "secret", kStoreTime); };
   const auto other = connect();
   auto owner = connect();
   EXPECT_EQ(owner->claim("rank/1", "first"), "first");
   EXPECT_EQ(other->claim("rank/1", "second"), "first") << "its owner is there";
-  other->check_claims("rank/", kTime);
-  auto waiting = std::async(std::launch::async, [&] { return abandoned_while([&] { connect()->get_while("rank/", "later", kTime); }); });
+  other->check_claims("rank/", kStoreTime);
+  auto waiting =
+      std::async(std::launch::async, [&] { return abandoned_while([&] { connect()->get_while("rank/", "later", kStoreTime); }); });
   std::this_thread::sleep_for(50ms);
   owner.reset();
   EXPECT_EQ(waiting.get(), "first");
-  EXPECT_EQ(abandoned_while([&] { other->get_while("rank/", "later", kTime); }), "first") << "who asks afterwards";
-  EXPECT_EQ(abandoned_while([&] { other->check_claims("rank/", kTime); }), "first");
-  EXPECT_EQ(other->get_while("rank/", "rank/1", kTime), "first") << "a key that is there needs nobody";
+  EXPECT_EQ(abandoned_while([&] { other->get_while("rank/", "later", kStoreTime); }), "first") << "who asks afterwards";
+  EXPECT_EQ(abandoned_while([&] { other->check_claims("rank/", kStoreTime); }), "first");
+  EXPECT_EQ(other->get_while("rank/", "rank/1", kStoreTime), "first") << "a key that is there needs nobody";
   EXPECT_THROW(other->get_while("other/", "later", 20ms), TimeoutError);
   EXPECT_EQ(other->claim("rank/1", "second"), "second");
   EXPECT_THROW(other->get_while("rank/", "later", 20ms), TimeoutError) << "somebody has taken its place";
@@ -97,7 +98,7 @@ TEST(TcpStore, AClaimEndsWithItsConnection) {
 
 TEST(TcpStore, AClaimIsKeptOrGivenUpWithAReason) {
   const StoreServer server({.token = "secret"});
-  const auto connect = [&] { return connect_store(server.endpoint(), "secret", kTime); };
+  const auto connect = [&] { return connect_store(server.endpoint(), "secret", kStoreTime); };
   const auto store = connect();
   auto first = connect(), second = connect(), third = connect();
   first->claim("rank/1", "1");
@@ -105,37 +106,38 @@ TEST(TcpStore, AClaimIsKeptOrGivenUpWithAReason) {
   third->claim("rank/3", "3");
   first->keep("rank/1");
   first.reset();
-  store->check_claims("rank/", kTime);
+  store->check_claims("rank/", kStoreTime);
   EXPECT_EQ(store->claim("rank/1", "another"), "1") << "it is a key like others";
   EXPECT_THROW(store->abandon("rank/2", "no business of mine"), RendezvousError);
   second->abandon("rank/2", "no room");
   third.reset();
-  EXPECT_EQ(abandoned_while([&] { store->check_claims("rank/", kTime); }), "no room") << "the first one, whatever became of the others";
+  EXPECT_EQ(abandoned_while([&] { store->check_claims("rank/", kStoreTime); }), "no room")
+      << "the first one, whatever became of the others";
   store->erase_below("rank/");
-  store->check_claims("rank/", kTime);
+  store->check_claims("rank/", kStoreTime);
 }
 
 TEST(TcpStore, KeepsAndWaitsForTwoClients) {
   const StoreServer server({.token = "secret"});
-  const auto a = connect_store(server.endpoint(), "secret", kTime), b = connect_store(server.endpoint(), "secret", kTime);
+  const auto a = connect_store(server.endpoint(), "secret", kStoreTime), b = connect_store(server.endpoint(), "secret", kStoreTime);
   expect_store_behaviour(*a, *b);
   const std::string large(5'000'000, 'x');
   a->set("large", large);
-  EXPECT_EQ(b->get("large", kTime), large);
+  EXPECT_EQ(b->get("large", kStoreTime), large);
   EXPECT_THROW(a->set("key", std::string(store_protocol::kMaxValueBytes + 1, 'x')), InvalidArgument);
   EXPECT_THROW(a->set("", "x"), InvalidArgument);
   EXPECT_THROW(a->set(std::string(513, 'k'), "x"), InvalidArgument);
-  EXPECT_EQ(a->get("key", kTime), "value") << "the connection goes on";
+  EXPECT_EQ(a->get("key", kStoreTime), "value") << "the connection goes on";
 }
 
 TEST(TcpStore, ScopesKeepKeysApart) {
   const StoreServer server({.token = "t"});
-  const auto store = connect_store(server.endpoint(), "t", kTime);
+  const auto store = connect_store(server.endpoint(), "t", kStoreTime);
   const auto one = scoped(store, "one/"), two = scoped(store, "two/");
   one->set("key", "1");
   two->set("key", "2");
-  EXPECT_EQ(one->get("key", kTime), "1");
-  EXPECT_EQ(store->get("two/key", kTime), "2");
+  EXPECT_EQ(one->get("key", kStoreTime), "1");
+  EXPECT_EQ(store->get("two/key", kStoreTime), "2");
 }
 
 TEST(TcpStore, WorksOverIpv6) {
@@ -146,18 +148,18 @@ TEST(TcpStore, WorksOverIpv6) {
     GTEST_SKIP() << "no IPv6 loopback here: " << error.what();
   }
   EXPECT_EQ(server->endpoint().text().substr(0, 6), "[::1]:");
-  connect_store(server->endpoint(), "t", kTime)->set("key", "value");
+  connect_store(server->endpoint(), "t", kStoreTime)->set("key", "value");
 }
 
 TEST(TcpStore, RefusesAnotherToken) {
   const StoreServer server({.token = "right"});
   for (const char* token : {"wrong", "", "right "}) {
-    const std::string message = message_of([&] { connect_store(server.endpoint(), token, kTime); });
+    const std::string message = message_of([&] { connect_store(server.endpoint(), token, kStoreTime); });
     EXPECT_NE(message.find("token was refused"), std::string::npos) << message;
     EXPECT_NE(message.find(server.endpoint().text()), std::string::npos);
     EXPECT_EQ(message.find("right"), std::string::npos) << "the token is never told";
   }
-  connect_store(server.endpoint(), "right", kTime);
+  connect_store(server.endpoint(), "right", kStoreTime);
 }
 
 TEST(TcpStore, RefusesToServeTheNetworkWithoutAToken) {
@@ -171,9 +173,9 @@ TEST(TcpStore, ServesTheNetworkWithoutATokenWhenToldTo) {
   const StoreServer server({.host = "0.0.0.0", .insecure = true});
   EXPECT_EQ(server.endpoint().host, "0.0.0.0");
   const Endpoint reached{"127.0.0.1", server.endpoint().port};
-  connect_store(reached, "", kTime)->set("key", "value");
-  EXPECT_EQ(connect_store(reached, "", kTime)->get("key", kTime), "value");
-  EXPECT_NE(message_of([&] { connect_store(reached, "another job's", kTime); }).find("token was refused"), std::string::npos);
+  connect_store(reached, "", kStoreTime)->set("key", "value");
+  EXPECT_EQ(connect_store(reached, "", kStoreTime)->get("key", kStoreTime), "value");
+  EXPECT_NE(message_of([&] { connect_store(reached, "another job's", kStoreTime); }).find("token was refused"), std::string::npos);
 }
 
 TEST(TcpStore, SaysWhichAddressDoesNotAnswer) {
@@ -187,8 +189,8 @@ TEST(TcpStore, SaysWhichAddressDoesNotAnswer) {
 
 TEST(TcpStore, AClientWhoseServerEndsIsTold) {
   auto server = std::make_unique<StoreServer>(StoreServerOptions{.token = "t"});
-  const auto store = connect_store(server->endpoint(), "t", kTime);
-  auto waiting = std::async(std::launch::async, [&] { return message_of([&] { store->get("never", kTime); }); });
+  const auto store = connect_store(server->endpoint(), "t", kStoreTime);
+  auto waiting = std::async(std::launch::async, [&] { return message_of([&] { store->get("never", kStoreTime); }); });
   std::this_thread::sleep_for(20ms);
   server.reset();
   EXPECT_NE(waiting.get().find("connection was closed"), std::string::npos);
@@ -198,7 +200,7 @@ TEST(TcpStore, AClientWhoseServerEndsIsTold) {
 // Whoever sends its proof byte by byte, or nothing at all, keeps nobody waiting.
 TEST(TcpStore, SlowHandshakesHoldNobodyUp) {
   const StoreServer server({.token = "t"});
-  const auto deadline = std::chrono::steady_clock::now() + kTime;
+  const auto deadline = std::chrono::steady_clock::now() + kStoreTime;
   std::string why;
   const Fd slow = try_connect_tcp(server.endpoint().host, server.endpoint().port, deadline, why);
   ASSERT_TRUE(slow) << why;
@@ -206,7 +208,7 @@ TEST(TcpStore, SlowHandshakesHoldNobodyUp) {
   ASSERT_EQ(receive_all(slow.get(), std::as_writable_bytes(std::span(&hello, 1)), deadline), IoResult::kDone);
   store_protocol::ClientProof proof{store_protocol::kMagic, {}, {}};
   proof.proof = prove("t", Role::kStoreClient, proof.client_nonce, hello.server_nonce);
-  const auto store = connect_store(server.endpoint(), "t", kTime);
+  const auto store = connect_store(server.endpoint(), "t", kStoreTime);
   for (const std::byte& byte : std::as_bytes(std::span(&proof, 1))) {
     ASSERT_EQ(send_all(slow.get(), std::span(&byte, 1), deadline), IoResult::kDone);
     EXPECT_GE(store->add("served", 1), 1);
@@ -219,7 +221,7 @@ TEST(TcpStore, SlowHandshakesHoldNobodyUp) {
 // A proof is bound to the nonces of its connection: who overheard one cannot use it again.
 TEST(TcpStore, AProofThatWasOverheardIsWorthNothing) {
   const StoreServer server({.token = "t"});
-  const auto deadline = std::chrono::steady_clock::now() + kTime;
+  const auto deadline = std::chrono::steady_clock::now() + kStoreTime;
   store_protocol::ClientProof proof{store_protocol::kMagic, {}, {}};
   for (const bool first : {true, false}) {
     std::string why;
@@ -241,7 +243,7 @@ TEST(TcpStore, AnImpostorServerIsRefused) {
     pollfd entry{listener.get(), POLLIN, 0};
     poll(&entry, 1, 20'000);
     const Fd fd(accept(listener.get(), nullptr, nullptr));
-    const auto deadline = std::chrono::steady_clock::now() + kTime;
+    const auto deadline = std::chrono::steady_clock::now() + kStoreTime;
     const store_protocol::Hello hello{store_protocol::kMagic, {}};
     send_all(fd.get(), std::as_bytes(std::span(&hello, 1)), deadline);
     store_protocol::ClientProof proof;
@@ -249,7 +251,7 @@ TEST(TcpStore, AnImpostorServerIsRefused) {
     const store_protocol::ServerProof yes{1, proof.proof};  // the client's own proof, sent back
     send_all(fd.get(), std::as_bytes(std::span(&yes, 1)), deadline);
   });
-  const std::string message = message_of([&] { connect_store(local_endpoint(listener.get()), "t", kTime); });
+  const std::string message = message_of([&] { connect_store(local_endpoint(listener.get()), "t", kStoreTime); });
   EXPECT_NE(message.find("token was refused"), std::string::npos) << message;
 }
 
@@ -270,7 +272,7 @@ class NoMoreDescriptors {
 
 TEST(TcpStore, RecoversWhenDescriptorsRunOut) {
   const StoreServer server({.token = "t"});
-  const auto store = connect_store(server.endpoint(), "t", kTime);
+  const auto store = connect_store(server.endpoint(), "t", kStoreTime);
   // This connection waits in the backlog while the process, and so the server, may open nothing.
   const Fd client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
@@ -284,31 +286,31 @@ TEST(TcpStore, RecoversWhenDescriptorsRunOut) {
     store->set("alive", "yes");
   }
   store_protocol::Hello hello;
-  const auto deadline = std::chrono::steady_clock::now() + kTime;
+  const auto deadline = std::chrono::steady_clock::now() + kStoreTime;
   EXPECT_EQ(receive_all(client.get(), std::as_writable_bytes(std::span(&hello, 1)), deadline), IoResult::kDone);
-  EXPECT_EQ(store->get("alive", kTime), "yes");
+  EXPECT_EQ(store->get("alive", kStoreTime), "yes");
 }
 
 // Connections that drip, stall or send rubbish end alone.
 TEST(TcpStore, SurvivesRubbish) {
   const StoreServer server({.token = "t"});
-  const auto good = connect_store(server.endpoint(), "t", kTime);
+  const auto good = connect_store(server.endpoint(), "t", kStoreTime);
   const Endpoint at = server.endpoint();
   std::string why;
   std::vector<Fd> half_open;
-  for (int i = 0; i < 50; ++i) half_open.push_back(try_connect_tcp(at.host, at.port, std::chrono::steady_clock::now() + kTime, why));
+  for (int i = 0; i < 50; ++i) half_open.push_back(try_connect_tcp(at.host, at.port, std::chrono::steady_clock::now() + kStoreTime, why));
   std::mt19937 random(1);
   for (int round = 0; round < 3000; ++round) {
-    const Fd fd = try_connect_tcp(at.host, at.port, std::chrono::steady_clock::now() + kTime, why);
+    const Fd fd = try_connect_tcp(at.host, at.port, std::chrono::steady_clock::now() + kStoreTime, why);
     ASSERT_TRUE(fd) << why;
     std::vector<std::byte> rubbish(random() % 200);
     for (std::byte& value : rubbish) value = static_cast<std::byte>(random());
-    const auto deadline = std::chrono::steady_clock::now() + kTime;
+    const auto deadline = std::chrono::steady_clock::now() + kStoreTime;
     if (round % 2 == 0 && rubbish.size() >= 8) std::memcpy(rubbish.data(), store_protocol::kMagic.data(), 8);
     send_all(fd.get(), rubbish, deadline);
     if (round % 100 == 0) {
       good->set("alive", std::to_string(round));
-      ASSERT_EQ(good->get("alive", kTime), std::to_string(round));
+      ASSERT_EQ(good->get("alive", kStoreTime), std::to_string(round));
     }
   }
 }
@@ -316,7 +318,7 @@ TEST(TcpStore, SurvivesRubbish) {
 TEST(TcpStore, ClosesAConnectionThatAnnouncesTooMuch) {
   using store_protocol::Request;
   const StoreServer server({.token = "t"});
-  const auto deadline = std::chrono::steady_clock::now() + kTime;
+  const auto deadline = std::chrono::steady_clock::now() + kStoreTime;
   const std::uint32_t too_long = store_protocol::kMaxValueBytes + 1;
   for (const store_protocol::RequestHeader header :
        {store_protocol::RequestHeader{Request::kSet, 1, too_long, 0}, store_protocol::RequestHeader{Request::kSet, 513, 0, 0},
@@ -334,10 +336,10 @@ TEST(TcpStore, ClosesAConnectionThatAnnouncesTooMuch) {
 // The same behind the handshake: requests of a member that were damaged on the way.
 TEST(TcpStore, SurvivesMutatedRequests) {
   const StoreServer server({.token = "t"});
-  const auto good = connect_store(server.endpoint(), "t", kTime);
+  const auto good = connect_store(server.endpoint(), "t", kStoreTime);
   std::mt19937 random(2);
   for (int round = 0; round < 500; ++round) {
-    const auto deadline = std::chrono::steady_clock::now() + kTime;
+    const auto deadline = std::chrono::steady_clock::now() + kStoreTime;
     const Fd fd = connect_as_member(server.endpoint(), deadline);
     std::vector<std::byte> message(sizeof(store_protocol::RequestHeader) + 3);
     const store_protocol::RequestHeader header{store_protocol::Request::kSet, 1, 2, 0};
@@ -347,7 +349,7 @@ TEST(TcpStore, SurvivesMutatedRequests) {
     send_all(fd.get(), message, deadline);
   }
   good->set("alive", "yes");
-  EXPECT_EQ(good->get("alive", kTime), "yes");
+  EXPECT_EQ(good->get("alive", kStoreTime), "yes");
 }
 
 TEST(TcpStore, ManyClientsAtOnce) {
@@ -356,10 +358,10 @@ TEST(TcpStore, ManyClientsAtOnce) {
   std::vector<std::thread> clients;
   for (int r = 0; r < 16; ++r)
     clients.emplace_back([&, r] {
-      const auto store = connect_store(server.endpoint(), "t", kTime);
+      const auto store = connect_store(server.endpoint(), "t", kStoreTime);
       store->set("rank/" + std::to_string(r), std::to_string(r));
       for (int other = 0; other < 16; ++other)
-        if (store->get("rank/" + std::to_string(other), kTime) == std::to_string(other)) ++done;
+        if (store->get("rank/" + std::to_string(other), kStoreTime) == std::to_string(other)) ++done;
     });
   for (std::thread& client : clients) client.join();
   EXPECT_EQ(done, 256);

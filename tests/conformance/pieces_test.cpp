@@ -138,8 +138,8 @@ TEST(RegisteredMemory, IsFoundByAddressUntilItsLastHandleGoes) {
   EXPECT_EQ(memory->find(first.data() - 1, 1).location.segment, 0u);     // rank 0's part
   EXPECT_EQ(memory->find(&first, 1).location.segment, 0u);
   const auto found = memory->find(first.data() + 8, 4);
-  EXPECT_EQ(found.at(1, found.location.offset), first.data() + 8);
-  EXPECT_EQ(found.at(0, 0), first.data() - 8192);
+  EXPECT_EQ(found.at(1, found.location.offset, 0, 4), first.data() + 8);
+  EXPECT_EQ(found.at(0, 0, 0, 4), first.data() - 8192);
   Buffer window = first.window(64, 64);
   std::byte* const address = first.data();
   first = Buffer();

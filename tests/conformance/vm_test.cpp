@@ -31,7 +31,7 @@ bool siblings_reach_each_other() {
   if (owner == 0) {
     word = 2;
     prctl(PR_SET_PTRACER, static_cast<unsigned long>(getppid()), 0, 0, 0);
-    if (write(ready[1], "x", 1) == 1) pause();
+    if (::write(ready[1], "x", 1) == 1) pause();
     _exit(1);
   }
   const pid_t reader = fork();

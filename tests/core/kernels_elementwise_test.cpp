@@ -9,7 +9,7 @@
 namespace lockstep::testing {
 namespace {
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kQuietNan = std::numeric_limits<float>::quiet_NaN();
 
 TEST(PlainElementwise, DoesWhatItsNameSays) {
   const Floats a = {1, -2, 3}, b = {10, 20, 30};
@@ -56,7 +56,7 @@ TEST(Elementwise, IsThePlainKernels) {
 TEST(Elementwise, ReluLetsNanThroughAndWorksInPlace) {
   for (const KernelTable* kernels : {&plain(), &tested()}) {
     Floats values(40, -1);
-    values[3] = kNan, values[20] = 2, values[37] = kNan;
+    values[3] = kQuietNan, values[20] = 2, values[37] = kQuietNan;
     kernels->relu(values.data(), values.data(), 40, stream());
     for (Index i = 0; i < 40; ++i) {
       if (i == 3 || i == 37)
@@ -101,7 +101,7 @@ TEST(CrossEntropy, MatchesValuesByHand) {
 }
 
 TEST(CrossEntropy, ShowsALogitThatIsNotANumber) {
-  const Floats logits = {0, kNan, 1};
+  const Floats logits = {0, kQuietNan, 1};
   const Index label = 0;
   float loss = 0;
   Floats probabilities(3);

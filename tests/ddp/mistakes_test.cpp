@@ -1,7 +1,6 @@
 // What users forget: a layer that nobody add()ed, a weight changed too early, a late freeze, a module that goes before its wrapper.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
 
 #include <memory>
 #include <sstream>
@@ -11,6 +10,7 @@
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/loss.h"
 #include "lockstep/optim/sgd.h"
+#include "tests/support/log_lines.h"
 #include "tests/support/message_of.h"
 
 namespace lockstep {
@@ -21,23 +21,9 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// The warnings while it lives.
-class Warnings {
- public:
-  Warnings() { log::logger().sinks().push_back(sink_); }
-  ~Warnings() { log::logger().sinks().pop_back(); }
-  Warnings(const Warnings&) = delete;
-  Warnings& operator=(const Warnings&) = delete;
-  std::string text() const { return said_.str(); }
-
- private:
-  std::ostringstream said_;
-  std::shared_ptr<spdlog::sinks::ostream_sink_mt> sink_ = std::make_shared<spdlog::sinks::ostream_sink_mt>(said_);
-};
-
-struct Net : nn::Module {
+struct HalfAddedNet : nn::Module {
   nn::Linear hidden{3, 4, {.activation = Activation::kRelu}}, out{4, 2};
-  explicit Net(bool add_all = true) {
+  explicit HalfAddedNet(bool add_all = true) {
     if (add_all) add("hidden", hidden);
     add("out", out);
   }
@@ -51,8 +37,8 @@ Tensor loss_of(DistributedDataParallel& ddp, const Tensor& x = Tensor::full({2, 
 }
 
 TEST(Mistakes, ALayerThatWasNotAddedIsNamedOnce) {
-  const Warnings warnings;
-  Net net(false);
+  const testing::LogLines warnings;
+  HalfAddedNet net(false);
   DistributedDataParallel ddp(net, alone());
   for (int step = 0; step < 3; ++step) loss_of(ddp).backward();
   const std::string text = warnings.text();
@@ -62,8 +48,8 @@ TEST(Mistakes, ALayerThatWasNotAddedIsNamedOnce) {
 }
 
 TEST(Mistakes, AParameterThatIsUnfrozenTooLateIsNamed) {
-  const Warnings warnings;
-  Net net;
+  const testing::LogLines warnings;
+  HalfAddedNet net;
   require_grad(net.hidden.weight, false);
   DistributedDataParallel ddp(net, alone());
   require_grad(net.hidden.weight, true);
@@ -72,8 +58,8 @@ TEST(Mistakes, AParameterThatIsUnfrozenTooLateIsNamed) {
 }
 
 TEST(Mistakes, AnInputThatWantsAGradientAndAnotherWrappersLeavesAreNone) {
-  const Warnings warnings;
-  Net first, second;
+  const testing::LogLines warnings;
+  HalfAddedNet first, second;
   const Tensor x = Tensor::full({2, 3}, 1);
   require_grad(x);
   DistributedDataParallel one(first, alone()), other(second, alone());
@@ -82,7 +68,7 @@ TEST(Mistakes, AnInputThatWantsAGradientAndAnotherWrappersLeavesAreNone) {
 }
 
 TEST(Mistakes, AWeightThatChangesBetweenForwardAndBackwardIsNamed) {
-  Net net;
+  HalfAddedNet net;
   DistributedDataParallel ddp(net, alone());
   optim::SGD sgd(ddp.parameters(), {.lr = 0.1F});
   const Tensor early = loss_of(ddp), late = loss_of(ddp);
@@ -94,8 +80,8 @@ TEST(Mistakes, AWeightThatChangesBetweenForwardAndBackwardIsNamed) {
 }
 
 TEST(Mistakes, AFrozenParameterIsNamedOnceAndByTheOptimizer) {
-  const Warnings warnings;
-  Net net;
+  const testing::LogLines warnings;
+  HalfAddedNet net;
   DistributedDataParallel ddp(net, alone());
   optim::SGD sgd(ddp.parameters(), {.lr = 0.1F});
   require_grad(net.hidden.bias, false);
@@ -107,7 +93,7 @@ TEST(Mistakes, AFrozenParameterIsNamedOnceAndByTheOptimizer) {
 }
 
 TEST(Mistakes, AModuleMayGoBeforeItsWrapper) {
-  auto net = std::make_unique<Net>();
+  auto net = std::make_unique<HalfAddedNet>();
   auto ddp = std::make_unique<DistributedDataParallel>(*net, alone());
   const Tensor loss = loss_of(*ddp);
   net.reset();

@@ -21,8 +21,8 @@ namespace {
 using testing::expect_all_well;
 using testing::run_ranks;
 
-struct SmallNet : nn::Sequential {
-  SmallNet() {
+struct MixedNet : nn::Sequential {
+  MixedNet() {
     append_named<nn::Conv2d>("conv", 1, 8, Size2{5, 5}, nn::Conv2dLayerOptions{.padding = Same{}, .activation = Activation::kRelu});
     append_named<nn::MaxPool2d>("pool", Size2{3, 3}, MaxPool2dOptions{.stride = {2, 2}, .padding = Same{}});
     append_named<nn::LocalResponseNorm>("norm", LrnOptions{.radius = 4, .bias = 1, .alpha = 0.001F / 9, .beta = 0.75F});
@@ -65,7 +65,7 @@ std::vector<Outcome> train(int ranks, DType type, int steps, int bad_step = -1) 
   expect_all_well(run_ranks(ranks, "threads", [&](auto group) {
     const AutoCast autocast(type);
     manual_seed(3);
-    SmallNet model;
+    MixedNet model;
     DistributedDataParallel ddp(model, group, {.caps = {1024, 16384}});
     optim::LossScaler scaler;
     optim::SGD sgd(ddp.parameters(), {.lr = 0.05F, .momentum = 0.9F, .loss_scaler = type == DType::kFloat16 ? &scaler : nullptr});

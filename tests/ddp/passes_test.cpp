@@ -1,14 +1,12 @@
 // What counts as a pass: with and without no_sync(), over tied, frozen and unused parameters, with a hook in the middle.
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
-
 #include <sstream>
 
 #include "lockstep/autograd/engine.h"
-#include "lockstep/core/log.h"
 #include "lockstep/ddp/ddp.h"
 #include "lockstep/nn/layers.h"
 #include "tests/ddp/ranks.h"
+#include "tests/support/log_lines.h"
 
 namespace lockstep {
 namespace {
@@ -114,15 +112,12 @@ TEST(Passes, AStaleGradientIsNotSentAgain) {
 }
 
 TEST(Passes, UnusedParametersAreNamedOnce) {
-  std::ostringstream said;
-  const auto sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(said);
-  log::logger().sinks().push_back(sink);
+  const testing::LogLines lines;
   Pair model;
   model.use_a = false;
   DistributedDataParallel ddp(model, ProcessGroup::wrap({}, make_backend("local", {})));
   for (int pass = 0; pass < 3; ++pass) loss_of(ddp, 1).backward();
-  log::logger().sinks().pop_back();
-  const std::string text = said.str();
+  const std::string& text = lines.text();
   EXPECT_NE(text.find("did not reach 1 of 2 parameters"), std::string::npos) << text;
   EXPECT_EQ(text.find("'a'"), text.rfind("'a'")) << "said more than once: " << text;
   EXPECT_EQ(text.find("'b'"), std::string::npos);

@@ -6,10 +6,10 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <regex>
 #include <thread>
 
 #include "tests/faults/child.h"
+#include "tests/support/pattern.h"
 
 namespace lockstep::testing {
 namespace {
@@ -44,7 +44,7 @@ class Diagnosed : public ::testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Wires, Diagnosed, ::testing::Values("shm", "tcp"), [](const auto& tested) { return std::string(tested.param); });
 
 std::string without_numbers(const std::string& text) {
-  return std::regex_replace(std::regex_replace(text, std::regex("on host [^)]*"), "on host"), std::regex("[0-9.]+"), "N");
+  return replace_matches(replace_matches(text, "on host [^)]*", "on host"), "[0-9.]+", "N");
 }
 
 // README shows what is said.

@@ -9,7 +9,7 @@
 namespace lockstep::testing {
 namespace {
 
-std::string promised() {
+std::string promised_output() {
   std::ifstream source(COLLECTIVES_SOURCE);
   std::string text;
   for (std::string line; std::getline(source, line) && line.rfind("//", 0) == 0;)
@@ -18,11 +18,11 @@ std::string promised() {
 }
 
 TEST(CollectivesExample, PrintsWhatItPromises) {
-  ASSERT_GT(promised().size(), 100u);
+  ASSERT_GT(promised_output().size(), 100u);
   for (const char* transport : {"shm", "tcp"}) {
     Child example({"env", std::string("LOCKSTEP_TRANSPORT=") + transport, LOCKRUN, "-n", "4", COLLECTIVES});
     EXPECT_EQ(example.wait(std::chrono::seconds(60)), 0) << example.errors();
-    EXPECT_EQ(example.output(), promised()) << transport;
+    EXPECT_EQ(example.output(), promised_output()) << transport;
   }
 }
 

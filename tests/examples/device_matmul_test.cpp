@@ -24,7 +24,7 @@ std::vector<std::string> lines_of(std::istream& text) {
 struct Promise {
   std::vector<std::string> arguments, output;
 };
-Promise promised() {
+Promise promised_figures() {
   std::ifstream source(DEVICE_MATMUL_SOURCE);
   Promise promise;
   for (std::string line; std::getline(source, line) && line.rfind("//", 0) == 0;) {
@@ -42,7 +42,7 @@ Promise promised() {
 std::string without_seconds(const std::string& line) { return line.substr(0, line.rfind(" in ")); }
 
 TEST(DeviceMatmulExample, BothDevicesFindTheSumThatItPromises) {
-  const Promise promise = promised();
+  const Promise promise = promised_figures();
   ASSERT_THAT(promise.output, SizeIs(3));
   std::vector<std::string> command = {DEVICE_MATMUL};
   command.insert(command.end(), promise.arguments.begin(), promise.arguments.end());

@@ -28,7 +28,7 @@ std::vector<double> losses_in(std::istream& text) {
   return losses;
 }
 
-std::vector<double> promised() {
+std::vector<double> promised_losses() {
   std::ifstream source(HELLO_DDP_SOURCE);
   return losses_in(source);
 }
@@ -48,7 +48,7 @@ class HelloDdp : public ::testing::Test {
   void expect_promise(std::vector<std::string> command) {
     command.insert(command.begin(), {"env", "-C", folder_});
     // The order of sums differs between rank counts and CPUs.
-    EXPECT_THAT(printed(command), Pointwise(DoubleNear(0.01), promised()));
+    EXPECT_THAT(printed(command), Pointwise(DoubleNear(0.01), promised_losses()));
     const auto sampler = saved_sampler();
     EXPECT_EQ(sampler["epoch"], 5) << "a run that resumes must not repeat the last epoch";
     EXPECT_EQ(sampler["consumed"], 0);
@@ -70,7 +70,7 @@ class HelloDdp : public ::testing::Test {
 };
 
 TEST_F(HelloDdp, KeepsItsPromiseOnOneRank) {
-  ASSERT_THAT(promised(), SizeIs(5));
+  ASSERT_THAT(promised_losses(), SizeIs(5));
   expect_promise({HELLO_DDP});
 }
 

@@ -5,11 +5,11 @@
 
 #include <filesystem>
 #include <fstream>
-#include <regex>
 #include <set>
 
 #include "src/launch/cores.h"
 #include "tests/faults/lockrun.h"
+#include "tests/support/pattern.h"
 
 namespace lockstep::testing {
 namespace {
@@ -19,8 +19,7 @@ using ::testing::Not;
 
 std::vector<std::string> values(const std::string& output, const std::string& pattern) {
   std::vector<std::string> found;
-  const std::regex expression(pattern);
-  for (std::sregex_iterator it(output.begin(), output.end(), expression), end; it != end; ++it) found.push_back((*it)[1]);
+  for (const auto& match : find_matches(output, pattern)) found.push_back(match[1]);
   return found;
 }
 

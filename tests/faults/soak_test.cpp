@@ -13,13 +13,13 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
-#include <regex>
 #include <thread>
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "tests/faults/node_job.h"
 #include "tests/faults/things_left.h"
+#include "tests/support/pattern.h"
 
 namespace lockstep::testing {
 namespace {
@@ -120,15 +120,15 @@ class Soak : public ::testing::Test {
   // By every lockrun.
   static void check_blame_for_death(const Hit& hit, pid_t victim, int code, const std::string& errors) {
     EXPECT_EQ(code, 128 + SIGKILL) << errors;
-    const std::regex blame(fmt::format("lockrun: rank {} \\(pid {}.*\\) was killed by signal 9", hit.rank, victim));
-    EXPECT_TRUE(std::regex_search(errors, blame)) << errors;
+    const std::string blame = fmt::format("lockrun: rank {} \\(pid {}.*\\) was killed by signal 9", hit.rank, victim);
+    EXPECT_THAT(find_match(errors, blame), Not(IsEmpty())) << errors;
   }
   // By some rank: a lockrun points to it, and to its output on another node. Amid the rendezvous there may be no pid yet, and it may be
   // one of several that are missing.
   static void check_blame_for_silence(const Hit& hit, pid_t victim, const std::string& errors) {
-    const std::regex blame(fmt::format(
-        "rank {0} \\(pid {1}|ranks? [0-9, ]*\\b{0}\\b[0-9, ]* of {2} did not come|for ranks? [0-9, ]*\\b{0}\\b", hit.rank, victim, kRanks));
-    EXPECT_TRUE(std::regex_search(errors, blame)) << errors;
+    const std::string blame = fmt::format(
+        "rank {0} \\(pid {1}|ranks? [0-9, ]*\\b{0}\\b[0-9, ]* of {2} did not come|for ranks? [0-9, ]*\\b{0}\\b", hit.rank, victim, kRanks);
+    EXPECT_THAT(find_match(errors, blame), Not(IsEmpty())) << errors;
   }
 
   std::string folder_;

@@ -15,7 +15,6 @@ using ::testing::IsEmpty;
 using ::testing::Optional;
 using ::testing::Pair;
 using ::testing::StartsWith;
-using Kind = GpuRequest::Kind;
 
 const std::vector<Gpu> kTwo = {{0, "H200", "GPU-8c9f11", "0000:17:00.0", 100'000'000'000, 9, 0},
                                {1, "H200", "GPU-8caa22", "0000:65:00.0", 100'000'000'000, 9, 0}};
@@ -25,11 +24,11 @@ std::vector<std::optional<int>> gpus_of(const std::string& request, int share, i
 }
 
 TEST(ParseGpus, ReadsItsForms) {
-  EXPECT_EQ(parse_gpus("auto", 1), (GpuRequest{Kind::kAuto, {}, 1}));
-  EXPECT_EQ(parse_gpus("all", 2), (GpuRequest{Kind::kAll, {}, 2}));
-  EXPECT_EQ(parse_gpus("none", 1), (GpuRequest{Kind::kNone, {}, 1}));
-  EXPECT_EQ(parse_gpus("1,0", 1), (GpuRequest{Kind::kList, {"1", "0"}, 1}));
-  EXPECT_EQ(parse_gpus("GPU-8c9f", 1), (GpuRequest{Kind::kList, {"GPU-8c9f"}, 1}));
+  EXPECT_EQ(parse_gpus("auto", 1), (GpuRequest{GpuRequest::Kind::kAuto, {}, 1}));
+  EXPECT_EQ(parse_gpus("all", 2), (GpuRequest{GpuRequest::Kind::kAll, {}, 2}));
+  EXPECT_EQ(parse_gpus("none", 1), (GpuRequest{GpuRequest::Kind::kNone, {}, 1}));
+  EXPECT_EQ(parse_gpus("1,0", 1), (GpuRequest{GpuRequest::Kind::kList, {"1", "0"}, 1}));
+  EXPECT_EQ(parse_gpus("GPU-8c9f", 1), (GpuRequest{GpuRequest::Kind::kList, {"GPU-8c9f"}, 1}));
   for (const char* text : {"", ",", "0,", "gpu0", "-1", "0 1"})
     EXPECT_THAT(message_of([&] { parse_gpus(text, 1); }), HasSubstr("is no GPU: auto, all, none, or a list")) << text;
   EXPECT_THAT(message_of([] { parse_gpus("all", 0); }), HasSubstr("--share-gpu 0"));
@@ -38,8 +37,8 @@ TEST(ParseGpus, ReadsItsForms) {
 TEST(RequestByDevice, SaysInFlagsWhatTheVariableSays) {
   EXPECT_EQ(request_by_device("auto", 2), parse_gpus("auto", 2));
   EXPECT_EQ(request_by_device("cpu", 1), parse_gpus("none", 1));
-  EXPECT_EQ(request_by_device("cuda", 1), (GpuRequest{Kind::kAll, {}, 1, true}));
-  EXPECT_EQ(request_by_device("cuda:3", 1), (GpuRequest{Kind::kList, {"3"}, 1, true}));
+  EXPECT_EQ(request_by_device("cuda", 1), (GpuRequest{GpuRequest::Kind::kAll, {}, 1, true}));
+  EXPECT_EQ(request_by_device("cuda:3", 1), (GpuRequest{GpuRequest::Kind::kList, {"3"}, 1, true}));
   EXPECT_THAT(message_of([] { request_by_device("gpu", 1); }), HasSubstr("LOCKSTEP_DEVICE='gpu' is none of auto, cpu, cuda, cuda:N"));
 }
 

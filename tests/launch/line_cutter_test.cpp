@@ -6,13 +6,12 @@
 namespace lockstep::launch {
 namespace {
 
-using Kind = Piece::Kind;
 using Pieces = std::vector<Piece>;
 using namespace std::string_literals;
 
-Piece line(std::string text) { return {Kind::kLine, std::move(text)}; }
-Piece status(std::string text) { return {Kind::kStatus, std::move(text)}; }
-Piece status_end(std::string text) { return {Kind::kStatusEnd, std::move(text)}; }
+Piece line(std::string text) { return {Piece::Kind::kLine, std::move(text)}; }
+Piece status(std::string text) { return {Piece::Kind::kStatus, std::move(text)}; }
+Piece status_end(std::string text) { return {Piece::Kind::kStatusEnd, std::move(text)}; }
 
 // All that comes out, as one text: what the pieces are must not depend on where the reads happened to end.
 std::string joined(LineCutter& cutter, std::string_view bytes, std::size_t step) {

@@ -25,7 +25,7 @@ using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr milliseconds kSlow(40'000), kLost(16'000);
+constexpr milliseconds kMachinesTime(40'000), kMachineLost(16'000);
 
 class Machines : public ::testing::Test {
  protected:
@@ -53,8 +53,8 @@ TEST_F(Machines, TheirLockrunsAndRanksMeet) {
   if (NetworkLab::has_ipv6()) hosts.push_back("[" + NetworkLab::address6(0) + "]");
   for (const std::string& host : hosts) {
     Child one = lockrun(1, 1, collective_rank({"steps=10"}), host), zero = lockrun(0, 2, collective_rank({"steps=10"}), host);
-    EXPECT_EQ(zero.wait(kSlow), 0) << host << ": " << zero.errors();
-    EXPECT_EQ(one.wait(kSlow), 0) << host << ": " << one.errors();
+    EXPECT_EQ(zero.wait(kMachinesTime), 0) << host << ": " << zero.errors();
+    EXPECT_EQ(one.wait(kMachinesTime), 0) << host << ": " << one.errors();
     EXPECT_THAT(zero.output(), HasSubstr("rank 1 of 3 did 10 steps"));
     EXPECT_THAT(one.output(), HasSubstr("rank 2 of 3 did 10 steps"));
   }
@@ -66,8 +66,8 @@ TEST_F(Machines, NodeZeroMayListenOnAllInterfaces) {
     if (!NetworkLab::has_ipv6() && everywhere[0] == ':') continue;
     Child zero = lockrun(0, 2, collective_rank({"steps=10"}), everywhere);
     Child one = lockrun(1, 1, collective_rank({"steps=10"}), NetworkLab::address(0));
-    EXPECT_EQ(zero.wait(kSlow), 0) << everywhere << ": " << zero.errors();
-    EXPECT_EQ(one.wait(kSlow), 0) << everywhere << ": " << one.errors();
+    EXPECT_EQ(zero.wait(kMachinesTime), 0) << everywhere << ": " << zero.errors();
+    EXPECT_EQ(one.wait(kMachinesTime), 0) << everywhere << ": " << one.errors();
   }
 }
 
@@ -75,7 +75,7 @@ TEST_F(Machines, AFailureThereEndsAllHere) {
   const std::vector<std::string> program = collective_rank({"steps=1000000", "pause_ms=1", "fail_rank=2", "fail_at=100", "how=exit"});
   Child one = lockrun(1, 1, program, NetworkLab::address(0)), zero = lockrun(0, 2, program, NetworkLab::address(0));
   for (Child* node : {&zero, &one}) {
-    EXPECT_EQ(node->wait(kSlow), 3) << node->errors();
+    EXPECT_EQ(node->wait(kMachinesTime), 3) << node->errors();
     EXPECT_THAT(node->errors(),
                 AllOf(HasSubstr("lockrun: rank 2 (pid "), HasSubstr(", node 1 on host "), HasSubstr(" exited with code 3")));
     EXPECT_TRUE(node->nothing_left());
@@ -87,8 +87,8 @@ TEST_F(Machines, ALostOneIsNamedOnBothSidesWithinTenSeconds) {
   Child one = lockrun(1, 1, program, NetworkLab::address(0)), zero = lockrun(0, 1, program, NetworkLab::address(0));
   for (Child* node : {&zero, &one}) ASSERT_TRUE(node->wait_for_output("is running")) << node->errors();
   lab_->cut(1);
-  EXPECT_EQ(zero.wait(kLost), 75) << zero.errors();
-  EXPECT_EQ(one.wait(kLost), 75) << one.errors();
+  EXPECT_EQ(zero.wait(kMachineLost), 75) << zero.errors();
+  EXPECT_EQ(one.wait(kMachineLost), 75) << one.errors();
   EXPECT_THAT(zero.errors(), HasSubstr("lockrun: node 1 on host "));
   EXPECT_THAT(one.errors(), HasSubstr("lockrun: node 0 on host "));
   for (Child* node : {&zero, &one}) {
@@ -105,8 +105,8 @@ TEST_F(Machines, PodsMeetAtAServicesName) {
         {{"RANK", std::to_string(number)}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "29513"}, {"KUBERNETES_SERVICE_HOST", "10.96.0.1"}});
   };
   Child zero = pod(0, "localhost"), one = pod(1, NetworkLab::address(0));
-  EXPECT_EQ(zero.wait(kSlow), 0) << zero.errors();
-  EXPECT_EQ(one.wait(kSlow), 0) << one.errors();
+  EXPECT_EQ(zero.wait(kMachinesTime), 0) << zero.errors();
+  EXPECT_EQ(one.wait(kMachinesTime), 0) << one.errors();
   EXPECT_THAT(one.output(), HasSubstr("rank 1 of 2 did 10 steps"));
 }
 
@@ -118,8 +118,8 @@ TEST_F(Machines, LockrunsInPodsMeetAtAServicesName) {
     zeros.insert(chosen.begin(), chosen.end());
     Child zero = lockrun(0, 2, collective_rank({"steps=10"}), "localhost", zeros);
     Child one = lockrun(1, 1, collective_rank({"steps=10"}), NetworkLab::address(0), pod);
-    EXPECT_EQ(zero.wait(kSlow), 0) << zero.errors();
-    EXPECT_EQ(one.wait(kSlow), 0) << one.errors();
+    EXPECT_EQ(zero.wait(kMachinesTime), 0) << zero.errors();
+    EXPECT_EQ(one.wait(kMachinesTime), 0) << one.errors();
     EXPECT_THAT(one.output(), HasSubstr("rank 2 of 3 did 10 steps"));
   }
 }
@@ -137,7 +137,7 @@ TEST_F(Machines, SrunsTasksMeetAtTheFirstHost) {
                  {"SLURM_LOCALID", std::to_string(number - 2 * machine)}});
   };
   Child zero = task(0, 0), one = task(1, 0), two = task(2, 1);
-  for (Child* each : {&zero, &one, &two}) EXPECT_EQ(each->wait(kSlow), 0) << each->errors();
+  for (Child* each : {&zero, &one, &two}) EXPECT_EQ(each->wait(kMachinesTime), 0) << each->errors();
   EXPECT_THAT(two.output(), HasSubstr("rank 2 of 3 did 10 steps"));
 }
 
@@ -148,8 +148,8 @@ TEST_F(Machines, ALossThatRanksNoticeFirstIsAskedAfter) {
   for (Child* node : {&zero, &one}) ASSERT_TRUE(node->wait_for_output("up")) << node->errors();
   lab_->cut(1);
   const auto start = std::chrono::steady_clock::now();
-  EXPECT_EQ(zero.wait(kLost), 75) << zero.errors();
-  EXPECT_EQ(one.wait(kLost), 75) << one.errors();
+  EXPECT_EQ(zero.wait(kMachineLost), 75) << zero.errors();
+  EXPECT_EQ(one.wait(kMachineLost), 75) << one.errors();
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
   EXPECT_THAT(zero.errors(), HasSubstr("lockrun: node 1 on host "));
   EXPECT_THAT(one.errors(), HasSubstr("lockrun: node 0 on host "));
@@ -201,7 +201,7 @@ bool has_mpi() {
 TEST_F(MpirunMachines, AgreeOnRankZerosAddressThroughMpi) {
   if (!has_mpi()) GTEST_SKIP() << "this build has no MPI";
   Child job = mpirun({"steps=10"});
-  EXPECT_EQ(job.wait(kSlow), 0) << job.errors();
+  EXPECT_EQ(job.wait(kMachinesTime), 0) << job.errors();
   for (const char* line : {"rank 0 of 3 did 10 steps", "rank 1 of 3 did 10 steps", "rank 2 of 3 did 10 steps"})
     EXPECT_THAT(report(), HasSubstr(line)) << job.errors();
   EXPECT_TRUE(job.nothing_left());
@@ -210,13 +210,13 @@ TEST_F(MpirunMachines, AgreeOnRankZerosAddressThroughMpi) {
 TEST_F(MpirunMachines, ADeadRankEndsTheJob) {
   if (!has_mpi()) GTEST_SKIP() << "this build has no MPI";
   Child job = mpirun({"steps=1000000", "pause_ms=1", "fail_rank=2", "fail_at=50", "how=kill"});
-  EXPECT_GT(job.wait(kSlow), 0) << job.errors();
+  EXPECT_GT(job.wait(kMachinesTime), 0) << job.errors();
   EXPECT_TRUE(job.nothing_left());
 }
 
 TEST_F(MpirunMachines, OrMeetAtAnAddressThatTheUserNames) {
   Child job = mpirun({"steps=10"}, {"MASTER_ADDR=" + NetworkLab::address(0), "MASTER_PORT=29512", "LOCKSTEP_TOKEN=secret"});
-  EXPECT_EQ(job.wait(kSlow), 0) << job.errors();
+  EXPECT_EQ(job.wait(kMachinesTime), 0) << job.errors();
   EXPECT_THAT(report(), HasSubstr("rank 2 of 3 did 10 steps"));
 }
 

@@ -15,13 +15,12 @@ namespace {
 using std::chrono::milliseconds;
 using testing::ElementsAre;
 using testing::HasSubstr;
-using Kind = NodeReport::Kind;
 
 constexpr milliseconds kWait(3000);
 
 NodeFacts facts(int node, int nodes, int ranks = 2) { return {node, nodes, ranks, "host" + std::to_string(node), 100 + node}; }
 Clock::time_point at(int ms) { return Clock::time_point() + milliseconds(ms); }
-NodeReport report(Kind kind, int node, int exit_code, int ms) { return {kind, node, exit_code, SIGTERM, "cause\n", at(ms)}; }
+NodeReport report(NodeReport::Kind kind, int node, int exit_code, int ms) { return {kind, node, exit_code, SIGTERM, "cause\n", at(ms)}; }
 
 TEST(Roster, TakesEveryNodeOnceInAnyOrder) {
   Roster roster(facts(0, 3));
@@ -76,17 +75,18 @@ TEST(ListNodes, ShortAndLong) {
 
 TEST(JudgeNodes, AllMustFinish) {
   EXPECT_FALSE(judge_nodes({}, 2, at(0), kWait));
-  EXPECT_FALSE(judge_nodes({report(Kind::kFinished, 1, 0, 1)}, 2, at(99999), kWait));
-  const auto verdict = judge_nodes({report(Kind::kFinished, 1, 0, 1), report(Kind::kFinished, 0, 0, 2)}, 2, at(2), kWait);
+  EXPECT_FALSE(judge_nodes({report(NodeReport::Kind::kFinished, 1, 0, 1)}, 2, at(99999), kWait));
+  const auto verdict =
+      judge_nodes({report(NodeReport::Kind::kFinished, 1, 0, 1), report(NodeReport::Kind::kFinished, 0, 0, 2)}, 2, at(2), kWait);
   ASSERT_TRUE(verdict);
-  EXPECT_EQ(verdict->kind, Kind::kFinished);
+  EXPECT_EQ(verdict->kind, NodeReport::Kind::kFinished);
   EXPECT_EQ(verdict->exit_code, 0);
 }
 
 TEST(JudgeNodes, TheFirstCauseCountsAtOnce) {
-  for (const Kind kind : {Kind::kFailed, Kind::kInterrupted, Kind::kLost}) {
-    const auto verdict =
-        judge_nodes({report(Kind::kFinished, 0, 0, 1), report(kind, 2, 7, 5), report(Kind::kFailed, 1, 3, 6)}, 4, at(6), kWait);
+  for (const NodeReport::Kind kind : {NodeReport::Kind::kFailed, NodeReport::Kind::kInterrupted, NodeReport::Kind::kLost}) {
+    const auto verdict = judge_nodes(
+        {report(NodeReport::Kind::kFinished, 0, 0, 1), report(kind, 2, 7, 5), report(NodeReport::Kind::kFailed, 1, 3, 6)}, 4, at(6), kWait);
     ASSERT_TRUE(verdict);
     EXPECT_EQ(verdict->kind, kind);
     EXPECT_EQ(verdict->node, 2);
@@ -95,13 +95,14 @@ TEST(JudgeNodes, TheFirstCauseCountsAtOnce) {
 }
 
 TEST(JudgeNodes, AConsequenceWaitsForItsCauseOnAnotherNode) {
-  std::vector<NodeReport> reports = {report(Kind::kConsequence, 0, 75, 100), report(Kind::kConsequence, 2, 75, 200)};
+  std::vector<NodeReport> reports = {report(NodeReport::Kind::kConsequence, 0, 75, 100),
+                                     report(NodeReport::Kind::kConsequence, 2, 75, 200)};
   EXPECT_FALSE(judge_nodes(reports, 4, at(3099), kWait)) << "counted from the first";
   auto verdict = judge_nodes(reports, 4, at(3100), kWait);
   ASSERT_TRUE(verdict);
   EXPECT_EQ(verdict->node, 0);
   EXPECT_EQ(judge_nodes(reports, 2, at(200), kWait)->node, 0) << "nobody is left who could name a cause";
-  reports.push_back(report(Kind::kLost, 3, 75, 3000));
+  reports.push_back(report(NodeReport::Kind::kLost, 3, 75, 3000));
   verdict = judge_nodes(reports, 4, at(3000), kWait);
   ASSERT_TRUE(verdict);
   EXPECT_EQ(verdict->node, 3);
@@ -109,22 +110,22 @@ TEST(JudgeNodes, AConsequenceWaitsForItsCauseOnAnotherNode) {
 
 TEST(Reports, TheFirstOfANodeStandsButAFinishedOneMayBeInterrupted) {
   std::vector<NodeReport> reports;
-  enter(reports, report(Kind::kFinished, 1, 0, 1));
-  enter(reports, report(Kind::kLost, 1, 75, 2));
+  enter(reports, report(NodeReport::Kind::kFinished, 1, 0, 1));
+  enter(reports, report(NodeReport::Kind::kLost, 1, 75, 2));
   ASSERT_EQ(reports.size(), 1u) << "who has finished may go";
-  EXPECT_EQ(reports[0].kind, Kind::kFinished);
-  enter(reports, report(Kind::kFailed, 0, 3, 3));
-  enter(reports, report(Kind::kInterrupted, 0, 130, 4));
-  enter(reports, report(Kind::kInterrupted, 1, 130, 5));
+  EXPECT_EQ(reports[0].kind, NodeReport::Kind::kFinished);
+  enter(reports, report(NodeReport::Kind::kFailed, 0, 3, 3));
+  enter(reports, report(NodeReport::Kind::kInterrupted, 0, 130, 4));
+  enter(reports, report(NodeReport::Kind::kInterrupted, 1, 130, 5));
   ASSERT_EQ(reports.size(), 2u);
-  EXPECT_EQ(reports[0].kind, Kind::kInterrupted);
-  EXPECT_EQ(reports[1].kind, Kind::kFailed);
+  EXPECT_EQ(reports[0].kind, NodeReport::Kind::kInterrupted);
+  EXPECT_EQ(reports[1].kind, NodeReport::Kind::kFailed);
 }
 
 TEST(Verdict, IsToldWithTheNodeThatHasTheLines) {
-  EXPECT_EQ(tell_verdict({Kind::kFailed, 1, 3, SIGTERM, "lockrun: rank 2 exited\n", {}}, facts(1, 2)),
+  EXPECT_EQ(tell_verdict({NodeReport::Kind::kFailed, 1, 3, SIGTERM, "lockrun: rank 2 exited\n", {}}, facts(1, 2)),
             "lockrun: rank 2 exited\nlockrun: its last lines stand in the output of the lockrun of node 1 on host host1\n");
-  EXPECT_EQ(tell_verdict({Kind::kInterrupted, 1, 130, SIGINT, "lockrun: SIGINT\n", {}}, facts(1, 2)), "lockrun: SIGINT\n");
+  EXPECT_EQ(tell_verdict({NodeReport::Kind::kInterrupted, 1, 130, SIGINT, "lockrun: SIGINT\n", {}}, facts(1, 2)), "lockrun: SIGINT\n");
   const NodeReport loss = loss_of(facts(1, 2), at(5));
   EXPECT_EQ(loss.exit_code, kPeerLostExitCode);
   EXPECT_THAT(tell_verdict(loss, facts(1, 2)), HasSubstr("node 1 on host host1 is gone: the connection to its lockrun (pid 101)"));
@@ -142,7 +143,7 @@ TEST(NodeMessage, ComesThroughAsItWas) {
   message.kind = NodeMessage::Kind::kEnd;
   message.why = "nodes 1, 2";
   message.nodes = {facts(0, 2, 3), facts(1, 2)};
-  message.report = {Kind::kLost, 1, 137, SIGINT, "two\nlines \"quoted\"\n", {}};
+  message.report = {NodeReport::Kind::kLost, 1, 137, SIGINT, "two\nlines \"quoted\"\n", {}};
   const auto read = decode(encode(message));
   ASSERT_TRUE(read);
   EXPECT_EQ(read->kind, message.kind);

@@ -21,7 +21,7 @@ using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr milliseconds kSlow(30'000);
+constexpr milliseconds kOtherLaunchersTime(30'000);
 
 class File {
  public:
@@ -67,28 +67,28 @@ Child srun(const std::string& counts, const std::vector<std::string>& program, E
 
 TEST(Srun, TasksOfOneMachineNeedNeitherAddressNorToken) {
   Child job = srun("3", collective_rank({"steps=10"}), {{"HOSTS", "no-such-host.invalid"}});
-  EXPECT_EQ(job.wait(kSlow), 0) << job.errors();
+  EXPECT_EQ(job.wait(kOtherLaunchersTime), 0) << job.errors();
   for (const char* line : {"rank 0 of 3 did 10 steps", "rank 1 of 3 did 10 steps", "rank 2 of 3 did 10 steps"})
     EXPECT_THAT(job.output(), HasSubstr(line));
 }
 
 TEST(Srun, TasksOfSeveralMachinesMeetAtTheFirst) {
   Child job = srun("2,1", collective_rank({"steps=10"}), {{"LOCKSTEP_TOKEN", "a shared secret"}});
-  EXPECT_EQ(job.wait(kSlow), 0) << job.errors();
+  EXPECT_EQ(job.wait(kOtherLaunchersTime), 0) << job.errors();
   for (const char* line : {"rank 0 of 3 did 10 steps", "rank 1 of 3 did 10 steps", "rank 2 of 3 did 10 steps"})
     EXPECT_THAT(job.output(), HasSubstr(line));
 }
 
 TEST(Srun, AcrossMachinesThereMustBeAToken) {
   Child job = srun("1,1", collective_rank({"steps=10"}), {{"HOSTS", "10.255.255.[1-2]"}});
-  EXPECT_EQ(job.wait(kSlow), 1);
+  EXPECT_EQ(job.wait(kOtherLaunchersTime), 1);
   EXPECT_THAT(job.errors(), AllOf(HasSubstr("10.255.255.1 (the first host of SLURM_JOB_NODELIST) is not loopback"),
                                   HasSubstr("openssl rand -hex 32"), HasSubstr("LOCKSTEP_INSECURE=1")));
 }
 
 TEST(Srun, AListThatCannotBeReadIsNamed) {
   Child job = srun("1,1", collective_rank({"steps=10"}), {{"HOSTS", "node[1"}});
-  EXPECT_EQ(job.wait(kSlow), 2);
+  EXPECT_EQ(job.wait(kOtherLaunchersTime), 2);
   EXPECT_THAT(job.errors(), HasSubstr("SLURM_JOB_NODELIST='node[1'"));
 }
 
@@ -110,8 +110,8 @@ class Pods : public ::testing::Test {
 TEST_F(Pods, RankZeroThatIsToldLocalhostServesTheOthersAllTheSame) {
   Child zero(collective_rank({"steps=10"}), {.environment = of(0, "localhost")});
   Child one(collective_rank({"steps=10"}), {.environment = of(1, "127.0.0.2")});
-  EXPECT_EQ(zero.wait(kSlow), 0) << zero.errors();
-  EXPECT_EQ(one.wait(kSlow), 0) << one.errors();
+  EXPECT_EQ(zero.wait(kOtherLaunchersTime), 0) << zero.errors();
+  EXPECT_EQ(one.wait(kOtherLaunchersTime), 0) << one.errors();
 }
 
 // All interfaces of IPv6 are there to listen on, and IPv4 comes through them; ::1 is not.
@@ -124,7 +124,7 @@ TEST_F(Pods, RankZeroWithoutIpv6FindsItsOwnStore) {
   const std::string both = fmt::format(
       "{} && {{ RANK=0 MASTER_ADDR=localhost {} & zero=$!; RANK=1 MASTER_ADDR=127.0.0.1 {}; wait $zero; }}", setup, program, program);
   Child pods({"unshare", "--net", "sh", "-c", both}, {.environment = of(0, "")});
-  EXPECT_EQ(pods.wait(kSlow), 0) << pods.errors();
+  EXPECT_EQ(pods.wait(kOtherLaunchersTime), 0) << pods.errors();
   EXPECT_THAT(pods.output(), AllOf(HasSubstr("rank 0 of 2 did 10 steps"), HasSubstr("rank 1 of 2 did 10 steps")));
 }
 
@@ -132,7 +132,7 @@ TEST_F(Pods, WithoutATokenNobodyIsServed) {
   Environment environment = of(0, "localhost");
   environment.erase("LOCKSTEP_TOKEN");
   Child zero(collective_rank({"steps=10"}), {.environment = environment});
-  EXPECT_EQ(zero.wait(kSlow), 1);
+  EXPECT_EQ(zero.wait(kOtherLaunchersTime), 1);
   EXPECT_THAT(zero.errors(), AllOf(HasSubstr("without a token"), HasSubstr("LOCKSTEP_TOKEN_FILE")));
 }
 
@@ -145,15 +145,15 @@ TEST_F(Pods, ANameThatComesToExistLateIsWaitedFor) {
   std::this_thread::sleep_for(milliseconds(1500));
   EXPECT_FALSE(one.alive().empty()) << one.errors();
   ones.append("127.0.0.1 job-master-0.invalid\n");
-  EXPECT_EQ(one.wait(kSlow), 0) << one.errors();
-  EXPECT_EQ(zero.wait(kSlow), 0) << zero.errors();
+  EXPECT_EQ(one.wait(kOtherLaunchersTime), 0) << one.errors();
+  EXPECT_EQ(zero.wait(kOtherLaunchersTime), 0) << zero.errors();
 }
 
 TEST_F(Pods, ANameThatNeverComesIsNamed) {
   Environment environment = of(1, "job-master-0.invalid");
   environment["LOCKSTEP_STORE_TIMEOUT_S"] = "2";
   Child one(collective_rank({"steps=10"}), {.environment = environment});
-  EXPECT_EQ(one.wait(kSlow), 1);
+  EXPECT_EQ(one.wait(kOtherLaunchersTime), 1);
   EXPECT_THAT(one.errors(), AllOf(HasSubstr("rank 1 of 2: store at job-master-0.invalid:" + port_ + ": no answer within 2 s ("),
                                   ::testing::AnyOf(HasSubstr("known"), HasSubstr("failure in name resolution"))));
 }
@@ -163,7 +163,7 @@ TEST(Loopback, ThatIsDownIsNamedAtOnce) {
   std::vector<std::string> command = {"unshare", "--net", LOCKRUN, "-n", "2"};
   for (const std::string& word : collective_rank({"steps=3"})) command.push_back(word);
   Child job(command, {.environment = {{"LOCKSTEP_STORE_TIMEOUT_S", "60"}}});
-  EXPECT_EQ(job.wait(kSlow), 1);
+  EXPECT_EQ(job.wait(kOtherLaunchersTime), 1);
   EXPECT_THAT(job.errors(), HasSubstr("is its loopback interface down?"));
 }
 
@@ -173,7 +173,7 @@ TEST(TokenFile, ThatEverybodyCanReadIsWarnedOf) {
     std::filesystem::permissions(token.path(), std::filesystem::perms(is_open ? 0644 : 0600));
     HandJob job(2, {{"LOCKSTEP_TOKEN_FILE", token.path()}});
     job.start_all({"steps=3"});
-    for (const int rank : {0, 1}) EXPECT_EQ(job[rank].wait(kSlow), 0) << job[rank].errors();
+    for (const int rank : {0, 1}) EXPECT_EQ(job[rank].wait(kOtherLaunchersTime), 0) << job[rank].errors();
     EXPECT_EQ(job[0].errors().find("can be read by every user") != std::string::npos, is_open) << job[0].errors();
     EXPECT_EQ(job[1].errors(), "") << "said once";
   }

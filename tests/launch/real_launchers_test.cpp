@@ -167,7 +167,9 @@ TEST(Weights, AreTheSameBoundOrNotAndByHand) {
 TEST_P(RealLaunchers, TrainToTheWeightsThatLockrunTrainsTo) {
   const std::string expected = weights_by({LOCKRUN, "-n", "2"});
   EXPECT_EQ(weights_by({mpiexec_, "-n", "2"}, for_mpirun()), expected);
-  if (GetParam().beside == nullptr) EXPECT_EQ(weights_by({mpiexec_, "--bind-to", "none", "-n", "2"}, for_mpirun()), expected) << "unbound";
+  if (GetParam().beside == nullptr) {
+    EXPECT_EQ(weights_by({mpiexec_, "--bind-to", "none", "-n", "2"}, for_mpirun()), expected) << "unbound";
+  }
 }
 
 TEST(Weights, AreTheSameForAnyNumberOfThreads) {

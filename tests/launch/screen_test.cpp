@@ -12,8 +12,6 @@
 namespace lockstep::launch {
 namespace {
 
-using Kind = Piece::Kind;
-
 // Writes the queue out and returns what a reader gets; small texts only, they fit the pipe.
 std::string flushed(OutputQueue& queue, const Pipe& pipe) {
   while (!queue.empty()) queue.write_some();
@@ -27,8 +25,8 @@ std::string flushed(OutputQueue& queue, const Pipe& pipe) {
 TEST(Screen, OutputAndErrorsStayApart) {
   const Pipe output = make_pipe(), errors = make_pipe();
   Screen screen(output.write_end.get(), errors.write_end.get(), false);
-  screen.show({Kind::kLine, "[0] out\n"}, false);
-  screen.show({Kind::kLine, "[0] err\n"}, true);
+  screen.show({Piece::Kind::kLine, "[0] out\n"}, false);
+  screen.show({Piece::Kind::kLine, "[0] err\n"}, true);
   EXPECT_EQ(flushed(screen.output(), output), "[0] out\n");
   EXPECT_EQ(flushed(screen.errors(), errors), "[0] err\n");
 }
@@ -36,12 +34,12 @@ TEST(Screen, OutputAndErrorsStayApart) {
 TEST(Screen, LinesGoAboveTheStatus) {
   const Pipe output = make_pipe();
   Screen screen(output.write_end.get(), -1, true);
-  screen.show({Kind::kStatus, "step 1"}, false);
-  screen.show({Kind::kLine, "[1] warning\n"}, true);
+  screen.show({Piece::Kind::kStatus, "step 1"}, false);
+  screen.show({Piece::Kind::kLine, "[1] warning\n"}, true);
   EXPECT_EQ(flushed(screen.output(), output), "step 1\r\x1b[K[1] warning\nstep 1");
-  screen.show({Kind::kStatus, "step 2"}, false);
-  screen.show({Kind::kStatusEnd, "step 9"}, false);
-  screen.show({Kind::kLine, "[0] done\n"}, false);
+  screen.show({Piece::Kind::kStatus, "step 2"}, false);
+  screen.show({Piece::Kind::kStatusEnd, "step 9"}, false);
+  screen.show({Piece::Kind::kLine, "[0] done\n"}, false);
   EXPECT_EQ(flushed(screen.output(), output), "\r\x1b[Kstep 2\r\x1b[Kstep 9\n[0] done\n");
 }
 

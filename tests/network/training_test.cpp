@@ -10,7 +10,6 @@
 #include <fstream>
 #include <map>
 #include <numeric>
-#include <regex>
 #include <set>
 #include <thread>
 #include <tuple>
@@ -20,6 +19,7 @@
 #include "tests/faults/private_mounts.h"
 #include "tests/network/network_lab.h"
 #include "tests/network/stream_relay.h"
+#include "tests/support/pattern.h"
 
 namespace lockstep::testing {
 namespace {
@@ -31,8 +31,8 @@ constexpr const char* kSteps = "steps=50";
 constexpr const char* kMetrics = "metrics=5000";
 
 std::string weights_in(const std::string& output) {
-  std::smatch found;
-  return std::regex_search(output, found, std::regex("weights ([0-9a-f]{64})")) ? found[1].str() : "none in: " + output;
+  const auto found = find_match(output, "weights ([0-9a-f]{64})");
+  return found.empty() ? "none in: " + output : found[1];
 }
 
 // The weights that all ranks agree on, and that they say which wire they used.
@@ -77,15 +77,14 @@ std::string weights_on_machines(const NetworkLab& lab, const std::string& transp
   return common_weights(job, ranks, transport);
 }
 
-const auto kTransports = ::testing::Values("tcp", "hierarchical");
-
 class TrainingBetweenMachines : public ::testing::TestWithParam<std::tuple<int, const char*>> {
  protected:
   static int machines() { return std::get<0>(GetParam()); }
   static std::string transport() { return std::get<1>(GetParam()); }
   static Layout layout() { return Layout(static_cast<std::size_t>(machines()), 2); }
 };
-INSTANTIATE_TEST_SUITE_P(Machines, TrainingBetweenMachines, ::testing::Combine(::testing::Values(2, 3), kTransports),
+INSTANTIATE_TEST_SUITE_P(Machines, TrainingBetweenMachines,
+                         ::testing::Combine(::testing::Values(2, 3), ::testing::Values("tcp", "hierarchical")),
                          [](const auto& tested) { return std::to_string(std::get<0>(tested.param)) + "_" + std::get<1>(tested.param); });
 
 TEST_P(TrainingBetweenMachines, ASlowLinkGivesTheSameWeights) {

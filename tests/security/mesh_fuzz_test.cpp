@@ -6,7 +6,6 @@
 #include <atomic>
 #include <iostream>
 #include <mutex>
-#include <regex>
 #include <thread>
 
 #include "lockstep/comm/backend.h"
@@ -15,6 +14,7 @@
 #include "src/comm/ring/tcp_mesh.h"
 #include "src/comm/socket.h"
 #include "tests/security/stranger.h"
+#include "tests/support/pattern.h"
 
 namespace lockstep::testing {
 namespace {
@@ -47,10 +47,10 @@ class OpenStore : public Store {
   std::vector<Address> addresses() const {
     const std::lock_guard lock(mutex_);
     std::vector<Address> found;
-    static const std::regex kPort(R"(127\.0\.0\.1[ :](\d{4,5})\b)");
+    constexpr const char* kPort = R"(127\.0\.0\.1[ :](\d{4,5})\b)";
     for (const auto& [key, value] : said_) {
-      std::smatch match;
-      if (std::regex_search(value, match, kPort)) found.push_back({key, value, static_cast<std::uint16_t>(std::stoi(match[1]))});
+      if (const auto match = find_match(value, kPort); !match.empty())
+        found.push_back({key, value, static_cast<std::uint16_t>(std::stoi(match[1]))});
     }
     return found;
   }
@@ -83,7 +83,7 @@ Bytes greeting_of_a_rank() {
   const Fd listener = listen_tcp("127.0.0.1", 0);
   const auto false_store = std::make_shared<OpenStore>();
   const std::string port = std::to_string(local_endpoint(listener.get()).port);
-  const std::string value = std::regex_replace(address.value, std::regex(std::to_string(address.port)), port);
+  const std::string value = replace_matches(address.value, std::to_string(address.port), port);
   std::string key = address.key;
   key.back() = '0';
   false_store->set(key, value);

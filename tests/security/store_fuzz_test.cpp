@@ -22,9 +22,9 @@ namespace {
 using namespace std::chrono_literals;
 namespace protocol = store_protocol;
 
-constexpr int kMessages = 10'000;
+constexpr int kStoreMessages = 10'000;
 constexpr const char* kToken = "the job's secret";
-constexpr std::size_t kDrippers = 32;
+constexpr std::size_t kStoreDrippers = 32;
 
 std::size_t open_descriptors() {
   std::size_t count = 0;
@@ -146,7 +146,7 @@ class Attack {
     proof.resize(random_.below(proof.size()));
     stranger.drip(proof);
     drippers_.push_back(std::move(stranger));
-    if (drippers_.size() > kDrippers) drippers_.pop_front();
+    if (drippers_.size() > kStoreDrippers) drippers_.pop_front();
   }
 
   void member_gone_mad() {
@@ -188,7 +188,7 @@ class Attack {
         std::memcpy(request.data(), &header, sizeof header);
         member.say(request);
         drippers_.push_back(std::move(member));
-        if (drippers_.size() > kDrippers) drippers_.pop_front();
+        if (drippers_.size() > kStoreDrippers) drippers_.pop_front();
         return;
       default:
         member.say(random_.mutated(request));
@@ -211,11 +211,11 @@ TEST(StoreFuzz, TenThousandBadMessagesChangeNothingForTheHonest) {
     const StoreServer server(options);
     HonestClient one(server.endpoint(), 1), two(server.endpoint(), 2);
     Attack attack(server.endpoint(), seed);
-    for (int i = 0; i < kMessages && !HasFatalFailure(); ++i) attack.one_message();
+    for (int i = 0; i < kStoreMessages && !HasFatalFailure(); ++i) attack.one_message();
     EXPECT_LT(resident_mib(), memory + kMostMib);
-    EXPECT_LT(open_descriptors(), descriptors + 2 * kDrippers + 100) << "strangers that have left keep descriptors";
+    EXPECT_LT(open_descriptors(), descriptors + 2 * kStoreDrippers + 100) << "strangers that have left keep descriptors";
     attack.leave();
-    EXPECT_GT(attack.accepted_members(), kMessages / 8);
+    EXPECT_GT(attack.accepted_members(), kStoreMessages / 8);
     EXPECT_GT(one.finish(), 20);
     EXPECT_GT(two.finish(), 20);
     EXPECT_EQ(connect_store(server.endpoint(), kToken, 20s)->add("honest/after", 1), 1);

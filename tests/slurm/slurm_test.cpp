@@ -8,11 +8,11 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
-#include <regex>
 #include <thread>
 
 #include "tests/faults/hand_job.h"
 #include "tests/slurm/slurm_lab.h"
+#include "tests/support/pattern.h"
 #include "tests/support/temporary.h"
 
 namespace lockstep::testing {
@@ -143,15 +143,14 @@ TEST_F(Slurm, AStoppedRankEndsWithTheStepWhenSrunIsToldSo) {
 // Else srun waits for it, and what the others say at their end names the remedy.
 TEST_F(Slurm, AStoppedRankHoldsTheStepUntilScancel) {
   const auto job = run(Words{"srun", "-N2", "-n3"} + kStops, kQuick);
-  std::smatch hint;
-  std::string errors;
-  const std::regex remedy("srun waits for that rank's end unless it was told -K.*`scancel ([0-9]+\\.0)`");
+  std::vector<std::string> hint;
+  const std::string remedy = "srun waits for that rank's end unless it was told -K.*`scancel ([0-9]+\\.0)`";
   for (const auto deadline = std::chrono::steady_clock::now() + kSlow; std::chrono::steady_clock::now() < deadline && hint.empty();
        std::this_thread::sleep_for(milliseconds(50)))
-    std::regex_search(errors = job->errors(), hint, remedy);
+    hint = find_match(job->errors(), remedy);
   ASSERT_FALSE(hint.empty()) << job->errors();
   EXPECT_FALSE(job->has_ended());
-  lab_->ask({"scancel", hint.str(1)});
+  lab_->ask({"scancel", hint[1]});
   EXPECT_NE(job->wait(kSlow), 0);
   EXPECT_TRUE(job->nothing_left()) << job->errors();
 }

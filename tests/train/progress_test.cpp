@@ -11,12 +11,12 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <regex>
 #include <string>
 
 #include "lockstep/core/error.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/loss.h"
+#include "tests/support/pattern.h"
 
 namespace lockstep {
 namespace {
@@ -40,8 +40,9 @@ TEST(Progress, ALogHasAPlainLineEveryNSteps) {
     for (int step = 1; step <= 50; ++step) progress.step(step, 1.2341f, 128);
     progress.message("done");
   });
-  EXPECT_TRUE(std::regex_match(log, std::regex("step 20 loss 1\\.234 [0-9]+ images/s\nstep 40 loss 1\\.234 [0-9]+ images/s\n"
-                                               "step 50 loss 1\\.234 [0-9]+ images/s\ndone\n")))
+  EXPECT_TRUE(testing::matches(log,
+                               "step 20 loss 1\\.234 [0-9]+ images/s\nstep 40 loss 1\\.234 [0-9]+ images/s\n"
+                               "step 50 loss 1\\.234 [0-9]+ images/s\ndone\n"))
       << log;
 }
 

@@ -1,10 +1,10 @@
 // JSON values among the ranks: settings, metrics, paths. Over the CPU backend, collective and blocking; finite numbers arrive to
 // the bit, NaN stays NaN. Byte strings go with ProcessGroup::broadcast_text() and all_gather_text().
 //
-// Not part of lockstep.h: includes nlohmann/json.
+// The type is nlohmann/json's: whoever makes or reads one includes <nlohmann/json.hpp>.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"

@@ -36,16 +36,16 @@ inline constexpr const char* kFlightDir = "LOCKSTEP_FLIGHT_DIR";          // whe
 inline constexpr const char* kFlightSignal = "LOCKSTEP_FLIGHT_SIGNAL";    // "0": SIGUSR1 and SIGTERM are left alone
 inline constexpr const char* kLogLevel = "LOCKSTEP_LOG_LEVEL";            // trace, debug, info (default), warn, error
 inline constexpr const char* kData = "LOCKSTEP_DATA";                     // folder that holds the data sets
-inline constexpr const char* kDevice = "LOCKSTEP_DEVICE";                 // auto (default: the GPU of the local rank, if any), cpu, cuda, cuda:N
-inline constexpr const char* kGpuMemory = "LOCKSTEP_GPU_MEMORY";          // grow (default), all, 8G (at most), all:8G
-inline constexpr const char* kCudaLibrary = "LOCKSTEP_CUDA_LIBRARY";      // where liblockstep_cuda.so lies
-inline constexpr const char* kNcclLibrary = "LOCKSTEP_NCCL_LIBRARY";      // NCCL's file, default libnccl.so.2
-inline constexpr const char* kShareGpu = "LOCKSTEP_SHARE_GPU";            // set by lockrun --share-gpu K: so many ranks on one GPU
-inline constexpr const char* kTf32 = "LOCKSTEP_TF32";                     // "1": float32 products and convolutions on the GPU in TF32
-inline constexpr const char* kCudnnAutotune = "LOCKSTEP_CUDNN_AUTOTUNE";  // "0": cuDNN's first choice instead of the fastest measured
+inline constexpr const char* kDevice = "LOCKSTEP_DEVICE";         // auto (default: the GPU of the local rank, if any), cpu, cuda, cuda:N
+inline constexpr const char* kGpuMemory = "LOCKSTEP_GPU_MEMORY";  // grow (default), all, 8G (at most), all:8G
+inline constexpr const char* kCudaLibrary = "LOCKSTEP_CUDA_LIBRARY";          // where liblockstep_cuda.so lies
+inline constexpr const char* kNcclLibrary = "LOCKSTEP_NCCL_LIBRARY";          // NCCL's file, default libnccl.so.2
+inline constexpr const char* kShareGpu = "LOCKSTEP_SHARE_GPU";                // set by lockrun --share-gpu K: so many ranks on one GPU
+inline constexpr const char* kTf32 = "LOCKSTEP_TF32";                         // "1": float32 products and convolutions on the GPU in TF32
+inline constexpr const char* kCudnnAutotune = "LOCKSTEP_CUDNN_AUTOTUNE";      // "0": cuDNN's first choice instead of the fastest measured
 inline constexpr const char* kCudaWorkspace = "LOCKSTEP_CUDA_WORKSPACE_MIB";  // of one product or convolution, default 64
-inline constexpr const char* kTerminalWidth = "LOCKSTEP_TERMINAL_WIDTH";  // set by lockrun: columns of its terminal, absent in a log
-inline constexpr const char* kStoreHosted = "LOCKSTEP_STORE_HOSTED";      // set by lockrun: "1", it serves the store itself
+inline constexpr const char* kTerminalWidth = "LOCKSTEP_TERMINAL_WIDTH";      // set by lockrun: columns of its terminal, absent in a log
+inline constexpr const char* kStoreHosted = "LOCKSTEP_STORE_HOSTED";          // set by lockrun: "1", it serves the store itself
 
 // Of collectives over TCP, 1 to 16, default 2, beyond 16 ranks 1; rank 0's counts.
 inline constexpr const char* kSocketsPerPeer = "LOCKSTEP_SOCKETS_PER_PEER";

@@ -3,11 +3,10 @@
 // A message carries the operation, the rank, the peer, what was expected, what came, and what to do about it.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <stdexcept>
 #include <string>
-#include <utility>
 
 namespace lockstep {
 
@@ -17,8 +16,7 @@ class Error : public std::runtime_error {
   explicit Error(const std::string& message) : std::runtime_error(message) {}
 
   template <typename... Args>
-  explicit Error(fmt::format_string<Args...> format, Args&&... args)
-      : std::runtime_error(fmt::format(format, std::forward<Args>(args)...)) {}
+  explicit Error(fmt::format_string<Args...> format, Args&&... args) : Error(fmt::vformat(format, fmt::make_format_args(args...))) {}
 };
 
 // A caller's argument, flag or environment variable that cannot be used.

@@ -1,29 +1,40 @@
-// Log lines on stderr, by spdlog: `log::info("read {} images", n)`. Level from LOCKSTEP_LOG_LEVEL.
+// Log lines on stderr: `log::info("read {} images", n)`. Level from LOCKSTEP_LOG_LEVEL. Any thread may log; nothing is thrown.
 #pragma once
 
-#include <spdlog/spdlog.h>
+#include <fmt/core.h>
+
+#include <functional>
+#include <string>
 
 namespace lockstep::log {
 
-// The library's logger; its lines carry the rank once set_rank() was called (lockrun adds its own prefix, so not then).
-spdlog::logger& logger();
+enum class Level { kDebug, kInfo, kWarning, kError };
+
+// Lines carry the rank once this was called (lockrun adds its own prefix, so not then).
 void set_rank(int rank, int world_size);
 
+// Formats and writes one line, if the level is on. One function for all types, so that a logged line costs its caller's build little.
+void write(Level level, fmt::string_view format, fmt::format_args args);
+
+// From now on every line that is written also goes to `sink` (level and text, without prefix), on the thread that logs; an empty one ends
+// that. For tests and for programs that show the log elsewhere.
+void set_sink(std::function<void(Level, const std::string&)> sink);
+
 template <typename... Args>
-void debug(spdlog::format_string_t<Args...> format, Args&&... args) {
-  logger().debug(format, std::forward<Args>(args)...);
+void debug(fmt::format_string<Args...> format, Args&&... args) {
+  write(Level::kDebug, format, fmt::make_format_args(args...));
 }
 template <typename... Args>
-void info(spdlog::format_string_t<Args...> format, Args&&... args) {
-  logger().info(format, std::forward<Args>(args)...);
+void info(fmt::format_string<Args...> format, Args&&... args) {
+  write(Level::kInfo, format, fmt::make_format_args(args...));
 }
 template <typename... Args>
-void warn(spdlog::format_string_t<Args...> format, Args&&... args) {
-  logger().warn(format, std::forward<Args>(args)...);
+void warn(fmt::format_string<Args...> format, Args&&... args) {
+  write(Level::kWarning, format, fmt::make_format_args(args...));
 }
 template <typename... Args>
-void error(spdlog::format_string_t<Args...> format, Args&&... args) {
-  logger().error(format, std::forward<Args>(args)...);
+void error(fmt::format_string<Args...> format, Args&&... args) {
+  write(Level::kError, format, fmt::make_format_args(args...));
 }
 
 }  // namespace lockstep::log

@@ -9,6 +9,7 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "src/comm/backoff.h"
 
 namespace lockstep::mpi {
 
@@ -16,8 +17,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
-
-constexpr auto kYieldFor = std::chrono::milliseconds(1);
 
 std::mutex& mutex() {
   static std::mutex one;

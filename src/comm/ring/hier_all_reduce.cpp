@@ -15,10 +15,6 @@ constexpr std::size_t kSmallBytes = kSlotBytes;  // up to here latency counts, n
 // What is sent on is a sum, whatever becomes of it in the end.
 ReduceOp partial(ReduceOp op) { return op == ReduceOp::kAvg ? ReduceOp::kSum : op; }
 
-void copy_bytes(void* to, const void* from, std::size_t bytes) {
-  if (bytes != 0 && to != from) std::memcpy(to, from, bytes);
-}
-
 }  // namespace
 
 void HierTransport::all_reduce() {

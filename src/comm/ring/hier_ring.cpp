@@ -11,10 +11,6 @@ namespace {
 // Smaller parts take less time over the connections between all ranks than the rounds of so many journeys.
 constexpr std::size_t kPartAroundTheRing = 64 * 1024;
 
-void copy_bytes(void* to, const void* from, std::size_t bytes) {
-  if (bytes != 0 && to != from) std::memcpy(to, from, bytes);
-}
-
 }  // namespace
 
 RingPlan HierTransport::plan_of(RingPlan::Journey journey, int root) const {

@@ -17,6 +17,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,6 +34,10 @@
 #include "src/comm/ring/transport.h"
 
 namespace lockstep::ring {
+
+inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
+  if (bytes != 0 && to != from) std::memcpy(to, from, bytes);
+}
 
 class HierTransport : public Transport {
  public:

@@ -137,7 +137,7 @@ class Stranger : public Error {
 };
 
 // Of one connection: a stranger who says nothing must not keep the ranks behind it waiting for long.
-constexpr auto kHandshakeTime = std::chrono::seconds(5);
+constexpr auto kMemoryHandshakeTime = std::chrono::seconds(5);
 constexpr int kReportedStrangers = 20;
 
 // The answer to `nonce`, and the life line that came with it.
@@ -165,7 +165,7 @@ Fd accept_one(const Fd& listener, const NodeMembers& members, Deadline deadline)
 
 UnixLink welcome_one(const Fd& listener, const NodeMembers& members, std::vector<Fd>& lines, std::size_t& local_rank, Deadline deadline) {
   UnixLink link{accept_one(listener, members, deadline), "a connecting process"};
-  deadline = std::min(deadline, Clock::now() + kHandshakeTime);
+  deadline = std::min(deadline, Clock::now() + kMemoryHandshakeTime);
   const Nonce nonce = make_nonce();
   Fd line;
   const Hello hello = challenge(link, nonce, line, members.rank(), deadline);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "src/comm/backoff.h"
 #include "src/comm/ring/futex.h"
 
 #if defined(__x86_64__)
@@ -24,7 +25,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kPauses = 50;  // about a microsecond
 constexpr int kYields = 1000;
-constexpr auto kYieldFor = std::chrono::milliseconds(1);
 constexpr auto kLongestSleep = std::chrono::milliseconds(500);  // then look again, should all else fail
 
 void pause_cpu() {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "src/comm/backoff.h"
 #include "src/comm/ring/futex.h"
 
 namespace lockstep::ring {
@@ -14,8 +15,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kYieldFor = std::chrono::milliseconds(1);
-constexpr auto kLongestSleep = std::chrono::milliseconds(50);  // a goodbye that came a moment before the sleep is seen then
+constexpr auto kSleepSlice = std::chrono::milliseconds(50);  // a goodbye that came a moment before the sleep is seen then
 
 }  // namespace
 
@@ -79,7 +79,7 @@ void ShmChannels::wait(const std::vector<bool>& writing, Clock::time_point until
   const std::uint32_t seen = control.bell.load();
   if (!woken()) {
     const auto rest = std::chrono::duration_cast<std::chrono::nanoseconds>(until - Clock::now());
-    futex_wait(control.bell, seen, std::clamp<std::chrono::nanoseconds>(rest, std::chrono::microseconds(1), kLongestSleep));
+    futex_wait(control.bell, seen, std::clamp<std::chrono::nanoseconds>(rest, std::chrono::microseconds(1), kSleepSlice));
   }
   control.sleepers.fetch_sub(1);
 }

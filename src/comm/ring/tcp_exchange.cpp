@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "lockstep/core/error.h"
+#include "src/comm/backoff.h"
 
 namespace lockstep::ring {
 
@@ -22,7 +23,6 @@ constexpr std::size_t kPiecesAtOnce = 16;       // of one system call
 // A peer that computes answers within some microseconds, and sleeping costs 20-50. Whoever shares the core gets it meanwhile.
 constexpr int kLooksBeforeSleep = 400;  // system calls, spread over the peers
 constexpr int kLooksBeforeYield = 8;
-constexpr auto kYieldFor = std::chrono::milliseconds(1);  // on a busy machine one yield may take that long
 
 const std::byte kZeros[kAlign] = {};
 
