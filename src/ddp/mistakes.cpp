@@ -11,7 +11,8 @@ namespace lockstep {
 
 void warn_of_strange_leaves(int rank, const std::vector<NamedTensor>& parameters, const std::vector<Tensor>& inputs) {
   std::string strangers;
-  for (const auto& [leaf, reader, has_hooks] : leaves_of_backward()) {
+  for (const auto& [found, reader, has_hooks] : leaves_of_backward()) {
+    const Tensor& leaf = found;  // a lambda takes no structured binding in Clang 14
     const bool is_ours =
         std::any_of(parameters.begin(), parameters.end(), [&](const NamedTensor& own) { return own.tensor.is_same(leaf); });
     const bool is_input = std::any_of(inputs.begin(), inputs.end(), [&](const Tensor& input) { return input.is_same(leaf); });
