@@ -133,10 +133,10 @@ Result multiply_and_sum(const Sizes& sizes, const ls::Tensor& first, const ls::T
 
 // Throws Error that says why there is none.
 ls::Device& gpu() {
-  const char* const set = std::getenv("LOCKSTEP_DEVICE");
+  const char* const set = std::getenv(ls::env::kDevice);
   const std::string choice = set != nullptr ? set : "auto";
-  if (choice == "cpu") throw ls::Error("LOCKSTEP_DEVICE=cpu forbids it");
-  if (choice.empty() || choice == "auto") setenv("LOCKSTEP_DEVICE", "cuda", 1);  // the CPU instead would be no comparison
+  if (choice == "cpu") throw ls::Error("{}=cpu forbids it", ls::env::kDevice);
+  if (choice.empty() || choice == "auto") setenv(ls::env::kDevice, "cuda", 1);  // the CPU instead would be no comparison
   return ls::local_device(0);
 }
 

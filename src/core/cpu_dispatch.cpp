@@ -21,11 +21,11 @@ Isa supported() {
 }
 
 Isa wanted() {
-  const auto name = env::text("LOCKSTEP_ISA");
+  const auto name = env::text(env::kIsa);
   if (!name || *name == "avx512") return Isa::kAvx512;
   if (*name == "avx2") return Isa::kAvx2;
   if (*name == "baseline") return Isa::kBaseline;
-  throw InvalidArgument("environment: LOCKSTEP_ISA='{}' is none of baseline, avx2, avx512", *name);
+  throw InvalidArgument("environment: {}='{}' is none of baseline, avx2, avx512", env::kIsa, *name);
 }
 
 }  // namespace

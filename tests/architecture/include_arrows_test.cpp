@@ -2,19 +2,15 @@
 // not have. It is given the source root and also proves, on invented sources, that it would notice.
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
+#include "tests/architecture/sources.h"
 #include "tests/support/pattern.h"
 
 namespace {
-
-namespace fs = std::filesystem;
 
 // core <- tensor <- autograd <- nn, optim, data;  core <- comm <- reduce;  ddp joins the two;  train, launch above.
 const std::map<std::string, std::set<std::string>> kMayInclude = {
@@ -65,30 +61,10 @@ std::vector<std::string> forbidden_arrows(const std::string& path, const std::st
   return faults;
 }
 
-std::string read_source(const fs::path& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-bool is_source(const fs::path& path) {
-  const std::string extension = path.extension().string();
-  return extension == ".h" || extension == ".cpp" || extension == ".cu" || extension == ".cuh";
-}
-
-// Calls visit(path relative to the root, text) for every source of the library and its kernels.
+// Of the library and its kernels.
 template <typename Visit>
 int for_each_source(Visit&& visit) {
-  int files = 0;
-  const fs::path root = LOCKSTEP_SOURCE_ROOT;
-  for (const char* folder : {"include", "src", "kernels"})
-    for (const auto& entry : fs::recursive_directory_iterator(root / folder))
-      if (entry.is_regular_file() && is_source(entry.path())) {
-        visit(entry.path().lexically_relative(root).generic_string(), read_source(entry.path()));
-        ++files;
-      }
-  return files;
+  return visit_sources({"include", "src", "kernels"}, visit);
 }
 
 TEST(IncludeArrows, NoneOfTheLibraryPointsBack) {

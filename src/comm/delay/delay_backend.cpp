@@ -23,13 +23,12 @@ std::chrono::nanoseconds DelayCost::of(std::size_t bytes) const {
 
 DelayCost delay_cost_from_environment() {
   DelayCost cost;
-  if (const auto microseconds = env::integer("LOCKSTEP_DELAY_ALPHA_US", 0, 60'000'000))
-    cost.alpha = std::chrono::microseconds(*microseconds);
-  if (const auto speed = env::text("LOCKSTEP_DELAY_GBPS")) {
+  if (const auto microseconds = env::integer(env::kDelayAlpha, 0, 60'000'000)) cost.alpha = std::chrono::microseconds(*microseconds);
+  if (const auto speed = env::text(env::kDelayBandwidth)) {
     char* end = nullptr;
     cost.gigabytes_per_second = std::strtod(speed->c_str(), &end);
     if (*end != '\0' || !(cost.gigabytes_per_second > 0))
-      throw InvalidArgument("environment: LOCKSTEP_DELAY_GBPS='{}' is not a positive number", *speed);
+      throw InvalidArgument("environment: {}='{}' is not a positive number", env::kDelayBandwidth, *speed);
   }
   return cost;
 }
