@@ -15,7 +15,10 @@ void fill_from_next_stream(const Tensor& tensor, Draw&& draw) {
   Philox random(this_threads_state.seed, random_stream(RandomUse::kWeights, this_threads_state.next_stream++));
   Tensor values = tensor.device().kind() == DeviceKind::kCpu ? tensor : Tensor::empty(tensor.shape());
   for (float& value : values.span<float>()) value = draw(random);
-  tensor.copy_from(values);
+  if (tensor.is_same(values))
+    tensor.mark_changed();
+  else
+    tensor.copy_from(values);
 }
 
 }  // namespace

@@ -67,6 +67,7 @@ Tensor Tensor::wrap(Buffer buffer, const Shape& shape, DType dtype) {
   tensor.impl_->shape = shape;
   tensor.impl_->count = count;
   tensor.impl_->dtype = dtype;
+  tensor.impl_->version = std::make_shared<std::uint64_t>(0);
   return tensor;
 }
 
@@ -117,7 +118,9 @@ float Tensor::item() const {
 
 Tensor Tensor::reshaped(const Shape& wanted) const {
   if (wanted.count() != count()) throw InvalidArgument("Tensor::reshaped: {} cannot become {}", shape().text(), wanted.text());
-  return wrap(buffer(), wanted, dtype());
+  Tensor view = wrap(buffer(), wanted, dtype());
+  view.impl_->version = impl().version;
+  return view;
 }
 
 Tensor Tensor::to(Device& target) const {

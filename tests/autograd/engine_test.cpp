@@ -339,5 +339,30 @@ TEST(Engine, ValuesThatChangedSinceForwardAreRefusedWhereBackwardReadsThem) {
   EXPECT_NE(message(of_input).find("was changed after linear read it"), std::string::npos);
 }
 
+TEST(Engine, AChangeThroughAViewIsAChange) {
+  const Tensor weight = Tensor::full({1, 4}, 2), x = Tensor::full({1, 2, 2, 1}, 5);
+  require_grad(weight);
+  const auto message = [](const Tensor& loss) { return message_of([&] { reshape(loss, {}).backward(); }); };
+  const Tensor of_flat = linear(flatten(x), weight, Tensor());
+  x.copy_from(Tensor::full({1, 2, 2, 1}, 6));
+  EXPECT_NE(message(of_flat).find("was changed after linear read it"), std::string::npos) << message(of_flat);
+
+  const Tensor of_whole = linear(flatten(x), weight, Tensor());
+  EXPECT_EQ(message(of_whole), "nothing was thrown");
+  const Tensor hidden = random_leaf({1, 1}), y = relu(hidden);
+  y.fill(0);
+  EXPECT_NE(message(y).find("was changed after relu read it"), std::string::npos) << message(y);
+}
+
+TEST(Engine, NewRandomValuesAreAChange) {
+  const Tensor weight = random_leaf({1, 2});
+  for (const auto& fill : {+[](const Tensor& x) { fill_uniform(x, -1, 1); }, +[](const Tensor& x) { fill_normal(x, 0, 1); },
+                           +[](const Tensor& x) { fill_truncated_normal(x, 0, 1); }}) {
+    const Tensor loss = l2_loss(weight);
+    fill(weight);
+    EXPECT_NE(message_of([&] { loss.backward(); }).find("was changed after l2_loss read it"), std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

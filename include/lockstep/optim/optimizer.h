@@ -21,7 +21,8 @@ class Optimizer {
   virtual ~Optimizer() = default;
 
   // Updates every parameter that has a gradient since the last zero_grad(). Elementwise and without contraction: ranks
-  // with equal weights and gradients keep equal weights, whatever their CPUs.
+  // with equal weights and gradients keep equal weights, whatever their CPUs. An optimizer of your own calls mark_changed() of each
+  // parameter that it updates: else a backward that read the old values would not notice.
   virtual void step() = 0;
   // Forgets the gradients: the next backward overwrites them. Touches no memory.
   void zero_grad();

@@ -65,7 +65,7 @@ class Tensor {
   // The value of a one-element tensor of a floating type, as float32; blocks until the device has computed it.
   float item() const;
 
-  // The same memory under another shape of equal count (no autograd: see ops.h's reshape).
+  // The same memory, and version(), under another shape of equal count (no autograd: see ops.h's reshape).
   Tensor reshaped(const Shape& shape) const;
   // A copy on `device` (this tensor itself when it is there already). Not differentiable. Blocks as copy_from does.
   Tensor to(Device& device) const;
@@ -75,10 +75,11 @@ class Tensor {
   void copy_from(const Tensor& source) const;
   void fill(float value) const;
 
-  // How often the values were changed in place: by fill, copy_from, a load, an optimizer's step. Backward compares, so that it never mixes
-  // old values with new ones. Who writes through data() or span() after forward says so by mark_changed().
-  std::uint64_t version() const { return impl().version; }
-  void mark_changed() const { ++impl().version; }
+  // How often the values were changed in place, through this tensor or a view of it: by fill, copy_from, a load, an optimizer's step.
+  // Backward compares, so that it never mixes old values with new ones; it compares no bits: who puts the same values back has changed
+  // them all the same. Who writes through data() or span() after forward says so by mark_changed().
+  std::uint64_t version() const { return *impl().version; }
+  void mark_changed() const { ++*impl().version; }
 
   // Makes this handle, and every copy of it, stand for other memory of the same shape, dtype: how a module moves to a
   // device, and how a gradient becomes a view of a bucket.
@@ -97,7 +98,7 @@ class Tensor {
     Shape shape;
     std::int64_t count = 0;
     DType dtype = DType::kFloat32;
-    std::uint64_t version = 0;
+    std::shared_ptr<std::uint64_t> version;  // one of all views, see reshaped()
     std::shared_ptr<AutogradMeta> autograd;
   };
   Impl& impl() const;  // throws InvalidArgument when undefined
