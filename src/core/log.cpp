@@ -24,13 +24,28 @@ spdlog::logger& logger() {
 }
 
 struct Sink {
-  std::mutex mutex;
+  std::recursive_mutex mutex;  // a sink may end itself
   std::function<void(Level, const std::string&)> write;
 };
 
 Sink& sink() {
   static Sink* const kSink = new Sink;  // as the logger
   return *kSink;
+}
+
+thread_local bool is_in_sink = false;
+
+void write_to_sink(Level level, const std::string& text) {
+  if (is_in_sink) return;
+  const std::lock_guard lock(sink().mutex);
+  const auto write = sink().write;  // a copy: that stays while it runs
+  if (!write) return;
+  is_in_sink = true;
+  try {
+    write(level, text);
+  } catch (...) {
+  }
+  is_in_sink = false;
 }
 
 spdlog::level::level_enum as_spdlog(Level level) {
@@ -59,11 +74,14 @@ void set_sink(std::function<void(Level, const std::string&)> write) {
 }
 
 void write(Level level, fmt::string_view format, fmt::format_args args) {
-  if (!logger().should_log(as_spdlog(level))) return;
-  const std::string text = fmt::vformat(format, args);
-  logger().log(as_spdlog(level), spdlog::string_view_t(text));
-  const std::lock_guard lock(sink().mutex);
-  if (sink().write) sink().write(level, text);
+  try {
+    if (!logger().should_log(as_spdlog(level))) return;
+    const std::string text = fmt::vformat(format, args);
+    logger().log(as_spdlog(level), spdlog::string_view_t(text));
+    write_to_sink(level, text);
+  } catch (...) {
+    return;  // a line that cannot be shown is no reason to end a training; destructors log as well
+  }
 }
 
 }  // namespace lockstep::log
