@@ -1,6 +1,7 @@
 #include "lockstep/ddp/ddp.h"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "lockstep/autograd/engine.h"
@@ -32,6 +33,8 @@ std::vector<GradientInfo> describe_gradients(const std::vector<NamedTensor>& par
   return gradients;
 }
 
+constexpr std::size_t kMostInputs = 64;
+
 bool wants_and_has_grad(const Tensor& parameter) { return requires_grad(parameter) && has_grad(parameter); }
 
 }  // namespace
@@ -47,8 +50,8 @@ class DistributedDataParallel::Impl {
         broadcast_buffers_(options.broadcast_buffers) {
     check_same_model(*group_, module, "DistributedDataParallel");
     if (parameters_.empty()) throw InvalidArgument("DistributedDataParallel: the module has no parameter that requires a gradient");
-    broadcast_tensors(*group_, module.named_parameters(), "initial parameters");
-    broadcast_tensors(*group_, buffers_, "initial buffers");
+    replace_by_rank_zeros(*group_, module.named_parameters(), "initial parameters");
+    replace_by_rank_zeros(*group_, buffers_, "initial buffers");
     reducer_ = std::make_unique<Reducer>(group_, describe_gradients(parameters_), ReducerOptions{options.caps, options.comm_hook});
     for (const NamedTensor& parameter : module.named_parameters()) set_name(parameter.tensor, parameter.name);
     // The join of autograd and communication: every gradient lies in its bucket, and says when it is final.
@@ -64,7 +67,7 @@ class DistributedDataParallel::Impl {
     check_unmoved();
     frozen_named_ = frozen_named_ || warn_of_frozen(group_->rank(), parameters_);
     if (broadcast_buffers_ && wrapped.is_training() && synchronize && !buffers_.empty()) broadcast_tensors(*group_, buffers_, "buffers");
-    if (!strangers_named_ && requires_grad(x) && !node_of(x)) inputs_.push_back(x);
+    note_input(x);
     Tensor result = wrapped(x);
     // A pass that reaches none of the parameters must reduce as well: the other ranks wait for it.
     at_end_of_backward_through(result, [this, alive = alive_] { finish_pass(*alive); });
@@ -99,6 +102,13 @@ class DistributedDataParallel::Impl {
             "first, then wrap it",
             name, parameter.device().name(), device.name());
     }
+  }
+
+  // For the warning at the end of the first pass, of which no more is asked than a user's usual step.
+  void note_input(const Tensor& x) {
+    if (strangers_named_ || !synchronize || NoGrad::active() || !requires_grad(x) || node_of(x)) return;
+    if (inputs_.size() == kMostInputs) inputs_.pop_front();
+    inputs_.push_back(x);
   }
 
   void gradient_ready(std::size_t i) {
@@ -145,7 +155,7 @@ class DistributedDataParallel::Impl {
   std::unique_ptr<Reducer> reducer_;
   std::vector<HookHandle> hooks_;
   std::uint64_t begun_pass_ = 0, finished_pass_ = 0;  // numbers of backward passes
-  std::vector<Tensor> inputs_;                        // leaves that want a gradient, up to the first pass
+  std::deque<Tensor> inputs_;                         // leaves that want a gradient, up to the first pass; the last ones
   bool unused_named_ = false, frozen_named_ = false, strangers_named_ = false;
 };
 

@@ -175,6 +175,7 @@ class CapturedStep::Impl {
     ddp_.group().backend(DeviceKind::kCuda).throw_if_over([] { return std::string("the launch of a captured step"); });
     graph_->launch(device_.default_stream());
     last_replay_ = ddp_.group().replayed(calls_);
+    for (const auto& [name, tensor] : parameters_) tensor.mark_changed();  // as step() does, which does not run
   }
 
   DistributedDataParallel& ddp_;

@@ -9,7 +9,8 @@
 
 namespace lockstep {
 
-void warn_of_strange_leaves(int rank, const std::vector<NamedTensor>& parameters, const std::vector<Tensor>& inputs) {
+void warn_of_strange_leaves(int rank, const std::vector<NamedTensor>& parameters, const std::deque<Tensor>& inputs) {
+  if (rank != 0) return;
   std::string strangers;
   for (const auto& [found, reader, has_hooks] : leaves_of_backward()) {
     const Tensor& leaf = found;  // a lambda takes no structured binding in Clang 14
@@ -21,13 +22,15 @@ void warn_of_strange_leaves(int rank, const std::vector<NamedTensor>& parameters
   }
   if (strangers.empty()) return;
   log::warn(
-      "rank {}: backward computed gradients that DistributedDataParallel does not know of; each rank keeps its own, and they are not among "
+      "rank {}: backward computed gradients of tensors that are no parameters of the module in DistributedDataParallel; each rank keeps "
       "its "
-      "parameters(): {}. Does a module lack add() or add_parameter(), or was it changed after it was wrapped?",
+      "own: {}. If these are parameters of the module, add() the layer or add_parameter() the tensor, and unfreeze them, before it is "
+      "wrapped",
       rank, strangers);
 }
 
 bool warn_of_frozen(int rank, const std::vector<NamedTensor>& parameters) {
+  if (rank != 0) return false;
   std::string frozen;
   for (const auto& [name, tensor] : parameters)
     if (!requires_grad(tensor)) frozen += (frozen.empty() ? "'" : ", '") + name + "'";

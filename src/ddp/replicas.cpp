@@ -13,7 +13,7 @@ namespace lockstep {
 
 namespace {
 
-std::vector<std::string> describe(const nn::Module& module) {
+std::vector<std::string> lines_of(const nn::Module& module) {
   std::vector<std::string> lines;
   for (const auto& [name, tensor] : module.named_parameters())
     lines.push_back(fmt::format("parameter '{}' {} {}{}", name, name_of(tensor.dtype()), tensor.shape().text(),
@@ -49,7 +49,7 @@ std::string first_difference(int rank, const std::vector<std::string>& mine, con
 
 void check_same_model(ProcessGroup& group, const nn::Module& module, const char* operation) {
   const CallOptions call{.purpose = {"model check"}};
-  const std::vector<std::string> mine = describe(module);
+  const std::vector<std::string> mine = lines_of(module);
   const std::vector<std::string> rank0s = split(group.broadcast_text(join(mine), 0, call));
   for (const std::string& difference : group.all_gather_text(first_difference(group.rank(), mine, rank0s), call))
     if (!difference.empty()) throw MismatchError("{}: the ranks built different models: {}", operation, difference);
@@ -61,13 +61,17 @@ void broadcast_tensors(ProcessGroup& group, const std::vector<NamedTensor>& tens
     const Tensor& tensor = tensors[i].tensor;
     const auto count = static_cast<std::size_t>(tensor.count());
     const CallOptions call{.purpose = {what, static_cast<std::int32_t>(i)}, .device = tensor.device().kind()};
-    tensor.mark_changed();
     if (call.device == DeviceKind::kCpu)
       group.broadcast(tensor.buffer().data(), count, tensor.dtype(), 0, call);
     else
       under_way.emplace_back(group.broadcast_async(tensor.buffer().data(), count, tensor.dtype(), 0, call), &tensor.device());
   }
   for (const auto& [work, device] : under_way) work.order_before(device->default_stream());
+}
+
+void replace_by_rank_zeros(ProcessGroup& group, const std::vector<NamedTensor>& tensors, const char* what) {
+  for (const auto& [name, tensor] : tensors) tensor.mark_changed();
+  broadcast_tensors(group, tensors, what);
 }
 
 std::string hash_of(const std::vector<NamedTensor>& tensors) {

@@ -13,7 +13,9 @@ namespace lockstep {
 void check_same_model(ProcessGroup& group, const nn::Module& module, const char* operation);
 
 // Rank 0's bytes to all. `what` is a string literal: the purpose of the calls. On the CPU they are there when it returns; a GPU's default
-// stream goes on when they are.
+// stream goes on when they are. Tapes that read the tensors before stay valid: what is sent before each forward is equal as a rule.
 void broadcast_tensors(ProcessGroup& group, const std::vector<NamedTensor>& tensors, const char* what);
+// The same where the values are new ones: a backward that read the ones before is refused.
+void replace_by_rank_zeros(ProcessGroup& group, const std::vector<NamedTensor>& tensors, const char* what);
 
 }  // namespace lockstep

@@ -219,6 +219,24 @@ TEST(Buffers, OfRankZeroReachAllBeforeEachForward) {
   }));
 }
 
+// What is sent before a forward is what was there, as a rule: the pass before must not be lost over it.
+TEST(Buffers, ThatALayerReadsMayServeTwoForwardsBeforeOneBackward) {
+  struct Scaled : Weight {
+    Tensor factors = Tensor::full({4, 4}, 2);
+    Scaled() { add_buffer("factors", factors); }
+    Tensor forward(const Tensor& x) override { return Weight::forward(linear(x, factors, Tensor())); }
+  };
+  for (const int ranks : {1, 2})
+    expect_all_well(run_ranks(ranks, "shm", [](auto group) {
+      Scaled model;
+      DistributedDataParallel ddp(model, group);
+      const Tensor x = Tensor::full({1, 4}, 1);
+      require_grad(x);
+      reshape(ddp(x) + ddp(x), {}).backward();
+      EXPECT_EQ(grad(model.w).template span<float>()[0], 16);
+    }));
+}
+
 TEST(Frozen, ParametersAreBroadcastButNotReduced) {
   expect_all_well(run_ranks(2, "shm", [](auto group) {
     manual_seed(static_cast<std::uint64_t>(group->rank()));

@@ -10,6 +10,7 @@
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/loss.h"
 #include "lockstep/optim/sgd.h"
+#include "tests/ddp/ranks.h"
 #include "tests/support/log_lines.h"
 #include "tests/support/message_of.h"
 
@@ -45,6 +46,44 @@ TEST(Mistakes, ALayerThatWasNotAddedIsNamedOnce) {
   EXPECT_THAT(text, AllOf(HasSubstr("parameter 'weight' of shape (4, 3) (read by linear)"), HasSubstr("'bias' of shape (4)"),
                           HasSubstr("add()"), Not(HasSubstr("out."))));
   EXPECT_EQ(text.find("(4, 3)"), text.rfind("(4, 3)")) << "said more than once: " << text;
+}
+
+TEST(Mistakes, OfAllRanksRankZeroSaysThem) {
+  const testing::LogLines warnings;
+  testing::expect_all_well(testing::run_ranks(2, "shm", [&](auto group) {
+    HalfAddedNet net(false);
+    DistributedDataParallel ddp(net, group);
+    require_grad(net.out.bias, false);
+    loss_of(ddp).backward();
+  }));
+  EXPECT_THAT(warnings.text(), AllOf(HasSubstr("rank 0: backward computed"), HasSubstr("rank 0: frozen"), Not(HasSubstr("rank 1"))));
+}
+
+// Whoever only infers makes no pass that would let go of them.
+TEST(Mistakes, InputsAreNotKeptForAPassThatNeverComes) {
+  HalfAddedNet net;
+  DistributedDataParallel ddp(net, alone());
+  int alive = 0;
+  const auto infer = [&] {
+    ++alive;
+    const Buffer memory = cpu_device().allocate(6 * sizeof(float));
+    const Tensor x = Tensor::wrap(Buffer(memory.data(), memory.bytes(), &cpu_device(), [&alive, memory] { --alive; }), {2, 3});
+    x.fill(1);
+    require_grad(x);
+    ddp(x);
+  };
+  {
+    const NoGrad inference;
+    infer();
+    EXPECT_EQ(alive, 0);
+  }
+  {
+    const auto local = ddp.no_sync();
+    infer();
+    EXPECT_EQ(alive, 0);
+  }
+  for (int i = 0; i < 200; ++i) infer();
+  EXPECT_LT(alive, 100);
 }
 
 TEST(Mistakes, AParameterThatIsUnfrozenTooLateIsNamed) {

@@ -35,6 +35,17 @@ TEST(GraphMode, ReplaysAreTheStepsAsWrittenBitForBit) {
   EXPECT_EQ(device.counts().launches, 5) << "what was recorded runs when it is launched, the first time too";
 }
 
+TEST(GraphMode, AReplayChangesTheWeightsAsAStepDoes) {
+  RecordingDevice device;
+  const Trainee trainee(group_of_one(device), device);
+  CapturedStep step = trainee.captured();
+  trainee.train(5, [&](int) { return step(); });
+  const Tensor early = nn::cross_entropy((*trainee.net)(trainee.images), trainee.labels);
+  step();
+  EXPECT_GE(step.counts().replayed, 1U);
+  EXPECT_THAT(message_of([&] { early.backward(); }), HasSubstr("was changed after"));
+}
+
 TEST(GraphMode, SeveralRanksRecordTheirAllReducesWithTheStep) {
   EXPECT_THAT(run_gpu_ranks(2,
                             [&](auto group, RecordingDevice& device) {

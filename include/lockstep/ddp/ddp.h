@@ -27,7 +27,8 @@ struct DistributedDataParallelOptions {
 // all ranks by itself, while it runs; when it returns they are final.
 //
 // A parameter that a pass does not reach counts as a zero gradient; the first such pass warns and names it. So does the first pass that
-// computes a gradient of a tensor which is none of the parameters, and the first forward after one of them was frozen.
+// computes a gradient of a tensor which is none of the parameters, and the first forward after one of them was frozen: these two on rank
+// 0 alone.
 // With a world of one nothing is communicated, everything else is the same. The module must outlive the wrapper
 // (InvalidArgument from forward() and module() otherwise); its parameters must not be replaced or moved afterwards. Backward must run on
 // the thread that runs the other collectives.
