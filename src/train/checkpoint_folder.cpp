@@ -1,7 +1,5 @@
 #include "src/train/checkpoint_folder.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <vector>
 
@@ -25,7 +23,7 @@ void make_folder(const fs::path& folder) {
   sync_folder(above.empty() ? "." : above.string());
 }
 
-// What is being written or, when nobody writes, what a crash left behind: nothing of it counts.
+// What a crash left behind, once the folder is ours: nothing of it counts.
 std::vector<fs::path> unfinished_in(const fs::path& folder) {
   std::vector<fs::path> unfinished;
   for (const auto& entry : fs::directory_iterator(folder))
@@ -41,9 +39,11 @@ void remove_quietly(const fs::path& path) {
   if (failure) log::warn("checkpoint: {} cannot be removed: {}", path.string(), failure.message());
 }
 
+bool is_checkpoint(const fs::path& folder) { return fs::exists(folder / kManifest) && fs::exists(folder / kModel); }
+
 void in_own_folder(const fs::path& folder, const std::function<void()>& write) {
   try {
-    if (fs::exists(folder / kManifest))
+    if (is_checkpoint(folder))
       throw FileError("{}: is itself a checkpoint: name the folder that holds it, or another one, to save in", folder.string());
     make_folder(folder);
     const FolderLock lock(folder.string());  // else one job would remove what another one is writing
@@ -51,16 +51,6 @@ void in_own_folder(const fs::path& folder, const std::function<void()>& write) {
     write();
   } catch (const fs::filesystem_error& error) {
     throw FileError("{}: the checkpoint cannot be written: {}", folder.string(), error.what());
-  }
-}
-
-void remove_what_a_crash_left(const fs::path& folder) {
-  try {
-    if (!fs::is_directory(folder) || ::access(folder.c_str(), W_OK) != 0 || unfinished_in(folder).empty()) return;
-    if (const auto lock = FolderLock::at_once(folder.string()))
-      for (const fs::path& path : unfinished_in(folder)) remove_quietly(path);
-  } catch (const std::exception&) {
-    return;  // what cannot be looked at will be said by who reads it
   }
 }
 

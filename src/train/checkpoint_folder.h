@@ -8,11 +8,12 @@
 
 namespace lockstep::checkpoint {
 
-// Runs `write` in the folder, which is there then, is no other job's, and holds nothing unfinished. Throws FileError.
+// Runs `write` in the folder, which is there then, is no other job's, and holds nothing unfinished: what a crash left is removed here
+// alone, under the lock, because who only reads cannot tell it from what another machine is writing. Throws FileError.
 void in_own_folder(const std::filesystem::path& folder, const std::function<void()>& write);
 
-// Removes what was left of a save that was killed, if there is some and nobody is saving. For who comes to read: never fails.
-void remove_what_a_crash_left(const std::filesystem::path& folder);
+// Is it the folder of one checkpoint? A manifest alone does not tell: others call files so, too.
+bool is_checkpoint(const std::filesystem::path& folder);
 
 // A run that goes over the same step again must not touch the folder that `latest` may name.
 std::string free_name(const std::filesystem::path& folder, std::int64_t step);

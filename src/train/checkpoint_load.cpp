@@ -7,7 +7,6 @@
 #include "lockstep/tensor/random.h"
 #include "src/ddp/replicas.h"
 #include "src/train/checkpoint_files.h"
-#include "src/train/checkpoint_folder.h"
 #include "src/train/checkpoint_read.h"
 
 namespace lockstep {
@@ -41,7 +40,7 @@ void check_names(const std::vector<SavedTensor>& saved, const std::vector<NamedT
       throw FileError("{}: {}: '{}' {} does not exist here", path, meaning, tensor.name, tensor.shape.text());
 }
 
-CheckpointState describe(const json& state) { return {state.at("step"), state.at("epoch"), state.at("world_size"), state.at("folder")}; }
+CheckpointState state_of(const json& state) { return {state.at("step"), state.at("epoch"), state.at("world_size"), state.at("folder")}; }
 
 RandomState random_of(const json& state) { return {state.at("random").at("seed"), state.at("random").at("next_stream")}; }
 
@@ -75,11 +74,12 @@ void copy_tensors(const std::vector<SavedTensor>& saved, const std::vector<Named
       }
 }
 
-// What rank 0 found, as it travels to the others: first letter N (nothing: what is there instead follows), E (an error follows), S (a
-// state follows).
-std::string read_on_rank_zero(const std::string& folder, const CheckpointParts& parts, std::optional<LoadedCheckpoint>& loaded) {
+// What rank 0 found, as it travels to the others: first letter N (nothing: what is there instead follows), A (wrong argument) or E (an
+// error follows), S (a state follows).
+std::string read_on_rank_zero(const char* operation, const std::string& folder, const CheckpointParts& parts,
+                              std::optional<LoadedCheckpoint>& loaded) {
+  if (folder.empty()) return fmt::format("A{}: the folder's name is empty", operation);
   try {
-    remove_what_a_crash_left(folder);
     std::string why_none;
     const auto found = find_checkpoint(folder, why_none);
     if (!found) return "N" + why_none;
@@ -87,7 +87,7 @@ std::string read_on_rank_zero(const std::string& folder, const CheckpointParts& 
     check_against(*loaded, parts);
     json message = loaded->state;
     message["folder"] = loaded->folder;
-    describe(message);  // what is missing must be missed before anything is changed
+    state_of(message);  // what is missing must be missed before anything is changed
     random_of(message);
     return "S" + message.dump();
   } catch (const Error& error) {
@@ -103,8 +103,9 @@ std::optional<CheckpointState> load(const char* operation, const std::string& fo
   if (group) check_same_model(*group, parts.model, operation);
   std::optional<LoadedCheckpoint> loaded;
   std::string outcome;
-  if (!group || group->rank() == 0) outcome = read_on_rank_zero(folder, parts, loaded);
+  if (!group || group->rank() == 0) outcome = read_on_rank_zero(operation, folder, parts, loaded);
   if (group) outcome = group->broadcast_text(outcome, 0, {.purpose = {"checkpoint"}});
+  if (outcome[0] == 'A') throw InvalidArgument("{}", outcome.substr(1));
   if (outcome[0] == 'E') throw FileError("{}", outcome.substr(1));
   if (outcome[0] == 'N') {
     why_none = outcome.substr(1);
@@ -124,12 +125,12 @@ std::optional<CheckpointState> load(const char* operation, const std::string& fo
   if (parts.optimizer) parts.optimizer->set_lr(state.at("optimizer").at("lr"));
   set_random_state(random_of(state));
   if (group) {
-    broadcast_tensors(*group, weights, "checkpoint weights");
-    broadcast_tensors(*group, moments, "checkpoint optimizer state");
+    replace_by_rank_zeros(*group, weights, "checkpoint weights");
+    replace_by_rank_zeros(*group, moments, "checkpoint optimizer state");
     check_replicas_equal(*group, weights, "weights from the checkpoint");
     check_replicas_equal(*group, moments, "optimizer state from the checkpoint");
   }
-  return describe(state);
+  return state_of(state);
 }
 
 }  // namespace

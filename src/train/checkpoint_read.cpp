@@ -4,6 +4,7 @@
 
 #include "lockstep/core/error.h"
 #include "src/train/checkpoint_files.h"
+#include "src/train/checkpoint_folder.h"
 
 namespace lockstep::checkpoint {
 
@@ -68,11 +69,15 @@ Found read_latest(const fs::path& folder) {
 std::string what_is_in(const fs::path& folder) {
   if (!fs::exists(folder)) return "there is no such folder";
   if (!fs::is_directory(folder)) return "it is no folder";
-  if (fs::is_empty(folder)) return "it is empty";
+  bool is_empty = true;
   std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder))
-    if (is_folder_name(entry.path().filename().string())) names.push_back(entry.path().filename().string());
-  if (names.empty()) return fmt::format("it holds neither '{}' nor '{}'", kLatest, kManifest);
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    is_empty = is_empty && name == FolderLock::kFile;
+    if (is_folder_name(name)) names.push_back(name);
+  }
+  if (is_empty) return "it is empty";
+  if (names.empty()) return fmt::format("it holds neither '{}' nor a checkpoint's '{}' and '{}'", kLatest, kManifest, kModel);
   return fmt::format("it holds {} but no '{}': name that folder itself to load it", *std::max_element(names.begin(), names.end()), kLatest);
 }
 
@@ -80,7 +85,7 @@ std::string what_is_in(const fs::path& folder) {
 
 std::optional<Found> find_checkpoint(const fs::path& folder, std::string& why) {
   if (fs::exists(folder / kLatest)) return read_latest(folder);
-  if (fs::exists(folder / kManifest)) return Found{folder, std::nullopt};
+  if (is_checkpoint(folder)) return Found{folder, std::nullopt};
   why = fmt::format("{}: {}", fs::absolute(folder).string(), what_is_in(folder));
   return std::nullopt;
 }

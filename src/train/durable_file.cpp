@@ -21,7 +21,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t kPiece = std::size_t{4} << 20;  // what is hashed while it is in the cache
-constexpr std::chrono::seconds kPatience(3);          // for who removes what a crash left
+constexpr std::chrono::seconds kPatience(3);          // for who was killed and is not gone yet
 
 Fd open_new(const std::string& path) { return Fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)); }
 
@@ -39,7 +39,7 @@ Fd open_folder(const std::string& path) { return Fd(open(path.c_str(), O_RDONLY 
 }  // namespace
 
 DurableFile::DurableFile(const std::string& path, const std::string& born_in)
-    : path_(path), fd_(born_in.empty() ? open_new(path) : open_nameless(born_in)) {
+    : path_(path), has_name_(born_in.empty()), fd_(born_in.empty() ? open_new(path) : open_nameless(born_in)) {
   if (!fd_) fail("cannot be made");
 }
 
@@ -57,11 +57,20 @@ void DurableFile::write(std::span<const std::byte> data) {
 
 WrittenFile DurableFile::finish() {
   if (fsync(fd_.get()) != 0) fail("cannot be synced");
+  if (has_name_) close();
   return {bytes_, crypto::hex(hash_.finish())};
 }
 
 void DurableFile::give_name() {
   if (!link_nameless(fd_, path_)) fail("cannot be named");
+  // Again: btrfs logs nothing when a file without a name is synced, and after a loss of power the name would be of an empty file.
+  if (fsync(fd_.get()) != 0) fail("cannot be synced");
+  close();
+}
+
+// Some file systems (NFS, quotas) tell only now what went wrong. After EINTR the descriptor is gone as well.
+void DurableFile::close() {
+  if (::close(fd_.release()) != 0 && errno != EINTR) fail("cannot be closed");
 }
 
 bool has_nameless_files(const std::string& free_path) {
@@ -80,20 +89,19 @@ void sync_folder(const std::string& path) {
   if (!fd || fsync(fd.get()) != 0) throw FileError("{}: the folder cannot be synced: {}", path, std::strerror(errno));
 }
 
-FolderLock::FolderLock(const std::string& path) : fd_(open_folder(path)) {
-  if (!fd_) throw FileError("{}: the folder cannot be opened: {}", path, std::strerror(errno));
+FolderLock::FolderLock(const std::string& folder) {
+  const std::string path = (std::filesystem::path(folder) / kFile).string();
+  fd_ = Fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (!fd_) throw FileError("{}: cannot be opened for writing: {}", path, std::strerror(errno));
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (flock(fd_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  while (flock(fd_.get(), LOCK_EX | LOCK_NB) != 0 && (errno == EWOULDBLOCK || errno == EINTR)) {
     if (std::chrono::steady_clock::now() > deadline)
-      throw FileError("{}: another job is writing a checkpoint there: give each job a folder of its own", path);
+      throw FileError(
+          "{}: another job is writing a checkpoint there, or a file server still holds the lock of a machine that failed: give each job a "
+          "folder of its own, or try again in some minutes",
+          folder);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-}
-
-std::optional<FolderLock> FolderLock::at_once(const std::string& path) {
-  FolderLock lock(open_folder(path));
-  if (!lock.fd_ || flock(lock.fd_.get(), LOCK_EX | LOCK_NB) != 0) return std::nullopt;
-  return lock;
 }
 
 void rename_file(const std::string& from, const std::string& to) {

@@ -5,11 +5,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "lockstep/core/crypto.h"
@@ -34,12 +32,14 @@ class DurableFile {
   void write(std::span<const std::byte> data);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
   WrittenFile finish();  // on the disk; once
-  void give_name();      // after finish(): the folder of `path` must be there, and in the file system of `born_in`
+  void give_name();      // after finish(), once: the folder of `path` must be there, and in the file system of `born_in`
 
  private:
+  void close();
   [[noreturn]] void fail(const char* what) const;
 
   std::string path_;
+  const bool has_name_;
   Fd fd_;
   std::uint64_t bytes_ = 0;
   crypto::Sha256 hash_;
@@ -51,18 +51,17 @@ bool has_nameless_files(const std::string& free_path);
 WrittenFile write_durably(const std::string& path, std::string_view text);
 void sync_folder(const std::string& path);  // so that a rename within it lasts
 
-// While it lives, no other process holds the lock of this folder.
+// While it lives, no other process holds the lock of this folder, on whatever machine: it is taken on a file, because NFS tells its server
+// of files' locks only.
 class FolderLock {
  public:
-  // Waits some seconds for who only clears up there. Throws FileError when another job has it. A file system that knows no locks gives
-  // one that keeps nobody out.
-  explicit FolderLock(const std::string& path);
-  // None: somebody has it, or the file system knows no locks.
-  static std::optional<FolderLock> at_once(const std::string& path);
+  static constexpr const char* kFile = ".lock";  // made, and left: another process may have it open by then
+
+  // Waits some seconds for a process that was killed and is not gone yet. Throws FileError when another job has it. A file system that
+  // knows no locks gives one that keeps nobody out.
+  explicit FolderLock(const std::string& folder);
 
  private:
-  explicit FolderLock(Fd fd) : fd_(std::move(fd)) {}
-
   Fd fd_;
 };
 

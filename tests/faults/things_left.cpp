@@ -35,7 +35,7 @@ std::set<std::string> segments_of(const std::string& pid) {
 
 void check_folder(const std::string& folder, bool killed_amid_saving, std::vector<std::string>& left) {
   for (const std::string& name : names_in(folder)) {
-    const bool whole = name == "latest" || name.rfind("step-", 0) == 0;
+    const bool whole = name == "latest" || name == ".lock" || name.rfind("step-", 0) == 0;
     if (!whole && !killed_amid_saving) left.push_back("half a checkpoint: " + folder + "/" + name);
   }
   try {

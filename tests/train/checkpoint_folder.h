@@ -27,9 +27,10 @@ class Folder {
   }
   ~Folder() { fs::remove_all(path_); }
   std::string path() const { return path_; }
-  std::vector<std::string> names() const {
+  std::vector<std::string> names() const {  // but for the lock
     std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(path_)) names.push_back(entry.path().filename().string());
+    for (const auto& entry : fs::directory_iterator(path_))
+      if (const std::string name = entry.path().filename().string(); name != FolderLock::kFile) names.push_back(name);
     std::sort(names.begin(), names.end());
     return names;
   }

@@ -54,7 +54,8 @@ class CheckpointKill : public ::testing::Test {
 
   std::vector<std::string> names() const {
     std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(folder_)) names.push_back(entry.path().filename().string());
+    for (const auto& entry : fs::directory_iterator(folder_))
+      if (const std::string name = entry.path().filename().string(); name != FolderLock::kFile) names.push_back(name);
     std::sort(names.begin(), names.end());
     return names;
   }
@@ -70,11 +71,12 @@ Kills CheckpointKill::kill_at_every_point(const std::vector<std::string>& how) {
     SCOPED_TRACE("killed in call " + std::to_string(at));
     if (at >= 200) throw std::runtime_error("saving does not come to its end");
     kills.unfinished += has_unfinished() ? 1 : 0;
+    const std::vector<std::string> left = names();
     CheckpointTrainee loaded(9);
     const CheckpointState state = resume_checkpoint(folder_, loaded.parts());
     EXPECT_TRUE(state.step == 1 || state.step == 2) << state.step;
     EXPECT_EQ(loaded.hash(), state.step == 1 ? old_one : new_one);
-    EXPECT_FALSE(has_unfinished()) << "who loads clears up";
+    EXPECT_EQ(names(), left) << "who loads changes nothing";
     if (state.step == 1) {
       EXPECT_EQ(kills.previous, kills.all) << "once the new one is there it stays";
       ++kills.previous;
@@ -99,7 +101,7 @@ TEST_F(CheckpointKill, AtAnyPointThePreviousOrTheNewOneLoads) {
 TEST_F(CheckpointKill, WhileTheDataIsWrittenLeavesNothingWhereFilesNeedNoName) {
   if (!has_nameless_files(folder_ + "/try")) GTEST_SKIP() << "the file system of " << folder_ << " has no files without a name";
   const Kills kills = kill_at_every_point({});
-  EXPECT_LE(kills.unfinished, 9) << "of " << kills.all;
+  EXPECT_LE(kills.unfinished, 14) << "of " << kills.all;
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
 // Checkpoints: what comes back, what is refused, and that a refusal changes nothing.
 #include "lockstep/train/checkpoint.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/error.h"
+#include "src/core/fd.h"
 #include "src/train/durable_file.h"
 #include "tests/ddp/ranks.h"
 #include "tests/train/checkpoint_folder.h"
@@ -64,6 +67,8 @@ TEST(Checkpoint, NoneIsNoError) {
   Trainee run(1);
   EXPECT_FALSE(load_checkpoint(folder.path(), run.parts()).has_value());
   EXPECT_FALSE(load_checkpoint(folder.path() + "/not/there", run.parts()).has_value());
+  EXPECT_THROW(load_checkpoint("", run.parts()), InvalidArgument);
+  EXPECT_THROW(resume_checkpoint("", run.parts()), InvalidArgument);
 }
 
 TEST(Checkpoint, WhoMustResumeIsToldWhatTheFolderHoldsInstead) {
@@ -72,6 +77,7 @@ TEST(Checkpoint, WhoMustResumeIsToldWhatTheFolderHoldsInstead) {
   const auto refusal = [&](const std::string& path) { return message_of([&] { resume_checkpoint(path, run.parts()); }); };
   EXPECT_EQ(refusal(folder.path() + "/mistyped"),
             "resume_checkpoint: there is no checkpoint to go on from. " + folder.path() + "/mistyped: there is no such folder");
+  prepare_checkpoint_folder(folder.path());
   EXPECT_NE(refusal(folder.path()).find(folder.path() + ": it is empty"), std::string::npos) << refusal(folder.path());
   save_checkpoint(folder.path(), run.parts(3));
   EXPECT_EQ(resume_checkpoint(folder.path(), run.parts()).step, 3);
@@ -100,25 +106,41 @@ TEST(Checkpoint, EachThatIsKeptLoadsByItsOwnFolderAndNothingIsSavedInIt) {
   EXPECT_NE(message_of([&] { prepare_checkpoint_folder(written[0] + "/"); }).find("is itself a checkpoint"), std::string::npos);
 }
 
-// Whoever saves holds the folder's lock: what lies there is then no crash's.
-TEST(Checkpoint, WhoLoadsClearsUpButNotBesideASave) {
+// The writer may be on another machine, of whose locks this one need not know.
+TEST(Checkpoint, WhoLoadsRemovesNothing) {
   const Folder folder;
   Trainee run(1);
   save_checkpoint(folder.path(), run.parts(1));
   fs::create_directory(folder.path() + "/writing-step-00000002-1");
-  {
-    const FolderLock saving(folder.path());
-    EXPECT_EQ(load_checkpoint(folder.path(), run.parts())->step, 1);
-    EXPECT_EQ(folder.names().size(), 3u) << "it may be under way";
-  }
+  std::ofstream(folder.path() + "/writing-latest") << "under way";
   EXPECT_EQ(load_checkpoint(folder.path(), run.parts())->step, 1);
-  EXPECT_EQ(folder.names(), (std::vector<std::string>{"latest", "step-00000001"}));
+  EXPECT_EQ(folder.names(), (std::vector<std::string>{"latest", "step-00000001", "writing-latest", "writing-step-00000002-1"}));
+}
+
+// NFS passes to its server what is locked of a file, not of a folder.
+TEST(Checkpoint, TheLockIsOfAPlainFileThatStays) {
+  const Folder folder;
+  Trainee run(1);
+  prepare_checkpoint_folder(folder.path());
+  const Fd held(::open((folder.path() + "/.lock").c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_TRUE(held) << "there is no .lock";
+  ASSERT_EQ(::flock(held.get(), LOCK_EX | LOCK_NB), 0);
+  EXPECT_NE(message_of([&] { save_checkpoint(folder.path(), run.parts(1)); }).find("another job is writing"), std::string::npos);
+}
+
+TEST(Checkpoint, AManifestOfAnotherProgramIsNoCheckpoint) {
+  const Folder folder;
+  Trainee run(1);
+  std::ofstream(folder.path() + "/manifest.json") << "{}";
+  EXPECT_FALSE(load_checkpoint(folder.path(), run.parts()).has_value());
+  save_checkpoint(folder.path(), run.parts(1));
+  EXPECT_EQ(load_checkpoint(folder.path(), run.parts())->step, 1);
 }
 
 TEST(Checkpoint, AFolderIsPreparedOrRefused) {
   const Folder folder;
   prepare_checkpoint_folder(folder.path() + "/a/b");
-  EXPECT_TRUE(fs::is_empty(folder.path() + "/a/b"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path() + "/a/b"), {}), 1) << "the lock alone";
   Trainee run(1);
   save_checkpoint(folder.path(), run.parts());
   prepare_checkpoint_folder(folder.path());

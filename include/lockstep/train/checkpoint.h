@@ -5,10 +5,11 @@
 //                          state.json             step, epoch, sampler position, random state, versions, bucket layout
 //                          manifest.json          SHA-256 and size of every file above
 //   run/ckpt/latest        the folder's name and the SHA-256 of its manifest; replaced last
+//   run/ckpt/.lock         locked by who saves, on NFS too
 // A checkpoint is written to a temporary folder, synced, renamed; then `latest` moves; then all but the newest `keep` are removed. A crash
-// at any point leaves the one before intact, and at most a folder `writing-*`, which the next save or load removes; where the file system
-// has files without a name (O_TMPFILE) it leaves nothing while the data is written.
-// Convolution weights are saved as they lie in memory, OHWI, and flatten is H, W, C: the metadata says so.
+// at any point leaves the one before intact, and at most a folder `writing-*`, which the next save removes (a load never writes); where the
+// file system has files without a name (O_TMPFILE) it leaves nothing while the data is written. Convolution weights are saved as they lie
+// in memory, OHWI, and flatten is H, W, C: the metadata says so.
 #pragma once
 
 #include <cstdint>
