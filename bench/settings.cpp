@@ -22,7 +22,7 @@ using Flags = cxxopts::ParseResult;
 cxxopts::Options describe_flags(Program program, const std::string& name) {
   const auto text = [](const char* value) { return cxxopts::value<std::string>()->default_value(value); };
   const bool collective = program == Program::kCollective;
-  cxxopts::Options options(name, "Time of a collective by message size. The columns are explained in README.md.\n");
+  cxxopts::Options options(name, "Time of a collective by message size. The columns are explained in docs/benchmarks.md.\n");
   options.custom_help("[flags] [RESULT.json ...]").positional_help("");
   options.add_options("What")(
       "op", collective ? "the collective: " + collective_names() : "the reduction: sum, avg, product, min, max, bit_and, ...",

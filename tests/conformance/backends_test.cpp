@@ -181,11 +181,11 @@ TEST(Recording, OthersHaveNothingToTell) {
   EXPECT_THAT(outcome_of([&] { recorded(*local); }).text, HasSubstr("backend 'local' records nothing"));
 }
 
-// -- README's table
+// -- the table of docs/collectives.md
 
-TEST(Readme, ItsTableOfBackendsIsTheTable) {
-  std::ifstream file(std::string(LOCKSTEP_SOURCE_ROOT) + "/README.md");
-  const std::string readme((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+TEST(CollectivesPage, ItsTableOfBackendsIsTheTable) {
+  std::ifstream file(std::string(LOCKSTEP_SOURCE_ROOT) + "/docs/collectives.md");
+  const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   const auto mark = [](bool has) { return has ? "yes" : "no"; };
   for (const std::string_view name : backend_names()) {
     const Capabilities& has = capabilities_of(name);
@@ -195,7 +195,7 @@ TEST(Readme, ItsTableOfBackendsIsTheTable) {
                                                                    : "processes",
                                         mark(has.messages), mark(has.same_bits_on_all_ranks && has.repeatable_bits),
                                         mark(has.sums_in_rank_order), mark(has.idle_waiting), mark(has.abort), mark(has.names_lost_peers));
-    EXPECT_NE(readme.find(row), std::string::npos) << "README.md has no row that begins\n" << row;
+    EXPECT_NE(page.find(row), std::string::npos) << "docs/collectives.md has no row that begins\n" << row;
   }
 }
 

@@ -47,12 +47,12 @@ std::string without_numbers(const std::string& text) {
   return replace_matches(replace_matches(text, "on host [^)]*", "on host"), "[0-9.]+", "N");
 }
 
-// README shows what is said.
-std::string readmes_example() {
-  std::ifstream file(std::string(LOCKSTEP_SOURCE_ROOT) + "/README.md");
-  const std::string readme{std::istreambuf_iterator<char>(file), {}}, begin = "$ lockrun diagnose records\n";
-  const std::size_t at = readme.find(begin) + begin.size();
-  return readme.substr(at, readme.find("```", at) - at);
+// docs/debugging.md shows such a diagnosis.
+std::string pages_example() {
+  std::ifstream file(std::string(LOCKSTEP_SOURCE_ROOT) + "/docs/debugging.md");
+  const std::string page{std::istreambuf_iterator<char>(file), {}}, begin = "$ lockrun diagnose records\n";
+  const std::size_t at = page.find(begin) + begin.size();
+  return page.substr(at, page.find("```", at) - at);
 }
 
 TEST_P(Diagnosed, ARankThatHangsInItsOwnCode) {
@@ -60,7 +60,7 @@ TEST_P(Diagnosed, ARankThatHangsInItsOwnCode) {
   const auto until_the_errors = [](const std::string& text) {
     return without_numbers(text.substr(0, text.find(" before its record was written")));
   };
-  EXPECT_EQ(until_the_errors(said), until_the_errors(readmes_example()));
+  EXPECT_EQ(until_the_errors(said), until_the_errors(pages_example()));
   EXPECT_THAT(said, HasSubstr("3 of 3 ranks left a record"));
   EXPECT_THAT(said, HasSubstr("rank 1 has not called all_reduce #4 (bucket 3, float32 x 1000, avg); ranks 0, 2 have waited in it for 2."))
       << job_said;

@@ -1,28 +1,21 @@
 // The example prints what its opening comment says.
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <string>
 
+#include "tests/examples/promised_output.h"
 #include "tests/faults/child.h"
 
 namespace lockstep::testing {
 namespace {
 
-std::string promised_output() {
-  std::ifstream source(COLLECTIVES_SOURCE);
-  std::string text;
-  for (std::string line; std::getline(source, line) && line.rfind("//", 0) == 0;)
-    if (line.rfind("//   [0]", 0) == 0) text += line.substr(5) + "\n";
-  return text;
-}
-
 TEST(CollectivesExample, PrintsWhatItPromises) {
-  ASSERT_GT(promised_output().size(), 100u);
+  const std::string promised = promised_output(COLLECTIVES_SOURCE);
+  ASSERT_GT(promised.size(), 100u);
   for (const char* transport : {"shm", "tcp"}) {
     Child example({"env", std::string("LOCKSTEP_TRANSPORT=") + transport, LOCKRUN, "-n", "4", COLLECTIVES});
     EXPECT_EQ(example.wait(std::chrono::seconds(60)), 0) << example.errors();
-    EXPECT_EQ(example.output(), promised_output()) << transport;
+    EXPECT_EQ(example.output(), promised) << transport;
   }
 }
 

@@ -172,12 +172,12 @@ std::vector<std::string> headings(const std::string& text) {
   return found;
 }
 
-TEST(LockrunTopology, HasTheSectionsThatReadmeShows) {
-  std::ifstream file(LOCKSTEP_README);
-  const std::string readme{std::istreambuf_iterator<char>(file), {}}, command = "$ lockrun topology\n";
-  const std::size_t begin = readme.find(command);
+TEST(LockrunTopology, HasTheSectionsThatItsPageShows) {
+  std::ifstream file(LOCKSTEP_LAUNCHING_PAGE);
+  const std::string page{std::istreambuf_iterator<char>(file), {}}, command = "$ lockrun topology\n";
+  const std::size_t begin = page.find(command);
   ASSERT_NE(begin, std::string::npos);
-  const std::string shown = readme.substr(begin, readme.find("```", begin) - begin);
+  const std::string shown = page.substr(begin, page.find("```", begin) - begin);
   const Ended here = run({LOCKRUN, "topology"}, on("two"));
   EXPECT_EQ(here.code, 0) << here.errors;
   EXPECT_EQ(headings(here.output), headings(shown));
