@@ -3,10 +3,11 @@
 //
 //   launcher/lockrun -n 2 examples/extending
 //
-//   [0] 80 steps; the loss fell from 0.7 to 0.3
-//   [0] gradients seen 80 times, 16 bytes sent in each step
+//   [0] 80 steps; the loss fell from 0.7 to 0.1
+//   [0] gradients seen 80 times, 128 bytes sent in each step
 #include <lockstep/lockstep.h>
 
+#include <cmath>
 #include <cstdio>
 
 namespace ls = lockstep;
@@ -62,6 +63,13 @@ int train(int, char**) {
   const Circle circle;
   Radial net;
 
+  // Called in backward when this rank's gradient is complete. Registered before the module is wrapped, the hook runs before the gradient
+  // travels; later its bucket may be under way. The hook goes with its handle.
+  int gradients_seen = 0;
+  const ls::HookHandle watch = ls::on_grad_ready(net.bias, [&](const ls::Tensor& bias) {
+    if (std::isfinite(ls::grad(bias).span<float>()[0])) ++gradients_seen;
+  });
+
   // How a bucket travels: here as it would by itself, and counted.
   std::size_t bytes_sent = 0;
   const ls::CommHook count_and_average = [&](ls::ProcessGroup& among, const ls::BucketView& bucket) {
@@ -70,21 +78,13 @@ int train(int, char**) {
                                   {.purpose = {"bucket", bucket.index}, .device = bucket.device});
   };
   ls::DistributedDataParallel ddp(net, group, {.comm_hook = count_and_average});
-
-  // Called in backward when this rank's gradient is complete, before it is averaged. The hook goes with its handle.
-  int gradients_seen = 0;
-  const ls::HookHandle watch = ls::on_grad_ready(net.bias, [&](const ls::Tensor& bias) {
-    if (ls::grad(bias).span<float>().size() == 2) ++gradients_seen;
-  });
-
   ls::optim::SGD sgd(ddp.parameters(), {.lr = 0.5f, .momentum = 0.9f});
   ls::data::DistributedSampler sampler(circle.size(), group->place(), {.shuffle = true, .seed = 1});
-  const std::int64_t batch = 128 / group->world_size();
   int steps = 0;
   float first = 0, last = 0;
   for (int epoch = 0; epoch < 10; ++epoch) {
     sampler.set_epoch(epoch);
-    for (auto& [points, labels] : ls::data::DataLoader(circle, sampler, {.batch_size = batch})) {
+    for (auto& [points, labels] : ls::data::DataLoader(circle, sampler, {.batch_size = 128 / group->world_size()})) {
       auto loss = ls::nn::cross_entropy(ddp(points), labels);
       sgd.zero_grad();
       loss.backward();

@@ -113,7 +113,7 @@ TEST(Pages, TheIndexHasThemAll) {
   const auto links = links_of(page("docs/README.md"));
   for (const std::string& name : pages_below(kRoot)) {
     const std::string file = fs::path(name).filename().string();
-    if (file != "README.md") EXPECT_EQ(std::count(links.begin(), links.end(), file), 1) << "docs/README.md does not list " << name;
+    EXPECT_EQ(std::count(links.begin(), links.end(), file), file == "README.md" ? 0 : 1) << "docs/README.md does not list " << name;
   }
 }
 
@@ -125,6 +125,20 @@ TEST(EnvironmentPage, HasEveryVariableOfTheLibrary) {
   EXPECT_GE(variables.size(), 20u);
   for (const auto& variable : variables)
     EXPECT_NE(text.find("`" + variable[1] + "`"), std::string::npos) << "docs/environment.md lacks " << variable[1];
+}
+
+// -- docs/architecture.md
+
+TEST(ArchitecturePage, HasEveryFolderOfTheLibrary) {
+  const std::string text = page("docs/architecture.md");
+  for (const char* root : {"src", "kernels"})
+    for (const auto& entry : fs::recursive_directory_iterator(kRoot + "/" + root)) {
+      const std::string folder = entry.path().lexically_relative(kRoot).generic_string();
+      if (!entry.is_directory()) continue;
+      EXPECT_NE(text.find("`" + folder + "`"), std::string::npos) << "docs/architecture.md has no row for " << folder;
+    }
+  for (const auto& named : find_matches(text, "`((?:src|kernels)/[a-z_/]+)`"))
+    EXPECT_TRUE(fs::is_directory(kRoot + "/" + named[1])) << "docs/architecture.md names " << named[1];
 }
 
 // -- docs/troubleshooting.md
