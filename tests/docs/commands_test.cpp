@@ -14,7 +14,6 @@
 #include "tests/faults/child.h"
 #include "tests/support/page.h"
 #include "tests/support/pattern.h"
-#include "tests/support/sanitized.h"
 
 namespace lockstep::testing {
 namespace {
@@ -29,6 +28,10 @@ const std::map<std::string, std::string> kNotRunHere = {
      "builds everything once more; CI runs scripts/test, and tests/train the example"},
     {"$ export LOCKSTEP_TOKEN=$(openssl rand -hex 32)        # the same on every node",
      "needs two machines; tests/launch/nodes_test.cpp runs these commands in network namespaces"},
+    {"$ build/bench/all_reduce -b 4 -e 16M -f 16 --check",
+     "measures, and needs an idle machine for that; tests/bench/collective_program_test.cpp runs the program with few rounds"},
+    {"$ build/bench/all_reduce --ranks 2 -b 4 -e 64M --json-file shm.json",
+     "the same; tests/bench/simulate_program_test.cpp runs the model on such a file"},
     {"$ lockrun topology", "tells what a machine has; LockrunTopology in tests/faults compares its sections with the page"},
     {"$ lockrun --flight-dir records -n 3 ./train", "tests/diagnose runs it and compares its sentences with the page"},
     {"meson setup build && ninja -C build        # \"CUDA: YES\" in the summary, or NO with the reason",
@@ -83,11 +86,8 @@ Session session_of(const Block& block) {
   return session;
 }
 
-// Without what differs from run to run: numbers, and which model is the best at them.
-std::string shape_of(const std::string& line) {
-  const std::string numbers = replace_matches(replace_matches(line, R"(-?[0-9]+(\.[0-9]+)?)", "N"), R"(\s+)", " ");
-  return replace_matches(numbers, "N (ring|hierarchical|tree) N", "N best N");
-}
+// Without its numbers, which differ from run to run.
+std::string shape_of(const std::string& line) { return replace_matches(line, R"(-?[0-9]+(\.[0-9]+)?)", "N"); }
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> found;
@@ -117,7 +117,7 @@ void expect_shape(const std::vector<std::string>& printed, const std::vector<std
 class PageCommands : public ::testing::TestWithParam<Shown> {
  protected:
   void SetUp() override {
-    fs::create_directories(folder_ / "docs");
+    fs::create_directories(folder_);
     fs::create_directory_symlink(LOCKSTEP_BUILD_ROOT, folder_ / "build");
   }
   void TearDown() override { fs::remove_all(folder_); }
@@ -128,12 +128,8 @@ class PageCommands : public ::testing::TestWithParam<Shown> {
 TEST_P(PageCommands, Run) {
   const auto& [page, block] = GetParam();
   const Session session = session_of(block);
-  if (session.commands.find("build/bench/") != std::string::npos) {
-    if (kSanitized) GTEST_SKIP() << "benchmarks take too long under a sanitizer";
-    if (!fs::exists(fs::path(LOCKSTEP_BUILD_ROOT) / "bench" / "all_reduce")) GTEST_SKIP() << "this build has no benchmarks";
-  }
   Child shell({"env", "-C", folder_.string(), "sh", "-e", "-c", session.commands});
-  ASSERT_EQ(shell.wait(std::chrono::minutes(3)), 0) << page << "\n" << session.commands << shell.errors();
+  ASSERT_EQ(shell.wait(std::chrono::minutes(1)), 0) << page << "\n" << session.commands << shell.errors();
   SCOPED_TRACE(page + ": " + session.commands + shell.output());
   expect_shape(lines_of(shell.output()), session.output);
 }
@@ -146,7 +142,7 @@ TEST(PageCommandList, HasNoEntryThatNoPageShows) {
   std::set<std::string> first_lines;
   for (const Shown& shown : blocks_with_commands()) first_lines.insert(first_line(shown.block.text));
   for (const auto& [line, reason] : kNotRunHere) EXPECT_EQ(first_lines.count(line), 1u) << line << "\n" << reason;
-  EXPECT_GE(blocks_to_run().size(), 5u);
+  EXPECT_GE(blocks_to_run().size(), 3u);
 }
 
 }  // namespace
