@@ -24,13 +24,13 @@ bool is_float(DType dtype) {
 
 // What a call reads and writes on this rank, in parts of `count` elements, and where in the larger buffer the smaller one
 // lies when the call works in place.
-struct Shape {
+struct CallShape {
   std::size_t send_parts = 1;
   std::size_t receive_parts = 1;
   std::size_t in_place_part = 0;
 };
 
-Shape shape_of(OperationKind kind, bool is_root, const Place& place) {
+CallShape shape_of(OperationKind kind, bool is_root, const Place& place) {
   const auto ranks = static_cast<std::size_t>(place.world_size), rank = static_cast<std::size_t>(place.rank);
   switch (kind) {
     case OperationKind::kBarrier:
@@ -72,7 +72,7 @@ void check_types(const Signature& call) {
                           name_of(call.dtype));
 }
 
-void check_overlap(const Operation& operation, const Shape& shape, const Place& place) {
+void check_overlap(const Operation& operation, const CallShape& shape, const Place& place) {
   const std::size_t part = operation.bytes();
   const auto send = reinterpret_cast<std::uintptr_t>(operation.send), receive = reinterpret_cast<std::uintptr_t>(operation.receive);
   if (shape.send_parts == 0 || shape.receive_parts == 0) return;
@@ -177,7 +177,7 @@ void check_call(const Operation& operation, const Place& place) {
   if (call.kind == OperationKind::kAllToAllV) return check_all_to_all_v(operation, place);
   if (operation.layout) return check_regions(operation, place);
   if (call.count == 0) return;
-  const Shape shape = shape_of(call.kind, call.root == place.rank, place);
+  const CallShape shape = shape_of(call.kind, call.root == place.rank, place);
   const bool lacks_send = shape.send_parts != 0 && operation.send == nullptr;
   const bool lacks_receive = shape.receive_parts != 0 && operation.receive == nullptr;
   if (lacks_send || lacks_receive)

@@ -17,12 +17,12 @@ constexpr unsigned kAtMost = 16;  // kinds of distances that are looked at
 struct Destroy {
   void operator()(hwloc_topology_t topology) const { hwloc_topology_destroy(topology); }
 };
-using Topology = std::unique_ptr<hwloc_topology, Destroy>;
+using HwlocTopology = std::unique_ptr<hwloc_topology, Destroy>;
 
-Topology load(const std::string& xml, bool ask_nvml) {
+HwlocTopology load(const std::string& xml, bool ask_nvml) {
   hwloc_topology_t raw = nullptr;
   if (hwloc_topology_init(&raw) != 0) throw Error("hwloc does not start");
-  Topology topology(raw);
+  HwlocTopology topology(raw);
   hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_ALL);
   // Plugins that start drivers or threads: the launcher must have neither. Without "pci", which needs one library more and leaks, hwloc
   // finds the same devices in /sys.
@@ -50,7 +50,7 @@ Path path_through(hwloc_obj_t common) {
 
 class HwlocMachine : public Machine {
  public:
-  explicit HwlocMachine(Topology topology) : topology_(std::move(topology)) {}
+  explicit HwlocMachine(HwlocTopology topology) : topology_(std::move(topology)) {}
 
   std::string unknown_because() const override { return ""; }
 
@@ -104,7 +104,7 @@ class HwlocMachine : public Machine {
     return -1;
   }
 
-  Topology topology_;
+  HwlocTopology topology_;
 };
 
 }  // namespace
