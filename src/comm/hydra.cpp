@@ -27,14 +27,14 @@ long number(const EnvironmentReader& reader, const char* name, long low) {
 
 // When the process began, in ticks since the machine did; "" when that is not to be seen. It tells apart two that had the same number.
 std::string begin_of(pid_t process) {
-  constexpr int kFieldsBetween = 19;  // from the state to the time
+  constexpr int kFieldsBefore = 19;  // from the state on
   std::ifstream file(fmt::format("/proc/{}/stat", process));
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const std::size_t name_end = text.rfind(')');
   if (name_end == std::string::npos) return "";
   std::istringstream fields(text.substr(name_end + 1));
   std::string field;
-  for (int i = 0; i <= kFieldsBetween; ++i) fields >> field;
+  for (int i = 0; i < kFieldsBefore; ++i) fields >> field;
   return fields >> field ? field : "";
 }
 
@@ -43,11 +43,14 @@ std::string id_of_job(const EnvironmentReader& reader) {
   const auto fd = reader.integer(kSocket, 0, INT_MAX);
   ucred proxy{};
   socklen_t size = sizeof proxy;
-  if (!fd || ::getsockopt(static_cast<int>(*fd), SOL_SOCKET, SO_PEERCRED, &proxy, &size) != 0 || proxy.pid <= 0)
+  const bool has_peer = fd && ::getsockopt(static_cast<int>(*fd), SOL_SOCKET, SO_PEERCRED, &proxy, &size) == 0;
+  if (!has_peer || proxy.pid <= 0)
     throw InvalidArgument(
         "environment: {} is set, but no socket of mpiexec's at {}={} says which job this is, so that two jobs on this machine could meet: "
-        "keep that file descriptor open, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
-        kRank, kSocket, reader.text(kSocket).value_or(""));
+        "{}, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+        kRank, kSocket, reader.text(kSocket).value_or(""),
+        has_peer ? "mpiexec's proxy is outside of this container's process namespace; start mpiexec in the container"
+                 : "keep that file descriptor open");
   return fmt::format("hydra-{}-{}", proxy.pid, begin_of(proxy.pid));
 }
 
@@ -60,6 +63,10 @@ void read_job(const EnvironmentReader& reader, JobEnvironment& job) {
   job.place.world_size = static_cast<int>(number(reader, kSize, 1));
   job.place.local_rank = static_cast<int>(number(reader, kLocalRank, 0));
   job.place.local_world_size = static_cast<int>(number(reader, kLocalSize, 1));
+  if (job.place.world_size == 1) {
+    job.kind = JobEnvironment::Kind::kAlone;
+    return;
+  }
   if (job.place.local_world_size == job.place.world_size) {
     job.kind = JobEnvironment::Kind::kOneMachine;
     job.job_id = id_of_job(reader);

@@ -135,20 +135,23 @@ struct Sign {
   const char* rank;
   const char* size;  // null: it tells none
   const char* launcher;
+  bool is_sruns_too = false;  // by its plugins for MPI
 };
-constexpr Sign kSigns[] = {{"PMI_RANK", "PMI_SIZE", "a launcher that speaks PMI"},
-                           {"PMI_ID", nullptr, "a launcher that speaks PMI"},
-                           {"PMIX_RANK", nullptr, "a launcher that speaks PMIx"},
+constexpr Sign kSigns[] = {{"PMI_RANK", "PMI_SIZE", "a launcher that speaks PMI", true},
+                           {"PMI_ID", nullptr, "a launcher that speaks PMI", true},
+                           {"PMIX_RANK", nullptr, "a launcher that speaks PMIx", true},
                            {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MVAPICH2's mpiexec"},
                            {"PALS_RANKID", nullptr, "Cray PALS"},
                            {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "jsrun"},
                            {"FLUX_TASK_RANK", "FLUX_JOB_SIZE", "Flux"}};
 
-// Null: there is none. srun, which sets PMI's variables too, is known.
+// Null: there is none. What srun sets too says nothing in a step of its, while the others' launchers stand between srun and this process.
 const Sign* sign_of_unknown_launcher(const EnvironmentReader& reader) {
-  if (slurm::is_lone_task(reader)) return nullptr;
-  for (const Sign& sign : kSigns)
+  const bool has_srun = slurm::is_lone_task(reader) || slurm::is_task(reader);
+  for (const Sign& sign : kSigns) {
+    if (sign.is_sruns_too && has_srun) continue;
     if (reader.text(sign.rank) && (sign.size == nullptr || reader.text(sign.size) != "1")) return &sign;
+  }
   return nullptr;
 }
 
@@ -187,10 +190,10 @@ JobEnvironment read_job_environment(const EnvironmentLookup& lookup) {
   JobEnvironment job;
   job.token = read_token(reader);
   job.insecure = reader.integer(env::kInsecure, 0, 1).value_or(0) == 1;
-  if (const ReadJob read = launcher_of(reader))
-    read(reader, job);
-  else if (const Sign* sign = sign_of_unknown_launcher(reader))
-    refuse(*sign, reader);
+  const ReadJob read = launcher_of(reader);
+  const Sign* const sign = read == nullptr || read == read_slurm_job ? sign_of_unknown_launcher(reader) : nullptr;
+  if (sign != nullptr) refuse(*sign, reader);
+  if (read != nullptr) read(reader, job);
   check_lone_world_size(reader, job);
   return job;
 }

@@ -1,6 +1,7 @@
 // Who am I: every way of starting, and every broken environment.
 #include <gtest/gtest.h>
 
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -151,6 +152,23 @@ TEST_F(HydrasVariables, MakeAJobOfOneMachine) {
   EXPECT_NE(refusal(with(variables_, "PMI_RANK", "2")), "accepted");
 }
 
+// The ranks of a job read the name of their proxy one after the other, and it grows meanwhile.
+TEST_F(HydrasVariables, NameAJobThatKeepsItsName) {
+  const std::string before = read(variables_).job_id;
+  constexpr std::size_t kBytes = std::size_t{64} << 20;
+  void* const more = ::mmap(nullptr, kBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(more, MAP_FAILED);
+  EXPECT_EQ(read(variables_).job_id, before);
+  ::munmap(more, kBytes);
+}
+
+TEST_F(HydrasVariables, OfOneRankNeedNoSocket) {
+  const JobEnvironment job =
+      read({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "1"}, {"PMI_FD", "987654"}});
+  EXPECT_EQ(job.kind, Kind::kAlone);
+  EXPECT_EQ(job.place, (Place{0, 1, 0, 1}));
+}
+
 // srun starts the proxies of an allocation, and the ranks inherit what it told these.
 TEST_F(HydrasVariables, ComeBeforeSlurms) {
   const Variables proxys = {{"SLURM_PROCID", "0"},   {"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "2"},
@@ -182,9 +200,22 @@ TEST(JobEnvironment, ALauncherThatIsNotUnderstoodIsNoWorldOfOne) {
        {"PMI_RANK", "PMI_ID", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID", "JSM_NAMESPACE_RANK", "FLUX_TASK_RANK"}) {
     EXPECT_NE(refusal({{name, "0"}}).find(std::string(name) + "=0 says that"), std::string::npos) << refusal({{name, "0"}});
     EXPECT_EQ(read({{name, "0"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}}).kind, Kind::kAlone);
-    EXPECT_EQ(read({{name, "0"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "1"}}).kind, Kind::kAlone);
   }
   EXPECT_EQ(read({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}).kind, Kind::kAlone) << "it says so itself";
+}
+
+TEST(JobEnvironment, PmisVariablesAreSrunsAndTheOthersNever) {
+  const Variables task = {{"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "1"}};
+  const Variables one_of_two = {{"SLURM_PROCID", "1"},  {"SLURM_STEP_ID", "0"},        {"SLURM_NTASKS", "2"},
+                                {"SLURM_LOCALID", "1"}, {"SLURM_TASKS_PER_NODE", "2"}, {"SLURM_JOB_ID", "4711"}};
+  for (const char* name : {"PMI_RANK", "PMI_ID", "PMIX_RANK"}) {
+    EXPECT_EQ(read(with(task, name, "0")).kind, Kind::kAlone);
+    EXPECT_EQ(read(with(one_of_two, name, "1")).place, (Place{1, 2, 1, 2}));
+  }
+  for (const char* name : {"MV2_COMM_WORLD_RANK", "PALS_RANKID", "JSM_NAMESPACE_RANK", "FLUX_TASK_RANK"})
+    for (const Variables& inherited : {task, one_of_two})
+      EXPECT_NE(refusal(with(inherited, name, "1")).find(std::string(name) + "=1 says that"), std::string::npos) << name;
+  EXPECT_EQ(read(with(with(one_of_two, "FLUX_TASK_RANK", "0"), "FLUX_JOB_SIZE", "1")).place, (Place{1, 2, 1, 2}));
 }
 
 TEST(JobEnvironment, RefusalsNameTheVariable) {
