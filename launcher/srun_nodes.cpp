@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <optional>
 
+#include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "src/comm/hydra.h"
 #include "src/comm/slurm.h"
 
 namespace lockstep::launcher {
@@ -20,8 +22,13 @@ std::optional<std::string> value_of(const std::vector<std::string>& flags, const
 }
 
 bool says_how_many(const std::vector<std::string>& flags) {
-  return value_of(flags, "--standalone") || value_of(flags, "--nnodes") == "1" ||
-         (value_of(flags, "--nnodes") && value_of(flags, "--node-rank"));
+  const auto nodes = value_of(flags, "--nnodes");
+  return value_of(flags, "--standalone") || nodes == "1" || nodes == "1:1" || (nodes && value_of(flags, "--node-rank"));
+}
+
+// It has started this lockrun, as a rank of its own, and hands on what srun told it.
+bool another_launcher_stands_between(const EnvironmentReader& reader) {
+  return reader.text(env::kRank) || reader.text("OMPI_COMM_WORLD_RANK") || hydra::is_rank(reader);
 }
 
 bool asks_for_information(const std::vector<std::string>& flags) {
@@ -33,7 +40,8 @@ bool asks_for_information(const std::vector<std::string>& flags) {
 
 std::vector<std::string> with_srun_nodes(std::vector<std::string> flags, const EnvironmentLookup& lookup) {
   const EnvironmentReader reader(lookup);
-  if (asks_for_information(flags) || says_how_many(flags) || !slurm::is_task(reader)) return flags;
+  if (asks_for_information(flags) || says_how_many(flags)) return flags;
+  if (another_launcher_stands_between(reader) || !slurm::is_task(reader)) return flags;
   JobEnvironment job;
   slurm::read_job(reader, job);
   if (!slurm::has_one_task_a_node(reader))

@@ -43,7 +43,8 @@ TEST(SrunNodes, AreTakenFromItsVariables) {
 
 TEST(SrunNodes, FlagsComeFirst) {
   EXPECT_THAT(completed({"--nnodes=2", "--master-addr=head"}), ElementsAre("--nnodes=2", "--master-addr=head", "--node-rank", "1"));
-  for (const Words& own : {Words{"--nnodes", "1"}, Words{"--nnodes=1"}, Words{"--standalone"}, Words{"--nnodes", "2", "--node-rank", "0"}})
+  for (const Words& own : {Words{"--nnodes", "1"}, Words{"--nnodes=1"}, Words{"--nnodes", "1:1"}, Words{"--standalone"},
+                           Words{"--nnodes", "2", "--node-rank", "0"}})
     EXPECT_EQ(completed(own), own);
   for (const Words& question : {Words{"--help"}, Words{"-h"}, Words{"--version"}}) EXPECT_EQ(completed(question), question);
 }
@@ -51,6 +52,11 @@ TEST(SrunNodes, FlagsComeFirst) {
 TEST(SrunNodes, ThereAreNoneWithoutAStepOfSeveralTasks) {
   EXPECT_THAT(completed({"-n", "4"}, {}, {}), ElementsAre("-n", "4"));
   EXPECT_THAT(completed({"-n", "4"}, {{"SLURM_STEP_NUM_TASKS", "1"}}), ElementsAre("-n", "4"));
+}
+
+TEST(SrunNodes, AreNotThoseOfALauncherInBetween) {
+  for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID"})
+    EXPECT_THAT(completed({"-n", "4"}, {{name, "0"}}), ElementsAre("-n", "4")) << name;
 }
 
 TEST(SrunNodes, SeveralLockrunsOnANodeMustSayWhatTheyAre) {
