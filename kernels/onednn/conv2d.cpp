@@ -3,10 +3,12 @@
 //
 // A thread keeps what it prepared, by shape: no locks, and after a shape's first step nothing is built or asked from the
 // system.
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <list>
 #include <optional>
+#include <vector>
 
 #include "kernels/cpu/fast.h"
 #include "kernels/cpu/winograd.h"
@@ -135,12 +137,32 @@ std::int64_t x_count(const Conv2dShape& s) { return s.batch * s.in_height * s.in
 std::int64_t y_count(const Conv2dShape& s) { return s.batch * s.out_height * s.out_width * s.out_channels; }
 std::int64_t weight_count(const Conv2dShape& s) { return s.out_channels * s.kernel_height * s.kernel_width * s.in_channels; }
 
+float largest_magnitude(const float* x, std::int64_t count) {
+  constexpr std::int64_t kPart = std::int64_t{1} << 18;
+  std::vector<float> parts(static_cast<std::size_t>((count + kPart - 1) / kPart));
+  in_parallel(static_cast<std::int64_t>(parts.size()), [&](std::int64_t part) {
+    parts[static_cast<std::size_t>(part)] = fast::largest_magnitude(x + part * kPart, std::min(kPart, count - part * kPart));
+  });
+  return fast::largest_magnitude(parts.data(), static_cast<std::int64_t>(parts.size()));
+}
+
+// Reading x costs less than reading y once more only where y is not much smaller.
+bool is_worth_fusing(const Conv2dShape& s) { return x_count(s) <= 2 * y_count(s); }
+
 // Whether no output can be NaN, as no operand is and no sum can grow beyond a float (rounded on its way: hence the half).
 bool stays_finite(const Conv2dShape& s, const float* x, const float* weight, const float* bias) {
   const double products = static_cast<double>(s.kernel_height * s.kernel_width * s.in_channels) *
-                          fast::largest_magnitude(weight, weight_count(s)) * fast::largest_magnitude(x, x_count(s));
+                          largest_magnitude(weight, weight_count(s)) * largest_magnitude(x, x_count(s));
   const double offset = bias == nullptr ? 0 : fast::largest_magnitude(bias, s.out_channels);
   return products + offset < std::numeric_limits<float>::max() / 2;
+}
+
+std::int64_t pixels(const Conv2dShape& s) { return s.batch * s.out_height * s.out_width; }
+
+// Of a gradient of the weights each part makes one as large as the whole, which is then added: of few pixels that costs more than it gains.
+std::int64_t most_parts(Pass pass, const Conv2dShape& s) {
+  constexpr std::int64_t kPixelsOfASum = 256;
+  return pass == Pass::kBackwardWeights ? std::min(s.batch, pixels(s) / kPixelsOfASum) : s.batch;
 }
 
 bool empty(const Conv2dShape& s) { return x_count(s) == 0 || y_count(s) == 0; }
@@ -164,7 +186,7 @@ void run(const Plan& plan, std::unordered_map<int, dnnl::memory> arguments) {
 class Parts {
  public:
   explicit Parts(const Key& whole)
-      : shape_(whole.shape), count_(parts_of(y_count(shape_) / shape_.out_channels * weight_count(shape_), shape_.batch)) {
+      : shape_(whole.shape), count_(parts_of(pixels(shape_) * weight_count(shape_), most_parts(whole.pass, shape_))) {
     plan_.emplace(plan_of(whole, shape_.batch / count_));
     if (shape_.batch % count_ == 0) return;
     longer_.emplace(plan_of(whole, shape_.batch / count_ + 1));
@@ -247,7 +269,7 @@ void conv2d(const Conv2dShape& shape, const float* x, const float* weight, const
   if (empty(shape)) return reference_kernels().conv2d(shape, x, weight, bias, relu, y, stream);
   if (winograd::suits(shape)) return winograd::conv2d(shape, x, weight, bias, relu, y);
   // oneDNN's relu makes 0 of NaN, and a broken model would seem whole. Reading x beforehand costs less than relu's own pass over y.
-  const bool fused = relu && stays_finite(shape, x, weight, bias);
+  const bool fused = relu && is_worth_fusing(shape) && stays_finite(shape, x, weight, bias);
   run_with_weights(Parts({Pass::kForward, shape, bias != nullptr, fused}), weight, [&](const Plan& plan, std::int64_t first) {
     std::unordered_map<int, dnnl::memory> arguments = {{DNNL_ARG_SRC, memory_at(plan.descs.x, x + first * (x_count(shape) / shape.batch))},
                                                        {DNNL_ARG_DST, memory_at(plan.descs.y, y + first * (y_count(shape) / shape.batch))}};

@@ -21,7 +21,8 @@ struct Product {
   float* c;
 };
 
-constexpr Index kBlock = 16;  // rows or columns; parts are whole numbers of them
+constexpr Index kBlock = 16;      // rows or columns; parts are whole numbers of them
+constexpr Index kShortest = 256;  // a part of fewer: oneDNN copies the operand that all parts share once for each of them
 
 // Rows [row, row + rows), columns [column, column + columns). In one thread: oneDNN splits long sums among several.
 void multiply_part(const Product& p, Index row, Index rows, Index column, Index columns) {
@@ -39,7 +40,7 @@ void multiply_part(const Product& p, Index row, Index rows, Index column, Index 
 void multiply(const Product& p) {
   const bool by_rows = p.rows > p.columns;
   const Index length = by_rows ? p.rows : p.columns, blocks = (length + kBlock - 1) / kBlock;
-  const Index parts = parts_of(p.rows * p.columns * p.inner, blocks);
+  const Index parts = parts_of(p.rows * p.columns * p.inner, length / kShortest);
   in_parallel(parts, [&](Index part) {
     const Index begin = blocks * part / parts * kBlock, end = std::min(length, blocks * (part + 1) / parts * kBlock);
     if (by_rows)
