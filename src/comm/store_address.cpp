@@ -44,8 +44,8 @@ int worst_agreement(const std::string& address, const std::vector<MachineAddress
 
 std::vector<std::string> store_addresses(const std::string& master_host, const std::vector<std::string>& resolved,
                                          const std::vector<std::string>& own, bool named_for_others, const std::string& chosen) {
-  if (!named_for_others) return resolved;
   const bool is_number = holds(resolved, master_host);
+  if (!named_for_others || (is_number && is_loopback(master_host))) return resolved;
   std::vector<std::string> usable;
   for (const std::string& address : resolved)
     if (is_everywhere(address) || (holds(own, address) && (is_number || !is_loopback(address)))) usable.push_back(address);

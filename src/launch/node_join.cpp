@@ -34,24 +34,26 @@ void check_token(const LaunchSpec& spec, const std::string& token, bool insecure
       kHowToMakeAToken);
 }
 
+bool means_loopback(const std::string& host) { return is_loopback(host) || host == "ip6-localhost" || host == "ip6-loopback"; }
+
 // The interface that --master-addr names. Debian's /etc/hosts gives a machine's own name 127.0.1.1, a training operator calls it localhost
 // in the pod itself: meant for the others, such a name stands for LOCKSTEP_INTERFACE or all interfaces, where only who knows the token is
 // served.
-std::vector<std::string> addresses_to_listen_on(const LaunchSpec& spec, bool is_guarded, Deadline deadline, std::string& why) {
+std::vector<std::string> addresses_to_listen_on(const LaunchSpec& spec, bool has_token, Deadline deadline, std::string& why) {
   const auto resolved = resolve_host(spec.master_host, deadline, why);
   const bool leads_to_loopback = !resolved.empty() && std::all_of(resolved.begin(), resolved.end(), is_loopback);
-  const bool is_for_others = env::text("KUBERNETES_SERVICE_HOST") || (leads_to_loopback && spec.master_host != "localhost");
-  if (!is_guarded || !is_for_others) return resolved;
+  const bool is_for_others = env::text("KUBERNETES_SERVICE_HOST") || (leads_to_loopback && !means_loopback(spec.master_host));
+  if (!has_token || !is_for_others) return resolved;
   const auto chosen = env::text(env::kInterface);
   return store_addresses(spec.master_host, resolved, addresses_of_this_machine(), true,
                          chosen ? choose_address(*chosen, interface_addresses(), "") : "");
 }
 
 // A name may not exist yet.
-Fd listen_for_nodes(const LaunchSpec& spec, bool is_guarded, milliseconds timeout) {
+Fd listen_for_nodes(const LaunchSpec& spec, bool has_token, milliseconds timeout) {
   Waiting waiting(timeout);
   for (std::string why;;) {
-    const auto addresses = addresses_to_listen_on(spec, is_guarded, waiting.deadline(), why);
+    const auto addresses = addresses_to_listen_on(spec, has_token, waiting.deadline(), why);
     if (!addresses.empty()) {
       try {
         return listen_on_one_of(addresses, spec.master_port);
@@ -81,12 +83,11 @@ std::unique_ptr<NodeLink> join_nodes(const LaunchSpec& spec, const std::string& 
                           spec.node_rank, spec.nodes, spec.master_host);
   end_on_signals_as_first_process();  // there is no rank to end yet
   warn_of_open_token_file();
-  const bool is_insecure = env::integer(env::kInsecure, 0, 1).value_or(0) == 1;
-  check_token(spec, token, is_insecure);
+  check_token(spec, token, env::integer(env::kInsecure, 0, 1).value_or(0) == 1);
   const NodePatience patience{seconds_of(env::kStoreTimeout, 60), seconds_of(env::kStallTimeout, 30)};
   if (spec.node_rank != 0)
     return std::make_unique<NodeGuest>(own_facts(spec), Endpoint{spec.master_host, spec.master_port}, token, patience);
-  Fd listener = listen_for_nodes(spec, is_insecure || !token.empty(), patience.to_meet);
+  Fd listener = listen_for_nodes(spec, !token.empty(), patience.to_meet);
   auto link = std::make_unique<NodeHost>(own_facts(spec), std::move(listener), token, patience);
   tell_who_has_come(*link);
   return link;

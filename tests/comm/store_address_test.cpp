@@ -25,6 +25,7 @@ TEST(StoreAddress, AServicesNameThatLeadsHereIsUsed) {
   EXPECT_THAT(store_addresses("job-master-0", {"10.1.0.5", "fd00::5"}, kOwn, true, "127.0.0.1"), ElementsAre("10.1.0.5", "fd00::5"));
   EXPECT_THAT(store_addresses("0.0.0.0", {"0.0.0.0"}, kOwn, true, ""), ElementsAre("0.0.0.0"));
   EXPECT_THAT(store_addresses("127.0.0.1", {"127.0.0.1"}, kOwn, true, ""), ElementsAre("127.0.0.1")) << "said in numbers, it is meant";
+  EXPECT_THAT(store_addresses("127.0.0.2", {"127.0.0.2"}, kOwn, true, "10.1.0.5"), ElementsAre("127.0.0.2"));
 }
 
 TEST(StoreAddress, ElseTheChosenInterfaceElseAll) {
