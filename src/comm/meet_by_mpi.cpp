@@ -25,6 +25,12 @@ std::string fresh_token() {
   return crypto::hex(secret);
 }
 
+namespace {
+
+constexpr const char* kWithoutMpi = "or set MASTER_ADDR, MASTER_PORT and LOCKSTEP_TOKEN for all ranks (mpirun -x)";
+
+}  // namespace
+
 #if LOCKSTEP_WITH_MPI
 
 namespace {
@@ -72,6 +78,16 @@ std::string rank_zeros_address(const std::vector<std::string>& machines) {
   return address;
 }
 
+// The first use of MPI, which this build has and this machine may not.
+std::vector<std::string> addresses_of_all(int ranks, std::chrono::milliseconds timeout) {
+  try {
+    return mpi::all_gather_texts(encode_addresses(this_machine()), ranks, timeout);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument("mpirun started {} ranks on several machines, and MPI is to carry rank 0's address: {}; {}", ranks, error.what(),
+                          kWithoutMpi);
+  }
+}
+
 // "host port token", or kProblem and what kept rank 0 from serving, so that all say the same.
 std::string serve(const JobEnvironment& job, const std::vector<std::string>& machines, Rendezvous& meeting) {
   try {
@@ -89,7 +105,7 @@ std::string serve(const JobEnvironment& job, const std::vector<std::string>& mac
 Rendezvous meet_by_mpi(const JobEnvironment& job, std::chrono::milliseconds timeout) {
   Rendezvous meeting;
   const int ranks = job.place.world_size;
-  const auto machines = mpi::all_gather_texts(encode_addresses(this_machine()), ranks, timeout);
+  const auto machines = addresses_of_all(ranks, timeout);
   const std::string contact = mpi::broadcast_text(job.place.rank == 0 ? serve(job, machines, meeting) : "", ranks, timeout);
   if (contact[0] == kProblem) throw RendezvousError("{}", contact.substr(1));
   std::istringstream words(contact);
@@ -108,8 +124,8 @@ Rendezvous meet_by_mpi(const JobEnvironment& job, std::chrono::milliseconds time
 Rendezvous meet_by_mpi(const JobEnvironment& job, std::chrono::milliseconds) {
   throw InvalidArgument(
       "mpirun started {} ranks on several machines, and this build has no MPI to carry rank 0's address: install Open MPI's headers "
-      "(libopenmpi-dev) and build again, or set MASTER_ADDR, MASTER_PORT and LOCKSTEP_TOKEN for all ranks (mpirun -x)",
-      job.place.world_size);
+      "(libopenmpi-dev) and build again, {}",
+      job.place.world_size, kWithoutMpi);
 }
 
 #endif
