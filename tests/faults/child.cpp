@@ -77,8 +77,9 @@ Child::Child(const std::vector<std::string>& command, const ChildOptions& option
     ::dup2(errors_, STDERR_FILENO);
     // A test that runs in the background has these ignored, and so would the child.
     for (const int number : {SIGINT, SIGQUIT, SIGHUP, SIGTERM, SIGPIPE}) std::signal(number, SIG_DFL);
-    for (const char* name : {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "KUBERNETES_SERVICE_HOST",
-                             "LOCKSTEP_TOKEN", "LOCKSTEP_TOKEN_FILE"})
+    for (const char* name : {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_ID", "PMI_SIZE",
+                             "PMIX_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEPID",
+                             "KUBERNETES_SERVICE_HOST", "LOCKSTEP_TOKEN", "LOCKSTEP_TOKEN_FILE"})
       ::unsetenv(name);
     ::setenv("LOCKSTEP_DEVICE", "cpu", 0);  // a test that wants GPUs, or lockrun's search for them, unsets it
     ::putenv(const_cast<char*>(mark_.c_str()));

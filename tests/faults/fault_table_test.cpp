@@ -209,7 +209,7 @@ TEST_F(FaultTable, ANodesLockrunIsKilled) {
 
 // Its ranks, and those of the other node, train to their end all the same.
 TEST_F(FaultTable, ANodesLockrunIsStopped) {
-  NodeJob job({2, 2}, training({"steps=200"}), kShortStall);
+  NodeJob job({2, 2}, training({"steps=200", "save_every=100"}), kShortStall);
   ASSERT_TRUE(job.is_training()) << job[0].errors() << job[1].errors();
   const auto fault = Clock::now();
   job[1].signal(SIGSTOP);

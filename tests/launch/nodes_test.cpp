@@ -70,7 +70,7 @@ TEST(Nodes, NodeZeroKeepsTheStoreUntilAllHaveFinished) {
 TEST(Nodes, ALockrunThatIsStoppedIsNamedOnceTheOthersRanksHaveFinished) {
   for (const int stopped : {0, 1}) {
     NodeJob job(2, {{"LOCKSTEP_STALL_TIMEOUT_S", "2"}});
-    Child* nodes[] = {&job.start(0, 1, acts({"out:up+flush+sleep:1000"})), &job.start(1, 1, acts({"", "out:up+flush+sleep:1000"}))};
+    Child* nodes[] = {&job.start(0, 1, acts({"out:up+flush+sleep:4000"})), &job.start(1, 1, acts({"", "out:up+flush+sleep:4000"}))};
     for (Child* node : nodes) ASSERT_TRUE(node->wait_for_output("up")) << node->errors();
     nodes[stopped]->signal(SIGSTOP);
     Child& other = *nodes[1 - stopped];
@@ -85,8 +85,8 @@ TEST(Nodes, ALockrunThatIsStoppedIsNamedOnceTheOthersRanksHaveFinished) {
 
 TEST(Nodes, WhoWorksForLongerThanTheStallTimeoutIsAwaited) {
   for (const int longer : {0, 1}) {
-    NodeJob job(2, {{"LOCKSTEP_STALL_TIMEOUT_S", "1"}});
-    const auto program = [longer](int node) { return node == longer ? "sleep:4000+out:long" : "out:short"; };
+    NodeJob job(2, {{"LOCKSTEP_STALL_TIMEOUT_S", "3"}});
+    const auto program = [longer](int node) { return node == longer ? "sleep:8000+out:long" : "out:short"; };
     Child* nodes[] = {&job.start(0, 1, acts({program(0)})), &job.start(1, 1, acts({"", program(1)}))};
     for (Child* node : nodes) EXPECT_EQ(node->wait(kSlow), 0) << node->errors();
     EXPECT_THAT(nodes[longer]->output(), HasSubstr("long"));

@@ -80,6 +80,9 @@ int width_in_a_terminal(const std::map<std::string, std::string>& environment) {
   if (child == 0) {
     ::ioctl(users_end, TIOCSWINSZ, &size);
     ::dup2(users_end, STDOUT_FILENO);
+    for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMI_ID", "PMIX_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
+                             "SLURM_PROCID", "LOCKSTEP_TERMINAL_WIDTH"})
+      ::unsetenv(name);
     for (const auto& [name, value] : environment) ::setenv(name.c_str(), value.c_str(), 1);
     ::_exit(terminal_width().value_or(0));
   }
