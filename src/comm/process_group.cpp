@@ -183,7 +183,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::Impl::create(const Place& place, std
                                  .stall_timeout = settings.stall_timeout,
                                  .node = env::text(env::kNode).value_or(""),
                                  .device = settings.device};
-    if (is_whole_job) share_threads(context);
+    if (is_whole_job) share_threads(context, origin.is_init_process_groups);
     Backends made = make_backends(settings, context);
     std::shared_ptr<ProcessGroup> group(
         new ProcessGroup(std::make_unique<Impl>(place, std::move(made), settings.device, settings.timeout, origin)));
@@ -272,7 +272,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
   const int earlier = groups_of_this_process.fetch_add(1);
   refuse_who_is_late(job.place, *meeting.store, earlier);
   const auto store = scoped(meeting.store, fmt::format("group{}/", earlier));
-  const GroupOrigin origin{.name = earlier == 0 ? "world" : fmt::format("world{}", earlier + 1)};
+  const GroupOrigin origin{.name = earlier == 0 ? "world" : fmt::format("world{}", earlier + 1), .is_init_process_groups = true};
   auto group = ProcessGroup::Impl::create(job.place, store, meeting.token, options, meeting.advertise_address, origin);
   if (job.place.rank == 0) meeting.store->set(kGroupsMet, std::to_string(earlier + 1));
   this_threads_group = group;

@@ -36,6 +36,7 @@ struct GroupOrigin {
   std::string job = {};           // empty: the first group of its job, which gives it a name
   std::vector<int> members = {};  // by rank of the group: its rank in the job; empty: the group is the whole job
   int job_world_size = 0;
+  bool is_init_process_groups = false;
 };
 
 class ProcessGroup::Impl {

@@ -20,6 +20,7 @@
 #include "lockstep/core/device.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "src/core/process_limits.h"
 
 namespace lockstep {
 
@@ -88,11 +89,13 @@ class Crew {
   }
 
  private:
-  // Fewer where the system allows no more. Signals are for the program's own threads.
+  // Fewer where the system allows no more. Signals are for the program's own threads, but for those of a thread's own faults: a handler
+  // that writes a stack must see them.
   void hire(int helpers) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigset_t blocked, before;
+    sigfillset(&blocked);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigdelset(&blocked, fault);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before);
     try {
       for (; hired_ < helpers; ++hired_) std::thread([this] { serve(); }).detach();
     } catch (const std::system_error&) {
@@ -149,7 +152,9 @@ int compute_threads() {
   if (const int set = threads_set.load(); set > 0) return set;
   static const int kAll = [] {
     try {
-      return static_cast<int>(affinity().size());
+      const auto quota = cpu_quota();
+      const int cores = static_cast<int>(affinity().size());
+      return quota ? std::min(cores, quota->cores) : cores;
     } catch (const Error&) {
       return 1;  // the system does not say
     }

@@ -5,10 +5,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
-#include <optional>
 
 namespace lockstep {
 
@@ -16,15 +15,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Where the pids controller of this process's control group lies: version 2 has one hierarchy, version 1 one of its own for it.
-fs::path control_group() {
+const std::string kControlGroups = "/sys/fs/cgroup";
+
+bool lists_controller(const std::string& controllers, const std::string& one) {
+  return ("," + controllers + ",").find("," + one + ",") != std::string::npos;
+}
+
+// Where a controller of this process's control group lies: version 2 has one hierarchy, version 1 one of its own for it.
+fs::path control_group(const std::string& controller) {
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
-    const auto names = line.find(':'), path = line.find(":/", names == std::string::npos ? 0 : names);
-    if (names == std::string::npos || path == std::string::npos) continue;
-    const std::string controllers = path > names ? line.substr(names + 1, path - names - 1) : "";
-    if (controllers.empty()) return "/sys/fs/cgroup" + line.substr(path + 1);
-    if (controllers == "pids") return "/sys/fs/cgroup/pids" + line.substr(path + 1);
+    const auto begin = line.find(':'), path = line.find(":/", begin == std::string::npos ? 0 : begin);
+    if (begin == std::string::npos || path == std::string::npos) continue;
+    const std::string controllers = path > begin ? line.substr(begin + 1, path - begin - 1) : "";
+    if (controllers.empty()) return kControlGroups + line.substr(path + 1);
+    if (lists_controller(controllers, controller)) return kControlGroups + ("/" + controllers) + line.substr(path + 1);
   }
   return {};
 }
@@ -32,14 +37,34 @@ fs::path control_group() {
 // The smallest of the group and those above it; nullopt: none has one, or the system does not say.
 std::optional<long> limit_of_control_group() {
   std::optional<long> smallest;
-  for (fs::path group = control_group(); group.string().starts_with("/sys/fs/cgroup"); group = group.parent_path()) {
+  for (fs::path group = control_group("pids"); group.string().starts_with(kControlGroups); group = group.parent_path()) {
     long limit = 0;
     if (std::ifstream(group / "pids.max") >> limit) smallest = std::min(smallest.value_or(limit), limit);
   }
   return smallest;
 }
 
+// The time that a group may compute in a period, in periods: in one file of version 2, in two of version 1. 0: as long as it wants.
+double quota_of(const fs::path& group) {
+  double time = 0, period = 0;
+  if (std::ifstream both(group / "cpu.max"); both) return both >> time >> period && time > 0 && period > 0 ? time / period : 0;
+  const bool is_said = std::ifstream(group / "cpu.cfs_quota_us") >> time && std::ifstream(group / "cpu.cfs_period_us") >> period;
+  return is_said && time > 0 && period > 0 ? time / period : 0;
+}
+
 }  // namespace
+
+std::optional<CpuQuota> smallest_cpu_quota(const fs::path& group, const fs::path& top) {
+  std::optional<CpuQuota> smallest;
+  for (fs::path each = group; each.string().starts_with(top.string()); each = each.parent_path()) {
+    const double quota = quota_of(each);
+    const int cores = static_cast<int>(std::ceil(std::min(quota, 1e6)));
+    if (cores > 0 && (!smallest || cores < smallest->cores)) smallest = CpuQuota{cores, each};
+  }
+  return smallest;
+}
+
+std::optional<CpuQuota> cpu_quota() { return smallest_cpu_quota(control_group("cpu"), kControlGroups); }
 
 std::string why_not_started(int error) {
   std::string text = std::strerror(error);

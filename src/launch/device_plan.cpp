@@ -5,6 +5,7 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "src/core/process_limits.h"
 #include "src/launch/cores.h"
 #include "src/launch/gpu_probe.h"
 #include "src/launch/memory_node.h"
@@ -51,6 +52,7 @@ int threads_of(const DeviceFacts& facts, const DevicePlan& plan, int parts) {
   std::size_t threads = facts.cores.size() / static_cast<std::size_t>(parts);
   for (const auto& share : plan.cores)
     if (!share.empty()) threads = std::min(threads, share.size());
+  if (facts.quota > 0) threads = std::min(threads, static_cast<std::size_t>(facts.quota / parts));
   return std::max(1, static_cast<int>(threads));
 }
 
@@ -58,6 +60,7 @@ int threads_of(const DeviceFacts& facts, const DevicePlan& plan, int parts) {
 
 DeviceFacts look_for_devices(const LaunchSpec& spec) {
   DeviceFacts facts{request_of(spec), {}, "", inherited_cores(), spec.bind_cores};
+  if (const auto quota = cpu_quota()) facts.quota = quota->cores;
   if (facts.request.kind == GpuRequest::Kind::kNone) return facts;
   try {
     facts.found = find_gpus_apart();
@@ -77,7 +80,7 @@ DeviceFacts look_for_devices(const LaunchSpec& spec) {
 int count_ranks(const LaunchSpec& spec, const DeviceFacts& facts) {
   using RanksFrom = LaunchSpec::RanksFrom;
   if (spec.ranks_from == RanksFrom::kNumber) return spec.ranks;
-  const int cores = static_cast<int>(facts.cores.size());
+  const int all = static_cast<int>(facts.cores.size()), cores = facts.quota > 0 ? std::min(all, facts.quota) : all;
   if (spec.ranks_from == RanksFrom::kCores) return cores;
   if (!facts.fault.empty()) return 1;  // plan_devices says what is wrong
   const int places = places_on_gpus(facts.request, facts.found.gpus);

@@ -20,6 +20,7 @@ struct DeviceFacts {
   bool bind = true;
   std::vector<NearDevice> near;  // by GPU; empty without GPUs, or when nothing is to be bound
   std::string memory_obstacle;   // why ranks' memory is not placed, if it is not
+  int quota = 0;                 // processor time for all ranks here, in cores; 0: as much as the cores have
 };
 
 // Looks for GPUs unless none is wanted, in a process of its own. Throws InvalidArgument for a request that makes no sense.

@@ -15,12 +15,23 @@
 #include "src/comm/join.h"
 #include "src/comm/local/local_backend.h"
 #include "src/comm/memory_store.h"
+#include "src/core/compute_threads.h"
 #include "tests/support/message_of.h"
 
 namespace lockstep {
 namespace {
 
 using namespace std::chrono_literals;
+
+TEST(WorldOfOne, OnlyTheFirstOfAProcessSetsItsThreads) {
+  const auto first = ProcessGroup::create({}, std::make_shared<MemoryStore>(), "");
+  const int shared = compute_threads();
+  set_compute_threads(shared + 5);
+  if (compute_threads() == shared) GTEST_SKIP() << "OMP_NUM_THREADS is set";
+  const auto second = ProcessGroup::create({}, std::make_shared<MemoryStore>(), "");
+  EXPECT_EQ(compute_threads(), shared + 5);
+  set_compute_threads(0);
+}
 
 TEST(WorldOfOne, CollectivesAreTheIdentity) {
   const auto group = ProcessGroup::create({}, std::make_shared<MemoryStore>(), "");

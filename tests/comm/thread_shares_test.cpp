@@ -30,5 +30,16 @@ TEST(ThreadShares, MachinesAreApart) {
   EXPECT_THAT(thread_shares({{"a", {}}}), ElementsAre(1)) << "the system did not say";
 }
 
+TEST(ThreadShares, RanksOfAContainerShareItsQuota) {
+  const std::vector<int> eight = {0, 1, 2, 3, 4, 5, 6, 7};
+  const RankCores narrow{"a", eight, "pod", 2}, wide{"a", eight, "job", 100}, free{"a", eight};
+  EXPECT_THAT(thread_shares({narrow}), ElementsAre(2));
+  EXPECT_THAT(thread_shares({narrow, narrow}), ElementsAre(1, 1));
+  EXPECT_THAT(thread_shares({narrow, narrow, narrow}), ElementsAre(1, 1, 1));
+  EXPECT_THAT(thread_shares({wide, wide}), ElementsAre(4, 4));
+  EXPECT_THAT(thread_shares({free, narrow}), ElementsAre(2, 2)) << "one would wait for the other";
+  EXPECT_THAT(thread_shares({{"a", {0, 1}, "1", 1}, {"b", {0, 1}, "1", 2}}), ElementsAre(1, 2));
+}
+
 }  // namespace
 }  // namespace lockstep
