@@ -22,7 +22,7 @@ namespace lockstep {
 namespace {
 
 constexpr auto kNameToListenOn = std::chrono::seconds(30);
-constexpr auto kOneAddress = std::chrono::seconds(10);  // a name's next address gets its turn when one swallows everything
+constexpr auto kOneAddress = std::chrono::seconds(5);  // nothing comes back from a machine that is not there yet: the next one has its turn
 
 Endpoint endpoint_of(const sockaddr_storage& address) {
   const bool is_v6 = address.ss_family == AF_INET6;

@@ -19,7 +19,6 @@ using std::chrono::milliseconds;
 namespace {
 
 constexpr milliseconds kLongestWait = std::chrono::hours(24 * 30);
-constexpr auto kConnectTime = std::chrono::seconds(5);  // of one try; nothing comes back from a machine that is not there yet
 constexpr auto kFarewellTime = std::chrono::seconds(2);
 constexpr auto kAnswerTime = std::chrono::seconds(30);  // for a server that is alive but busy, beyond a get()'s own time
 
@@ -164,7 +163,7 @@ std::shared_ptr<Store> connect_store(const Endpoint& endpoint, std::string_view 
   std::string why = "no time was given";
   WaitNotice notice;
   for (auto pause = milliseconds(5);; pause = std::min(pause * 2, milliseconds(500))) {
-    if (Fd fd = try_connect_tcp(endpoint.host, endpoint.port, std::min(deadline, Clock::now() + kConnectTime), why)) {
+    if (Fd fd = try_connect_tcp(endpoint.host, endpoint.port, deadline, why)) {
       switch (shake_hands(fd.get(), token, std::min(deadline, Clock::now() + std::chrono::seconds(15)))) {
         case Handshake::kDone:
           return std::make_shared<TcpStore>(std::move(fd), endpoint.text());

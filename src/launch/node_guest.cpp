@@ -15,7 +15,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr seconds kOneTry(5);
 // Node 0 decides within seconds of the first report; one that is frozen keeps its connection.
 constexpr seconds kWaitForVerdict(15);
 // Node 0 gives up by itself, and says so: this is for one that is frozen.
@@ -35,7 +34,7 @@ NodeGuest::NodeGuest(NodeFacts own, const Endpoint& host, std::string token, con
 void NodeGuest::connect() {
   Waiting waiting(patience_.to_meet);
   for (std::string why;;) {
-    if (Fd fd = try_connect_tcp(host_.host, host_.port, std::min(waiting.deadline(), Clock::now() + kOneTry), why)) {
+    if (Fd fd = try_connect_tcp(host_.host, host_.port, waiting.deadline(), why)) {
       channel_.emplace(std::move(fd), NodeChannel::Side::kGuest, token_);
       if (shake_hands(std::min(waiting.deadline(), Clock::now() + kHandshakeTime))) return;
       why = "what answers there is no lockrun";

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <future>
 #include <mutex>
+#include <thread>
 
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/core/error.h"
@@ -18,6 +19,7 @@
 namespace {
 
 constexpr const char* kSlowHost = "silent.name.server.invalid";
+constexpr const char* kLateHost = "late.name.server.invalid";  // loopback, after more seconds than a single address may take
 
 // Keeps whoever asks for kSlowHost until the test lets it go.
 class SilentServer {
@@ -60,7 +62,9 @@ extern "C" int getaddrinfo(const char* host, const char* service, const addrinfo
   const bool is_name = hints == nullptr || (hints->ai_flags & AI_NUMERICHOST) == 0;
   if (host != nullptr && is_name && std::strcmp(host, kSlowHost) == 0) silent_server().wait();
   static const auto real = reinterpret_cast<decltype(&getaddrinfo)>(dlsym(RTLD_NEXT, "getaddrinfo"));
-  return real(host, service, hints, result);
+  if (host == nullptr || !is_name || std::strcmp(host, kLateHost) != 0) return real(host, service, hints, result);
+  std::this_thread::sleep_for(std::chrono::milliseconds(5500));
+  return real("127.0.0.1", service, hints, result);
 }
 
 namespace lockstep {
@@ -86,6 +90,12 @@ TEST(Resolve, TheStoresTimeoutHoldsUnderASilentNameServer) {
               AllOf(HasSubstr("no answer within 0.3 s"), HasSubstr("the name server did not answer in time")));
   EXPECT_THAT(message_under_silence([] { address_towards(kSlowHost, 1, std::chrono::steady_clock::now() + 300ms); }),
               HasSubstr("does not resolve (the name server did not answer in time)"));
+}
+
+TEST(Resolve, TheStoresTimeoutIsForANameServerThatIsSlow) {
+  const StoreServer server({.token = "secret"});
+  const auto store = connect_store({kLateHost, server.endpoint().port}, "secret", 40s);
+  EXPECT_EQ(store->add("served", 1), 1);
 }
 
 TEST(Resolve, RankZeroWaitsNoLongerForItsOwnName) {
