@@ -24,9 +24,9 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t kNamesInAMessage = 16;
 constexpr const char* kOutcome = "registered";  // rank 0's verdict: the world's size, or what is wrong after kProblem or this:
-constexpr char kLost = '?';                  // a rank that has gone
-constexpr const char* kAwaited = "awaited";  // whom rank 0 waits for, once it has waited for a while
-constexpr const char* kRanks = "rank/";      // below it every rank claims a key, until it has joined
+constexpr char kLost = '?';                     // a rank that has gone
+constexpr const char* kAwaited = "awaited";     // whom rank 0 waits for, once it has waited for a while
+constexpr const char* kRanks = "rank/";         // below it every rank claims a key, until it has joined
 constexpr const char* kJoined = "joined/";
 constexpr milliseconds kRestartTime(3000);
 constexpr milliseconds kRestartPause(50);

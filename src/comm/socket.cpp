@@ -165,8 +165,9 @@ Fd try_connect_tcp(const std::string& host, std::uint16_t port, Deadline deadlin
 
 void notice_lost_machine(int fd, std::chrono::milliseconds lost_after) {
   const auto set = [&](int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof value); };
-  const int seconds = std::max(3, static_cast<int>(lost_after.count() / 1000));
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  const int milliseconds = static_cast<int>(lost_after.count()), seconds = std::max(3, milliseconds / 1000);
+  set(SOL_SOCKET, SO_KEEPALIVE, milliseconds == 0 ? 0 : 1);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, milliseconds);  // while something is not acknowledged no sign of life is asked for
   set(IPPROTO_TCP, TCP_KEEPIDLE, seconds / 3);
   set(IPPROTO_TCP, TCP_KEEPINTVL, seconds / 3);
   set(IPPROTO_TCP, TCP_KEEPCNT, 2);

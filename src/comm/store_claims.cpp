@@ -7,13 +7,21 @@ bool StoreClaims::take(const std::string& key, Owner owner) {
   if (claim.owner != nullptr && claim.abandoned == 0) return false;
   abandoned_.erase(claim.abandoned);
   claim = {owner, 0};
+  ++standing_[owner];
   return true;
 }
 
 void StoreClaims::abandon(const std::string& key, Claim& claim) {
   if (claim.abandoned != 0) return;
+  end(claim);
   claim.abandoned = ++last_abandoned_;
   abandoned_.emplace(claim.abandoned, key);
+}
+
+// Of one that stood.
+void StoreClaims::end(const Claim& claim) {
+  const auto count = standing_.find(claim.owner);
+  if (--count->second == 0) standing_.erase(count);
 }
 
 bool StoreClaims::abandon(const std::string& key, Owner owner) {
@@ -34,17 +42,21 @@ bool StoreClaims::abandon_all(Owner owner) {
   return had_some;
 }
 
+StoreClaims::Claims::iterator StoreClaims::erase(Claims::iterator claim) {
+  if (claim->second.abandoned == 0) end(claim->second);
+  abandoned_.erase(claim->second.abandoned);
+  return claims_.erase(claim);
+}
+
 void StoreClaims::erase(const std::string& key) {
   const auto claim = claims_.find(key);
   if (claim == claims_.end()) return;
-  abandoned_.erase(claim->second.abandoned);
-  claims_.erase(claim);
+  erase(claim);
 }
 
 void StoreClaims::erase_below(std::string_view prefix) {
-  const auto is_below = [&](const auto& entry) { return std::string_view(entry.first).starts_with(prefix); };
-  std::erase_if(abandoned_, [&](const auto& entry) { return std::string_view(entry.second).starts_with(prefix); });
-  std::erase_if(claims_, is_below);
+  for (auto claim = claims_.begin(); claim != claims_.end();)
+    claim = std::string_view(claim->first).starts_with(prefix) ? erase(claim) : std::next(claim);
 }
 
 std::optional<std::string> StoreClaims::first_abandoned(std::string_view prefix) const {

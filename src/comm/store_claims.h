@@ -21,6 +21,7 @@ class StoreClaims {
   // All claims of an owner that goes; false: it has none.
   bool abandon_all(Owner owner);
 
+  bool has_any(Owner owner) const { return standing_.count(owner) != 0; }
   bool holds(const std::string& key) const { return claims_.count(key) != 0; }
   void erase(const std::string& key);
   void erase_below(std::string_view prefix);
@@ -33,10 +34,15 @@ class StoreClaims {
     Owner owner = nullptr;        // null: it has gone
     std::uint64_t abandoned = 0;  // its number in abandoned_; 0: it stands
   };
-  void abandon(const std::string& key, Claim& claim);
+  using Claims = std::unordered_map<std::string, Claim>;
 
-  std::unordered_map<std::string, Claim> claims_;
-  std::map<std::uint64_t, std::string> abandoned_;  // in the order of time
+  void abandon(const std::string& key, Claim& claim);
+  void end(const Claim& claim);
+  Claims::iterator erase(Claims::iterator claim);
+
+  Claims claims_;
+  std::unordered_map<Owner, std::size_t> standing_;  // how many, of those who have some
+  std::map<std::uint64_t, std::string> abandoned_;   // in the order of time
   std::uint64_t last_abandoned_ = 0;
 };
 

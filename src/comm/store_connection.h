@@ -70,6 +70,7 @@ class StoreConnection {
   bool close_when_sent = false;
   bool stuck = false;
   bool closed = false;
+  bool machine_is_watched = false;
   Nonce server_nonce{};
   std::string awaited;                         // a get() that waits for this key; empty: none
   std::string claims;                          // prefix of those that must stand meanwhile; empty: none

@@ -29,7 +29,7 @@ namespace {
 
 constexpr auto kHandshakeTime = std::chrono::seconds(10);  // a connection that has not proved itself by then is closed
 constexpr auto kTransferTime = std::chrono::seconds(30);   // so is one that takes longer to send a request or to take a reply
-constexpr auto kLostMachine = std::chrono::seconds(15);    // and one whose machine has not acknowledged anything for so long
+constexpr auto kLostMachine = std::chrono::seconds(15);    // and one that has a claim, whose machine is silent for so long
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 constexpr int kAcceptAtOnce = 64;
 constexpr std::size_t kMaxConnections = 4096;
@@ -129,7 +129,6 @@ class StoreServer::Impl {
       }
       if (half_open_.size() + members_.size() >= kMaxConnections) continue;  // closes it
       if (half_open_.size() >= kMaxHalfOpen) close(half_open_.front());
-      notice_lost_machine(fd.get(), kLostMachine);
       StoreConnection& connection = half_open_.emplace_back(std::move(fd), budget_);
       connection.place = std::prev(half_open_.end());
       connection.server_nonce = make_nonce();
@@ -226,7 +225,17 @@ class StoreServer::Impl {
   State receive_request(StoreConnection& connection) {
     std::optional<StoreConnection::Request> request;
     const State state = connection.receive(request);
-    return state == State::kOpen && request && !answer(connection, *request) ? State::kClosed : state;
+    if (state != State::kOpen || !request) return state;
+    if (!answer(connection, *request)) return State::kClosed;
+    watch_machine(connection);
+    return state;
+  }
+
+  // While others count on it. Without a claim it may be cut off for longer: a job's later groups meet by the same connection.
+  void watch_machine(StoreConnection& connection) const {
+    const bool has_claim = claims_.has_any(&connection);
+    if (has_claim == std::exchange(connection.machine_is_watched, has_claim)) return;
+    notice_lost_machine(connection.fd(), has_claim ? kLostMachine : std::chrono::seconds(0));
   }
 
   State receive_proof(StoreConnection& connection) {

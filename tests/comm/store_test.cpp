@@ -65,58 +65,6 @@ TEST(TcpStore, ErasesAllKeysBelowAPrefix) {
   }
 }
 
-// The text of the abandoned claim that ended the wait; "" when none did.
-std::string abandoned_while(const std::function<void()>& wait) {
-  try {
-    wait();
-    return "";
-  } catch (const ClaimAbandoned& gone) {
-    return gone.what();
-  }
-}
-
-TEST(TcpStore, AClaimEndsWithItsConnection) {
-  const StoreServer server({.token = "secret"});
-  const auto connect = [&] { return connect_store(server.endpoint(), "secret", kStoreTime); };
-  const auto other = connect();
-  auto owner = connect();
-  EXPECT_EQ(owner->claim("rank/1", "first"), "first");
-  EXPECT_EQ(other->claim("rank/1", "second"), "first") << "its owner is there";
-  other->check_claims("rank/", kStoreTime);
-  auto waiting =
-      std::async(std::launch::async, [&] { return abandoned_while([&] { connect()->get_while("rank/", "later", kStoreTime); }); });
-  std::this_thread::sleep_for(50ms);
-  owner.reset();
-  EXPECT_EQ(waiting.get(), "first");
-  EXPECT_EQ(abandoned_while([&] { other->get_while("rank/", "later", kStoreTime); }), "first") << "who asks afterwards";
-  EXPECT_EQ(abandoned_while([&] { other->check_claims("rank/", kStoreTime); }), "first");
-  EXPECT_EQ(other->get_while("rank/", "rank/1", kStoreTime), "first") << "a key that is there needs nobody";
-  EXPECT_THROW(other->get_while("other/", "later", 20ms), TimeoutError);
-  EXPECT_EQ(other->claim("rank/1", "second"), "second");
-  EXPECT_THROW(other->get_while("rank/", "later", 20ms), TimeoutError) << "somebody has taken its place";
-}
-
-TEST(TcpStore, AClaimIsKeptOrGivenUpWithAReason) {
-  const StoreServer server({.token = "secret"});
-  const auto connect = [&] { return connect_store(server.endpoint(), "secret", kStoreTime); };
-  const auto store = connect();
-  auto first = connect(), second = connect(), third = connect();
-  first->claim("rank/1", "1");
-  second->claim("rank/2", "2");
-  third->claim("rank/3", "3");
-  first->keep("rank/1");
-  first.reset();
-  store->check_claims("rank/", kStoreTime);
-  EXPECT_EQ(store->claim("rank/1", "another"), "1") << "it is a key like others";
-  EXPECT_THROW(store->abandon("rank/2", "no business of mine"), RendezvousError);
-  second->abandon("rank/2", "no room");
-  third.reset();
-  EXPECT_EQ(abandoned_while([&] { store->check_claims("rank/", kStoreTime); }), "no room")
-      << "the first one, whatever became of the others";
-  store->erase_below("rank/");
-  store->check_claims("rank/", kStoreTime);
-}
-
 TEST(TcpStore, KeepsAndWaitsForTwoClients) {
   const StoreServer server({.token = "secret"});
   const auto a = connect_store(server.endpoint(), "secret", kStoreTime), b = connect_store(server.endpoint(), "secret", kStoreTime);

@@ -26,8 +26,6 @@ WatchLinks::WatchLinks(int rank, std::vector<TcpPeer> peers, std::chrono::millis
   for (const Link& link : links_) {
     if (!link.socket) continue;
     notice_lost_machine(link.socket.get(), lost_after);
-    const int unacknowledged_ms = static_cast<int>(lost_after.count());  // what is sent to a machine that has vanished
-    setsockopt(link.socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &unacknowledged_ms, sizeof unacknowledged_ms);
     setsockopt(link.socket.get(), SOL_SOCKET, SO_RCVLOWAT, &urgent, sizeof urgent);
   }
 }
