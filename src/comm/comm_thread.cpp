@@ -5,6 +5,7 @@
 #include <chrono>
 #include <system_error>
 
+#include "src/comm/backoff.h"
 #include "src/comm/flight_recorder.h"
 #include "src/comm/group_gone.h"
 #include "src/core/process_limits.h"
@@ -24,11 +25,11 @@ void pause_cpu() {
 }
 
 constexpr int kPauses = 50;
-constexpr auto kYieldFor = std::chrono::milliseconds(1);
 
 }  // namespace
 
-CommThread::CommThread(std::function<void(const Operation&)> execute) : execute_(std::move(execute)) {}
+CommThread::CommThread(std::function<void(const Operation&)> execute, std::function<void()> rest)
+    : execute_(std::move(execute)), rest_(std::move(rest)) {}
 
 CommThread::~CommThread() { stop(); }
 
@@ -121,12 +122,17 @@ void CommThread::serve() {
   }
 }
 
+void CommThread::end_execution() {
+  running_.store(0);
+  rest_();
+}
+
 // False: there will be no other. Noting the operation as running and then reading `broken_`, against a waiter that reads them in the
 // other order: either the waiter sees that its buffers are in use, or they are not touched.
 bool CommThread::execute_next(std::uint64_t ticket) {
   running_.store(ticket);
   if (stop_.load() || broken_.load()) {
-    running_.store(0);
+    end_execution();
     wake_sleepers();
     return false;
   }
@@ -136,13 +142,13 @@ bool CommThread::execute_next(std::uint64_t ticket) {
     execute_(operation);
   } catch (...) {
     flight::note_failed(operation.flight);
-    running_.store(0);
+    end_execution();
     fail(std::current_exception());
     return false;
   }
   flight::note_finished(operation.flight);
   completed_.store(ticket);
-  running_.store(0);
+  end_execution();
   wake_sleepers();
   return true;
 }

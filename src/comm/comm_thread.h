@@ -31,7 +31,9 @@ class NoThread : public Error {
 class CommThread : public CompletionQueue {
  public:
   // `execute` runs one operation to its end within the operation's deadline, or throws. It is never called twice at once.
-  explicit CommThread(std::function<void(const Operation&)> execute);
+  // `rest` is called on the communication thread whenever is_executing() has become false.
+  explicit CommThread(
+      std::function<void(const Operation&)> execute, std::function<void()> rest = [] {});
   ~CommThread() override;
   // Drops what has not begun, waits for the operation that is being executed: afterwards `execute` is not called again, and
   // what is not complete throws group_gone() (or what fail() said before). A Work may outlive the backend that executes.
@@ -61,6 +63,7 @@ class CommThread : public CompletionQueue {
   void start_thread();
   void serve();
   bool execute_next(std::uint64_t ticket);
+  void end_execution();
   bool is_lost(std::uint64_t ticket) const { return broken_.load() && running_.load() != ticket; }
   void throw_if_broken();
   template <typename Condition>
@@ -68,6 +71,7 @@ class CommThread : public CompletionQueue {
   void wake_sleepers();
 
   std::function<void(const Operation&)> execute_;
+  std::function<void()> rest_;
   std::array<Operation, kSlots> slots_;      // operation t lies in slot t % kSlots, tickets count from 1
   std::atomic<std::uint64_t> issued_{0};     // written by the caller
   std::atomic<std::uint64_t> completed_{0};  // written by the communication thread, as the next

@@ -151,6 +151,25 @@ TEST(CommThread, AWaiterIsNotReleasedWhileItsOperationIsExecuted) {
   }
 }
 
+// Whoever was told that it executes, and so left something to it, is heard.
+TEST(CommThread, SaysWhenItHasEndedAnExecution) {
+  CommThread* asked = nullptr;
+  std::atomic<int> idle{0};
+  const auto queue = std::make_shared<CommThread>(
+      [](const Operation& operation) {
+        if (operation.signature.sequence == 3) throw PeerLost("the end");
+      },
+      [&] { idle += asked->is_executing() ? 0 : 1; });
+  asked = queue.get();
+  const Work first = CommThread::start(queue, numbered(1)), second = CommThread::start(queue, numbered(2)),
+             third = CommThread::start(queue, numbered(3));
+  first.wait();
+  second.wait();
+  EXPECT_THROW(third.wait(), PeerLost);
+  queue->stop();
+  EXPECT_GE(idle.load(), 3);
+}
+
 TEST(CommThread, WithoutAThreadItIsOverAndNoCallWaits) {
   const auto queue = std::make_shared<CommThread>([&](const Operation&) {});
   {

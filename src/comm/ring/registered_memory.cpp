@@ -1,9 +1,11 @@
 #include "src/comm/ring/registered_memory.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <stdexcept>
 
 #include "lockstep/core/device.h"
-#include "lockstep/core/error.h"
 
 namespace lockstep::ring {
 
@@ -45,8 +47,9 @@ RegisteredMemory::Found RegisteredMemory::find(const void* data, std::size_t byt
 }
 
 void RegisteredMemory::Found::refuse(int rank, std::uint64_t offset, std::size_t bytes) const {
-  throw Error("ring: rank {} says that {} bytes lie {} bytes into registered memory of {}: its message is damaged", rank, bytes, offset,
-              part_bytes);
+  // No Error: this rank alone has seen it, and the backend ends the group for all.
+  throw std::runtime_error(fmt::format("rank {} says that {} bytes lie {} bytes into registered memory of {}: its message is damaged", rank,
+                                       bytes, offset, part_bytes));
 }
 
 }  // namespace lockstep::ring

@@ -32,7 +32,7 @@ class RingBackend : public Backend {
         timeout_(timeout),
         messages_(std::make_shared<ring::PointToPoint>(place, transport_->channels())),
         composite_(place),
-        thread_(std::make_shared<CommThread>([this](const Operation& operation) { execute(operation); })) {}
+        thread_(std::make_shared<CommThread>([this](const Operation& operation) { execute(operation); }, [this] { leave_late(); })) {}
   ~RingBackend() override {
     leave();
     thread_->stop();  // a Work may outlive the backend and keeps the queue: nothing may run in it any more
@@ -93,7 +93,11 @@ class RingBackend : public Backend {
       else
         transport_->execute(operation);
     });
-    if (left_.load()) transport_->leave();  // in the meantime
+  }
+
+  // What leave() has left to the thread that was executing.
+  void leave_late() noexcept {
+    if (left_.load()) transport_->leave();
   }
 
   template <typename Call>
