@@ -33,6 +33,7 @@ std::string MemoryStore::set_if_absent(std::string_view key, std::string_view va
 }
 
 void MemoryStore::erase_below(std::string_view prefix) {
+  if (prefix.empty()) throw InvalidArgument("store of this process: the keys to be erased have no prefix");
   const std::lock_guard lock(mutex_);
   const auto is_below = [&](const auto& entry) { return entry.first.starts_with(prefix); };
   std::erase_if(values_, is_below);

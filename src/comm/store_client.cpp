@@ -9,6 +9,7 @@
 #include "src/comm/socket.h"
 #include "src/comm/store_protocol.h"
 #include "src/comm/wait_notice.h"
+#include "src/core/process_fd.h"
 
 namespace lockstep {
 
@@ -70,6 +71,7 @@ class TcpStore : public Store {
                             value.size(), protocol::kMaxValueBytes);
     timeout = std::clamp(timeout, milliseconds(0), kLongestWait);
     const std::lock_guard lock(mutex_);
+    if (!fd_) throw RendezvousError("store at {}: '{}' is not asked: {}", address_, key, over_);
     const Deadline deadline = Clock::now() + timeout + answer_time;
     const protocol::RequestHeader header{request, static_cast<std::uint32_t>(key.size()), static_cast<std::uint32_t>(value.size()),
                                          static_cast<std::uint32_t>(timeout.count())};
@@ -79,7 +81,7 @@ class TcpStore : public Store {
     protocol::ReplyHeader reply;
     must(receive_all(fd_.get(), bytes_of(reply), deadline), key);
     if (reply.value_bytes > protocol::kMaxValueBytes) {
-      fd_ = Fd();
+      end("given up before, when its answer was too long");
       throw RendezvousError("store at {}: {} bytes announced for '{}'", address_, reply.value_bytes, key);
     }
     std::string answer(reply.value_bytes, '\0');
@@ -94,15 +96,22 @@ class TcpStore : public Store {
   // A connection that failed once is out of step for good: a late reply would pass for the next call's.
   void must(IoResult result, std::string_view key) {
     if (result == IoResult::kDone) return;
-    fd_ = Fd();
-    if (result == IoResult::kTimeout) throw RendezvousError("store at {}: no answer about '{}'", address_, key);
-    throw RendezvousError(
-        "store at {}: the connection was closed while '{}' was asked: the process that hosts the store, rank 0 or lockrun, has ended",
-        address_, key);
+    if (result == IoResult::kTimeout) {
+      end("given up before, when it did not answer");
+      throw RendezvousError("store at {}: no answer about '{}'", address_, key);
+    }
+    end(fmt::format("the connection was closed while '{}' was asked: the process that hosts the store, rank 0 or lockrun, has ended", key));
+    throw RendezvousError("store at {}: {}", address_, over_);
+  }
+
+  void end(std::string why) {
+    fd_.reset();
+    over_ = std::move(why);
   }
 
   std::mutex mutex_;
-  Fd fd_;
+  ProcessFd fd_;
+  std::string over_;  // why there is none any more
   const std::string address_;
 };
 

@@ -9,7 +9,7 @@
 
 #include "src/comm/store_protocol.h"
 #include "src/comm/store_table.h"
-#include "src/core/fd.h"
+#include "src/core/process_fd.h"
 
 namespace lockstep {
 
@@ -82,7 +82,7 @@ class StoreConnection {
   State receive_some(std::size_t limit);
   State make_room(const store_protocol::RequestHeader& header, std::size_t& wanted);
 
-  Fd fd_;
+  ProcessFd fd_;
   InputBudget& budget_;
   std::vector<std::byte> in_;
   std::size_t budgeted_ = 0;

@@ -62,6 +62,7 @@ TEST(TcpStore, ErasesAllKeysBelowAPrefix) {
     for (const char* key : {"group1/a", "group1/count"}) EXPECT_THROW(store->get(key, 0ms), TimeoutError) << key;
     for (const char* key : {"group10/a", "group1"}) EXPECT_EQ(store->get(key, kStoreTime), "value") << key;
     EXPECT_EQ(store->add("group1/count", 1), 1) << "it begins anew";
+    EXPECT_THROW(store->erase_below(""), InvalidArgument) << "all keys, others' too";
   }
 }
 
@@ -182,6 +183,29 @@ TEST(TcpStore, AProofThatWasOverheardIsWorthNothing) {
     ASSERT_EQ(receive_all(fd.get(), std::as_writable_bytes(std::span(&answer, 1)), deadline), IoResult::kDone);
     EXPECT_EQ(answer.accepted, first ? 1u : 0u);
   }
+}
+
+// One that proves itself, and then says no more.
+TEST(TcpStore, WhoWasGivenUpOnceIsNotSaidToHaveEnded) {
+  const Fd listener = listen_tcp("127.0.0.1", 0);
+  auto silent = std::async(std::launch::async, [&] {
+    pollfd entry{listener.get(), POLLIN, 0};
+    poll(&entry, 1, 20'000);
+    Fd fd(accept(listener.get(), nullptr, nullptr));
+    const auto deadline = std::chrono::steady_clock::now() + kStoreTime;
+    const store_protocol::Hello hello{store_protocol::kMagic, {}};
+    send_all(fd.get(), std::as_bytes(std::span(&hello, 1)), deadline);
+    store_protocol::ClientProof client;
+    receive_all(fd.get(), std::as_writable_bytes(std::span(&client, 1)), deadline);
+    const store_protocol::ServerProof proof{1, prove("t", Role::kStoreServer, client.client_nonce, hello.server_nonce)};
+    send_all(fd.get(), std::as_bytes(std::span(&proof, 1)), deadline);
+    return fd;
+  });
+  const auto store = connect_store(local_endpoint(listener.get()), "t", kStoreTime);
+  const Fd far = silent.get();
+  EXPECT_NE(message_of([&] { store->check_claims("rank/", 50ms); }).find("no answer about 'rank/'"), std::string::npos);
+  const std::string later = message_of([&] { store->set("key", "value"); });
+  EXPECT_NE(later.find("'key' is not asked: given up before, when it did not answer"), std::string::npos) << later;
 }
 
 // And a server that does not know the token is found out: its answer is no proof.
