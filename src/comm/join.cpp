@@ -30,9 +30,10 @@ constexpr const char* kRanks = "rank/";         // below it every rank claims a 
 constexpr const char* kJoined = "joined/";
 constexpr milliseconds kRestartTime(3000);
 constexpr milliseconds kRestartPause(50);
+constexpr milliseconds kJudgesFirst(1000);  // by so much rank 0's waits end before the others', who then hear what it found
 constexpr milliseconds kShortAnswer(1000);
 constexpr milliseconds kNewsTime(300);       // until the store hears that a connection has ended of which a peer heard first
-constexpr milliseconds kFarewellTime(1000);  // the others look around every kPresenceTime, and rank 0 may host the store
+constexpr milliseconds kFarewellTime(1000);  // the others look around every kPresenceTime, and with the store its reason would go
 
 milliseconds time_left(Clock::time_point deadline) {
   return std::max(std::chrono::ceil<milliseconds>(deadline - Clock::now()), milliseconds(0));
@@ -74,7 +75,10 @@ std::string account_of(const std::string& claim) {
 }
 
 // Pods are started again one by one; by hand nobody does that for long.
-milliseconds restart_time() { return env::text("KUBERNETES_SERVICE_HOST") ? milliseconds(std::chrono::hours(24)) : kRestartTime; }
+milliseconds restart_time(int rank) {
+  if (env::text("KUBERNETES_SERVICE_HOST")) return std::chrono::hours(24);
+  return rank == 0 ? kRestartTime : kRestartTime + kJudgesFirst;
+}
 
 // While ranks are still coming, one that had come and has gone may be started again, for some time.
 class Restarts {
@@ -98,8 +102,8 @@ class Restarts {
     const auto now = Clock::now();
     if (claim != lost_) {
       lost_ = claim;
-      until_ = std::min(deadline_, now + restart_time());
-      log::warn("rank {}: {} It has {:.0f} s to be started again", place_.rank, account_of(claim),
+      until_ = std::min(deadline_, now + restart_time(place_.rank));
+      log::warn("rank {}: {} (it has {:.0f} s to be started again)", place_.rank, account_of(claim),
                 std::chrono::duration<double>(until_ - now).count());
     }
     if (now >= until_) throw PeerLost("{}", account_of(claim));
@@ -204,13 +208,12 @@ std::string judge(const Place& place, Store& store, milliseconds timeout) {
     return problem;
   } catch (const PeerLost& lost) {
     store.set(kOutcome, kLost + std::string(lost.what()));
-    std::this_thread::sleep_for(kFarewellTime);
     throw;
   }
 }
 
 std::string await_verdict(const Place& place, Store& store, milliseconds timeout) {
-  const auto deadline = Clock::now() + timeout;
+  const auto deadline = Clock::now() + timeout + kJudgesFirst;
   Restarts restarts(place, deadline);
   std::string outcome;
   try {
@@ -227,14 +230,7 @@ std::string await_verdict(const Place& place, Store& store, milliseconds timeout
   return world_size == place.world_size ? "" : world_sizes_differ(place.rank, place.world_size, 0, world_size);
 }
 
-}  // namespace
-
-void register_rank(const Place& place, Store& store, milliseconds timeout) {
-  const std::string mine = registration_of(place).encode();
-  const std::string standing = store.claim(key_of(place.rank), mine);
-  if (standing != mine)
-    throw RendezvousError("rank {} is taken: {} registered it before {}; start every rank once, with a RANK of its own", place.rank,
-                          Registration::decode(standing).who, who_am_i());
+void await_all(const Place& place, Store& store, milliseconds timeout) {
   std::string problem;
   try {
     problem = place.rank == 0 ? judge(place, store, timeout) : await_verdict(place, store, timeout);
@@ -244,6 +240,22 @@ void register_rank(const Place& place, Store& store, milliseconds timeout) {
     throw PeerLost("rank {}: {}", place.rank, lost.what());
   }
   if (!problem.empty()) throw RendezvousError("rank {}: {}", place.rank, problem);
+}
+
+}  // namespace
+
+void register_rank(const Place& place, Store& store, milliseconds timeout) {
+  const std::string mine = registration_of(place).encode();
+  const std::string standing = store.claim(key_of(place.rank), mine);
+  if (standing != mine)
+    throw RendezvousError("rank {} is taken: {} registered it before {}; start every rank once, with a RANK of its own", place.rank,
+                          Registration::decode(standing).who, who_am_i());
+  try {
+    await_all(place, store, timeout);
+  } catch (const std::exception& error) {
+    give_up(place, store, error.what());
+    throw;
+  }
 }
 
 std::string await_key(const BackendContext& context, std::string_view key, Clock::time_point deadline, WaitNotice& notice,
@@ -291,16 +303,16 @@ void blame_who_has_gone(const BackendContext& context) {
 void give_up(const Place& place, Store& store, const std::string& reason) noexcept {
   try {
     store.abandon(key_of(place.rank), fmt::format("{}rank {} ({}) gave up: {}", kProblem, place.rank, who_am_i(), reason));
-    if (place.rank == 0 && place.world_size > 1) std::this_thread::sleep_for(kFarewellTime);
+    if (StoreServer::is_in_this_process() && place.world_size > 1) std::this_thread::sleep_for(kFarewellTime);
   } catch (const std::exception&) {
     // The store is gone, or this rank has told the others already.
   }
 }
 
-void finish_joining(const Place& place, Store& store, milliseconds timeout) {
+void finish_joining(const Place& place, Store& store, milliseconds timeout, const std::function<void()>& all_have_joined) {
   const auto deadline = Clock::now() + timeout;
-  store.keep(key_of(place.rank));  // from now on its end is no loss to those who still join
   store.set(kJoined + std::to_string(place.rank), "1");
+  store.keep(key_of(place.rank));  // from now on its end is no loss to those who still join
   if (place.rank != 0) return;
   std::vector<int> missing;
   WaitNotice notice;
@@ -315,6 +327,7 @@ void finish_joining(const Place& place, Store& store, milliseconds timeout) {
   }
   if (const std::string problem = name_missing(missing, place, timeout); !problem.empty())
     throw RendezvousError("rank 0: after registering, {}", problem);
+  all_have_joined();  // first: who comes now must not find an empty place to wait in
   store.erase_below("");
 }
 

@@ -45,7 +45,8 @@ void blame_who_has_gone(const BackendContext& context);
 // Tells the others why this rank does not join.
 void give_up(const Place& place, Store& store, const std::string& reason) noexcept;
 
-// Says that this rank needs the store no more. Rank 0, which may host it, waits until all have said so, and erases all that is in `store`.
-void finish_joining(const Place& place, Store& store, std::chrono::milliseconds timeout);
+// Says that this rank needs the store no more. Rank 0 waits until all have said so, notes it with `all_have_joined`, and erases all that is
+// in `store`.
+void finish_joining(const Place& place, Store& store, std::chrono::milliseconds timeout, const std::function<void()>& all_have_joined);
 
 }  // namespace lockstep

@@ -191,7 +191,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::Impl::create(const Place& place, std
     group->impl_->token = std::move(token);
     group->impl_->advertise_address = std::move(advertise_address);
     group->impl_->options = options;
-    finish_joining(place, *meeting, settings.store_timeout);
+    finish_joining(place, *meeting, settings.store_timeout, origin.all_have_joined);
     return group;
   } catch (const std::exception& error) {
     give_up(place, *meeting, error.what());
@@ -272,9 +272,10 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
   const int earlier = groups_of_this_process.fetch_add(1);
   refuse_who_is_late(job.place, *meeting.store, earlier);
   const auto store = scoped(meeting.store, fmt::format("group{}/", earlier));
-  const GroupOrigin origin{.name = earlier == 0 ? "world" : fmt::format("world{}", earlier + 1), .is_init_process_groups = true};
+  const GroupOrigin origin{.name = earlier == 0 ? "world" : fmt::format("world{}", earlier + 1),
+                           .is_init_process_groups = true,
+                           .all_have_joined = [&] { meeting.store->set(kGroupsMet, std::to_string(earlier + 1)); }};
   auto group = ProcessGroup::Impl::create(job.place, store, meeting.token, options, meeting.advertise_address, origin);
-  if (job.place.rank == 0) meeting.store->set(kGroupsMet, std::to_string(earlier + 1));
   this_threads_group = group;
   return group;
 }

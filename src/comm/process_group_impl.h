@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -37,6 +38,7 @@ struct GroupOrigin {
   std::vector<int> members = {};  // by rank of the group: its rank in the job; empty: the group is the whole job
   int job_world_size = 0;
   bool is_init_process_groups = false;
+  std::function<void()> all_have_joined = [] {};  // called on rank 0
 };
 
 class ProcessGroup::Impl {

@@ -42,6 +42,11 @@ bool StoreClaims::abandon_all(Owner owner) {
   return had_some;
 }
 
+bool StoreClaims::is_abandoned(const std::string& key) const {
+  const auto claim = claims_.find(key);
+  return claim != claims_.end() && claim->second.abandoned != 0;
+}
+
 StoreClaims::Claims::iterator StoreClaims::erase(Claims::iterator claim) {
   if (claim->second.abandoned == 0) end(claim->second);
   abandoned_.erase(claim->second.abandoned);

@@ -23,6 +23,7 @@ class StoreClaims {
 
   bool has_any(Owner owner) const { return standing_.count(owner) != 0; }
   bool holds(const std::string& key) const { return claims_.count(key) != 0; }
+  bool is_abandoned(const std::string& key) const;
   void erase(const std::string& key);
   void erase_below(std::string_view prefix);
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <deque>
@@ -38,6 +39,7 @@ constexpr std::size_t kLargeRequestBytes = std::size_t{64} << 20;
 constexpr int kReportedRefusals = 20;
 
 using State = StoreConnection::State;
+std::atomic<int> servers_of_this_process{0};
 
 }  // namespace
 
@@ -309,7 +311,10 @@ class StoreServer::Impl {
   }
 
   void answer_get(StoreConnection& connection, StoreConnection::Request& request) {
-    if (const StoreTable::Value value = table_.find(request.key)) return connection.reply(protocol::Reply::kOk, value);
+    const StoreTable::Value value = table_.find(request.key);
+    // An abandoned claim is no key that somebody has set: its value is the reason.
+    if (!request.value.empty() && claims_.is_abandoned(request.key)) return connection.reply(protocol::Reply::kAbandoned, value);
+    if (value) return connection.reply(protocol::Reply::kOk, value);
     if (!request.value.empty() && tell_if_abandoned(connection, request.value)) return;
     connection.awaited = request.key;
     connection.claims = std::move(request.value);
@@ -370,7 +375,8 @@ class StoreServer::Impl {
   }
 
   const std::string token_;
-  Fd listener_, wake_, epoll_;
+  ProcessFd listener_;
+  Fd wake_, epoll_;
   Endpoint endpoint_;
   Clock::time_point accept_again_{};  // zero: now; everything below belongs to the server's thread
   InputBudget budget_{kLargeRequestBytes};
@@ -386,8 +392,9 @@ class StoreServer::Impl {
   std::thread thread_;
 };
 
-StoreServer::StoreServer(const StoreServerOptions& options) : impl_(std::make_unique<Impl>(options)) {}
-StoreServer::~StoreServer() = default;
+StoreServer::StoreServer(const StoreServerOptions& options) : impl_(std::make_unique<Impl>(options)) { ++servers_of_this_process; }
+StoreServer::~StoreServer() { --servers_of_this_process; }
+bool StoreServer::is_in_this_process() { return servers_of_this_process.load() > 0; }
 Endpoint StoreServer::endpoint() const { return impl_->endpoint(); }
 
 }  // namespace lockstep

@@ -197,7 +197,20 @@ TEST(Joining, ARankThatIsNotStartedAgainIsNamedByThoseWhoWait) {
     EXPECT_THAT(message_of([&] { register_rank({1, 3, 0, 1}, *store, 100ms); }), HasSubstr("did not come within 0.1 s"));
   }
   ASSERT_EQ(zero.wait_for(kSoon), std::future_status::ready) << "it waits for rank 2 until the timeout";
-  EXPECT_THAT(zero.get(), AllOf(HasSubstr("rank 1 (process "), HasSubstr("has gone")));
+  EXPECT_THAT(zero.get(), AllOf(HasSubstr("rank 1 (process "), HasSubstr("gave up: rank 1: rank 2 of 3 did not come")));
+}
+
+// It may live on, and its connection with it.
+TEST(Joining, ARankThatGivesUpWhileItWaitsTellsTheOthersWhy) {
+  const StoreServer server({.token = "secret"});
+  const auto store = connect(server.endpoint());
+  EXPECT_THAT(message_of([&] { register_rank({1, 3, 0, 1}, *store, 100ms); }), HasSubstr("ranks 0, 2 of 3 did not come"));
+  auto zero = std::async(std::launch::async, [&] {
+    return message_of([&] { register_rank({0, 3, 0, 1}, *connect(server.endpoint()), kTimeout); });
+  });
+  ASSERT_EQ(zero.wait_for(kSoon), std::future_status::ready);
+  EXPECT_THAT(zero.get(), AllOf(HasSubstr("rank 1 (process "), HasSubstr("gave up: rank 1: ranks 0, 2 of 3 did not come"),
+                                Not(HasSubstr("expects 0 ranks"))));
 }
 
 // A process may make and drop groups for as long as it lives.

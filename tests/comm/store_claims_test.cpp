@@ -4,6 +4,8 @@
 #include <netinet/tcp.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <functional>
 #include <future>
@@ -46,7 +48,9 @@ TEST(StoreClaims, AClaimEndsWithItsConnection) {
   EXPECT_EQ(waiting.get(), "first");
   EXPECT_EQ(abandoned_while([&] { other->get_while("rank/", "later", kClaimsTime); }), "first") << "who asks afterwards";
   EXPECT_EQ(abandoned_while([&] { other->check_claims("rank/", kClaimsTime); }), "first");
-  EXPECT_EQ(other->get_while("rank/", "rank/1", kClaimsTime), "first") << "a key that is there needs nobody";
+  EXPECT_EQ(abandoned_while([&] { other->get_while("rank/", "rank/1", kClaimsTime); }), "first") << "though the key is there";
+  other->set("there", "value");
+  EXPECT_EQ(other->get_while("rank/", "there", kClaimsTime), "value") << "a key that is there needs nobody";
   EXPECT_THROW(other->get_while("other/", "later", 20ms), TimeoutError);
   EXPECT_EQ(other->claim("rank/1", "second"), "second");
   EXPECT_THROW(other->get_while("rank/", "later", 20ms), TimeoutError) << "somebody has taken its place";
@@ -71,6 +75,30 @@ TEST(StoreClaims, AClaimIsKeptOrGivenUpWithAReason) {
       << "the first one, whatever became of the others";
   store->erase_below("rank/");
   store->check_claims("rank/", kClaimsTime);
+}
+
+// It has copies of what its parent had open, and keeps none of it alive.
+TEST(StoreClaims, AForkedChildHoldsNoConnectionAndNoServer) {
+  auto server = std::make_unique<StoreServer>(StoreServerOptions{.token = "secret"});
+  const Endpoint at = server->endpoint();
+  auto owner = connect_store(at, "secret", kClaimsTime), other = connect_store(at, "secret", kClaimsTime);
+  owner->claim("rank/1", "first");
+  int life[2];
+  ASSERT_EQ(pipe(life), 0);
+  Fd ours(life[1]), childs(life[0]);
+  const pid_t child = fork();
+  if (child == 0) {
+    ::close(life[1]);
+    char end;
+    _exit(::read(life[0], &end, 1) < 0 ? 1 : 0);
+  }
+  owner.reset();
+  EXPECT_EQ(abandoned_while([&] { other->get_while("rank/", "later", kClaimsTime); }), "first");
+  server.reset();
+  EXPECT_THROW(other->set("key", "value"), RendezvousError);
+  listen_tcp(at.host, at.port);
+  ours.reset();
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
 }
 
 // The server's end of a connection, in this process.

@@ -29,8 +29,8 @@ namespace lockstep {
 
 class ProcessGroup {
  public:
-  // Joins the ranks that meet in `store`. Blocks until all have come or the store timeout names who is missing. Most
-  // programs call init_process_group() instead; tests make groups of threads with this.
+  // Joins the ranks that meet in `store`: a store, or a view of one (a prefix), for each group and each attempt. Blocks until all have come
+  // or the store timeout names who is missing. Most programs call init_process_group() instead; tests make groups of threads with this.
   static std::shared_ptr<ProcessGroup> create(const Place& place, std::shared_ptr<Store> store, std::string token,
                                               const ProcessGroupOptions& options = {}, std::string advertise_address = "127.0.0.1");
   // A group around backends made by hand (one a device kind), for tests and simulations.

@@ -32,7 +32,7 @@ class Store {
   virtual std::int64_t add(std::string_view key, std::int64_t amount) = 0;
   // Sets the key only when it is absent; returns the value that stands afterwards.
   virtual std::string set_if_absent(std::string_view key, std::string_view value) = 0;
-  // Ends all keys that begin with `prefix`.
+  // Ends all keys that begin with `prefix`, which is not empty.
   virtual void erase_below(std::string_view prefix) = 0;
 
   // -- who is still there. A store without connections, which cannot end, keeps to these defaults.
@@ -43,7 +43,8 @@ class Store {
   virtual void keep([[maybe_unused]] std::string_view key) {}
   // Gives the claim up, with the reason as its value.
   virtual void abandon([[maybe_unused]] std::string_view key, [[maybe_unused]] std::string_view reason) {}
-  // Blocks as get() does, and throws ClaimAbandoned as soon as a claim below the prefix `claims` is abandoned and the key does not exist.
+  // Blocks as get() does, and throws ClaimAbandoned as soon as a claim below the prefix `claims` is abandoned and the key does not exist,
+  // or is an abandoned claim itself.
   virtual std::string get_while([[maybe_unused]] std::string_view claims, std::string_view key, std::chrono::milliseconds timeout) {
     return get(key, timeout);
   }
@@ -74,6 +75,7 @@ class StoreServer {
   explicit StoreServer(const StoreServerOptions& options);
   ~StoreServer();
   Endpoint endpoint() const;
+  static bool is_in_this_process();  // one serves
 
  private:
   class Impl;
