@@ -61,9 +61,9 @@ TEST(Mistakes, OfAllRanksRankZeroSaysThem) {
 
 // Whoever only infers makes no pass that would let go of them.
 TEST(Mistakes, InputsAreNotKeptForAPassThatNeverComes) {
+  int alive = 0;  // outlives the wrapper, which may keep some until it goes
   HalfAddedNet net;
   DistributedDataParallel ddp(net, alone());
-  int alive = 0;
   const auto infer = [&] {
     ++alive;
     const Buffer memory = cpu_device().allocate(6 * sizeof(float));
