@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "tests/core/kernels_support.h"
+#include "tests/support/sanitized.h"
 
 namespace lockstep::testing {
 namespace {
@@ -51,9 +52,7 @@ TEST_F(ComputeThreads, WorkInsideOfWorkAndOfSeveralThreadsIsDone) {
 }
 
 TEST_F(ComputeThreads, AForkedChildHasThreadsOfItsOwn) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "TSan ends a forked child that starts threads";
-#endif
+  if (testing::kThreadSanitized) GTEST_SKIP() << "TSan ends a forked child that starts threads";
   in_parallel(4, [](std::int64_t) {});
   const pid_t child = ::fork();
   if (child == 0) {

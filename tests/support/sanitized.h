@@ -3,12 +3,20 @@
 
 namespace lockstep::testing {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;  // GCC
-#elif defined(__has_feature)
-inline constexpr bool kSanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);  // Clang
+#if defined(__has_feature)  // Clang
+inline constexpr bool kThreadSanitized = __has_feature(thread_sanitizer);
+inline constexpr bool kSanitized = kThreadSanitized || __has_feature(address_sanitizer);
+#else  // GCC
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool kThreadSanitized = true;
 #else
-inline constexpr bool kSanitized = false;
+inline constexpr bool kThreadSanitized = false;
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = kThreadSanitized;
+#endif
 #endif
 
 }  // namespace lockstep::testing
