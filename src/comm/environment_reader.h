@@ -10,7 +10,8 @@
 
 namespace lockstep {
 
-inline constexpr long kMaxRanks = 1'000'000, kMaxPort = 65535;
+inline constexpr long kMaxRanks = 4096;  // of a job: each has a connection to the store, which takes no more
+inline constexpr long kMaxPort = 65535;
 
 class EnvironmentReader {
  public:

@@ -17,6 +17,7 @@
 #include "lockstep/comm/store.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "src/comm/environment_reader.h"
 #include "src/comm/socket.h"
 #include "src/comm/store_claims.h"
 #include "src/comm/store_connection.h"
@@ -34,6 +35,7 @@ constexpr auto kLostMachine = std::chrono::seconds(15);    // and one that has a
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 constexpr int kAcceptAtOnce = 64;
 constexpr std::size_t kMaxConnections = 4096;
+static_assert(kMaxConnections >= kMaxRanks);
 constexpr std::size_t kMaxHalfOpen = 1024;  // the oldest goes when one more comes
 constexpr std::size_t kLargeRequestBytes = std::size_t{64} << 20;
 constexpr int kReportedRefusals = 20;

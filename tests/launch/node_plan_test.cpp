@@ -42,9 +42,9 @@ TEST(Roster, NamesMistakes) {
   EXPECT_THAT(roster.admit(facts(2, 4)),
               HasSubstr("node 2 on host host2 was started with --nnodes 4, node 0 on host host0 with --nnodes 3"));
   EXPECT_THAT(roster.admit(facts(3, 3)), HasSubstr("node 3 does not exist among 3 nodes"));
-  for (const int ranks : {999'999, 2'147'483'647})
+  for (const int ranks : {4095, 2'147'483'647})
     EXPECT_THAT(roster.admit(facts(2, 3, ranks)),
-                AllOf(HasSubstr("node 2 on host host2 with " + std::to_string(ranks) + " ranks"), HasSubstr("1000000 are the most")));
+                AllOf(HasSubstr("node 2 on host host2 with " + std::to_string(ranks) + " ranks"), HasSubstr("4096 are the most")));
   EXPECT_THAT(roster.missing(), ElementsAre(2)) << "the refused are not in";
 }
 

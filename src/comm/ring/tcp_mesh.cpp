@@ -17,6 +17,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "src/comm/environment_reader.h"
 #include "src/comm/host_names.h"
 #include "src/comm/interface.h"
 #include "src/comm/join.h"
@@ -284,7 +285,7 @@ std::string to_text(const MeshAddress& address) { return fmt::format("{} {} {}",
 MeshAddress parse_mesh_address(const std::string& text) {
   const std::size_t first = text.find(' '), second = text.find(' ', first + 1);
   if (first == std::string::npos || second == std::string::npos) throw Error("its address '{}' is damaged", text);
-  const long port = env::parse_integer("port", text.substr(first + 1, second - first - 1), 1, 65535);
+  const long port = env::parse_integer("port", text.substr(first + 1, second - first - 1), 1, kMaxPort);
   const long sockets = env::parse_integer("sockets", text.substr(second + 1), 1, kMaxSockets);
   return {text.substr(0, first), static_cast<std::uint16_t>(port), static_cast<int>(sockets)};
 }
