@@ -11,6 +11,7 @@
 #include "launcher/torchrun_flags.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "src/comm/environment_reader.h"
 #include "src/core/device_choice.h"
 #include "src/launch/gpus.h"
 
@@ -18,10 +19,8 @@ namespace lockstep::launcher {
 
 namespace {
 
-constexpr long kMaxRanks = 4096;
-
-constexpr long kMaxNodes = 4096;
-constexpr long kDefaultPort = 29500;  // torchrun's
+constexpr long kMaxNodes = kMaxRanks;  // each has one at least
+constexpr long kDefaultPort = 29500;   // torchrun's
 
 constexpr const char* kNotes = R"(
 Each rank finds RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, NODE_RANK (GROUP_RANK), MASTER_ADDR, MASTER_PORT, LOCKSTEP_TOKEN and
@@ -53,25 +52,54 @@ Exit     0, or the failing rank's code; 128 + N for a signal; 126 or 127: the pr
 Example: lockrun -n 2 build/examples/cifar10 --epochs 3
          lockrun --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 -n 4 build/examples/cifar10     and with --node-rank 1 elsewhere)";
 
+// A flag as cxxopts writes it, "n,nproc-per-node": one letter or none, and its name.
+struct Flag {
+  const char* names;
+  const char* description;
+  const char* value = "";  // what the usage calls it; "": the flag takes none
+};
+
+constexpr Flag kFlags[] = {
+    {"n,nproc-per-node", "how many ranks, here; or gpu, cpu (one for each), auto", "N"},
+    {"nnodes", "how many nodes (1)", "K"},
+    {"standalone", "this node alone, as without the flag"},
+    {"node-rank", "which of them this is, from 0", "I"},
+    {"master-addr", "node 0's name or address", "A"},
+    {"master-port", "a free port there (29500)", "P"},
+    {"gpus", "auto, all, none, numbers (0,1) or UUIDs (GPU-8c9f)", "LIST"},
+    {"share-gpu", "K ranks on one GPU, or on parts of the CPU (1)", "K"},
+    {"flight-dir", "where each rank writes its last operations when the job fails, and on SIGUSR1", "DIR"},
+    {"no-prefix", "leave the ranks' output as it is"},
+    {"no-bind", "leave the ranks on all cores (default: disjoint cores when there are enough, near the rank's GPU)"},
+    {"h,help", "this text"},
+    {"version", "the version"},
+};
+
+bool takes_value(const Flag& flag) { return *flag.value != '\0'; }
+
 cxxopts::Options make_options() {
   cxxopts::Options options("lockrun", "Starts a program as N ranks on this machine, or on each of several, and ends them together.");
   options.custom_help("-n N [flags] program [arguments...]").set_width(110);
-  options.add_options()                                                                                                   //
-      ("n,nproc-per-node", "how many ranks, here; or gpu, cpu (one for each), auto", cxxopts::value<std::string>(), "N")  //
-      ("nnodes", "how many nodes (1)", cxxopts::value<std::string>(), "K")                                                //
-      ("standalone", "this node alone, as without the flag")("node-rank", "which of them this is, from 0", cxxopts::value<std::string>(),
-                                                             "I")                                            //
-      ("master-addr", "node 0's name or address", cxxopts::value<std::string>(), "A")                        //
-      ("master-port", "a free port there (29500)", cxxopts::value<std::string>(), "P")                       //
-      ("gpus", "auto, all, none, numbers (0,1) or UUIDs (GPU-8c9f)", cxxopts::value<std::string>(), "LIST")  //
-      ("share-gpu", "K ranks on one GPU, or on parts of the CPU (1)", cxxopts::value<std::string>(), "K")    //
-      ("flight-dir", "where each rank writes its last operations when the job fails, and on SIGUSR1", cxxopts::value<std::string>(),
-       "DIR")                                                                                                           //
-      ("no-prefix", "leave the ranks' output as it is")                                                                 //
-      ("no-bind", "leave the ranks on all cores (default: disjoint cores when there are enough, near the rank's GPU)")  //
-      ("h,help", "this text")                                                                                           //
-      ("version", "the version");
+  for (const Flag& flag : kFlags) {
+    if (takes_value(flag))
+      options.add_options()(flag.names, flag.description, cxxopts::value<std::string>(), flag.value);
+    else
+      options.add_options()(flag.names, flag.description);
+  }
   return options;
+}
+
+// "-n", "--nproc-per-node", "--nnodes", ...: the word behind one of them belongs to it.
+std::set<std::string> flags_with_value() {
+  std::set<std::string> found;
+  for (const Flag& flag : kFlags) {
+    if (!takes_value(flag)) continue;
+    const std::string names = flag.names;
+    const std::size_t comma = names.find(',');
+    if (comma != std::string::npos) found.insert("-" + names.substr(0, comma));
+    found.insert("--" + (comma == std::string::npos ? names : names.substr(comma + 1)));
+  }
+  return found;
 }
 
 // torchrun's users write --node_rank as well as --node-rank.
@@ -83,8 +111,7 @@ std::string with_hyphens(std::string flag) {
 
 // The words that are lockrun's own.
 std::vector<std::string> take_flags(const std::vector<std::string>& words) {
-  static const std::set<std::string> kWithValue = {
-      "-n", "--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port", "--gpus", "--share-gpu", "--flight-dir"};
+  static const std::set<std::string> kWithValue = flags_with_value();
   std::vector<std::string> flags;
   while (flags.size() < words.size()) {
     const std::string& word = words[flags.size()];
@@ -156,7 +183,7 @@ void read_nodes(const cxxopts::ParseResult& parsed, launch::LaunchSpec& spec) {
   spec.nodes = number_of_nodes(parsed);
   const auto node_rank = number_of(parsed, "node-rank", "--node-rank", 0, kMaxNodes - 1);
   const auto host = text_of(parsed, "master-addr", "--master-addr");
-  spec.master_port = static_cast<std::uint16_t>(number_of(parsed, "master-port", "--master-port", 1, 65535).value_or(kDefaultPort));
+  spec.master_port = static_cast<std::uint16_t>(number_of(parsed, "master-port", "--master-port", 1, kMaxPort).value_or(kDefaultPort));
   if (node_rank && *node_rank >= spec.nodes)
     throw InvalidArgument("--node-rank {} does not exist with --nnodes {}: nodes count from 0", *node_rank, spec.nodes);
   if (spec.nodes == 1) return;

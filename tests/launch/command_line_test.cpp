@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/core/error.h"
+#include "tests/support/pattern.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -112,6 +113,15 @@ TEST(CommandLine, TheProgramsFlagsAreItsOwn) {
   EXPECT_TRUE(spec.bind_cores);
   EXPECT_THAT(spec_of({"-n", "2", "--no-bind", "--", "-strange-name", "a"}).command, ElementsAre("-strange-name", "a"));
   EXPECT_FALSE(spec_of({"-n", "2", "--no-bind", "x"}).bind_cores);
+}
+
+// Each flag of the usage that names a value: were the next word taken for the program, --bogus would be the program's.
+TEST(CommandLine, AFlagsValueIsNeverTheProgram) {
+  const std::string usage = std::get<Information>(parse({"--help"})).text;
+  const auto flags = lockstep::testing::find_matches_by_line(usage, "^  (-[a-z], |    )(--[a-z-]+) [A-Z]+ ");
+  for (const auto& flag : flags) EXPECT_THAT(fault_of({flag[2], "value", "--bogus"}), HasSubstr("bogus")) << flag[2];
+  EXPECT_GE(flags.size(), 8u) << usage;
+  EXPECT_THAT(fault_of({"-n", "value", "--bogus"}), HasSubstr("bogus"));
 }
 
 TEST(CommandLine, Gpus) {
