@@ -14,6 +14,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "src/comm/socket.h"
+#include "src/comm/token.h"
 #include "src/comm/wait_notice.h"
 
 namespace lockstep {
@@ -22,12 +23,10 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr std::size_t kTokenBytes = 64;
-
 struct SocketMessage {
   std::uint32_t port = 0;
   std::uint32_t token_bytes = 0;
-  std::array<char, kTokenBytes> token{};
+  std::array<char, kTokenText> token{};
 };
 
 struct AbstractName {
@@ -76,7 +75,7 @@ std::string name_the_holder(const AbstractName& name) {
 class InvitationServer::Impl {
  public:
   Impl(const std::string& job_id, const Invitation& invitation) {
-    LOCKSTEP_CHECK(invitation.token.size() <= kTokenBytes, "token of {} bytes", invitation.token.size());
+    LOCKSTEP_CHECK(invitation.token.size() <= kTokenText, "token of {} bytes", invitation.token.size());
     message_.port = invitation.port;
     message_.token_bytes = static_cast<std::uint32_t>(invitation.token.size());
     std::memcpy(message_.token.data(), invitation.token.data(), invitation.token.size());
@@ -127,7 +126,7 @@ Invitation ask_for_invitation(const std::string& job_id, std::chrono::millisecon
       if (!is_same_user(fd.get())) throw RendezvousError("another user's process answers for rank 0 of this job: refused; {}", kInstead);
       SocketMessage message;
       if (receive_all(fd.get(), std::as_writable_bytes(std::span(&message, 1)), deadline) == IoResult::kDone &&
-          message.token_bytes <= kTokenBytes)
+          message.token_bytes <= kTokenText)
         return {static_cast<std::uint16_t>(message.port), std::string(message.token.data(), message.token_bytes)};
     }
     if (Clock::now() >= deadline)

@@ -13,7 +13,7 @@
 #include "src/comm/memory_store.h"
 #include "src/comm/socket.h"
 #include "src/comm/store_address.h"
-#include "src/comm/token_file.h"
+#include "src/comm/token.h"
 #include "src/comm/wait_notice.h"
 
 namespace lockstep {

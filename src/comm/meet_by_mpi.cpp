@@ -2,28 +2,21 @@
 
 #include <sys/stat.h>
 
-#include <array>
 #include <fstream>
 #include <sstream>
 
-#include "lockstep/core/crypto.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "src/comm/interface.h"
 #include "src/comm/join.h"
 #include "src/comm/socket.h"
 #include "src/comm/store_address.h"
+#include "src/comm/token.h"
 #if LOCKSTEP_WITH_MPI
 #include "src/comm/mpi/mpi_meeting.h"
 #endif
 
 namespace lockstep {
-
-std::string fresh_token() {
-  std::array<std::byte, 16> secret;
-  crypto::fill_random(secret);
-  return crypto::hex(secret);
-}
 
 namespace {
 

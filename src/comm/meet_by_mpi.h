@@ -10,6 +10,4 @@ namespace lockstep {
 // Throws InvalidArgument where the build has no MPI, RendezvousError.
 Rendezvous meet_by_mpi(const JobEnvironment& job, std::chrono::milliseconds timeout);
 
-std::string fresh_token();
-
 }  // namespace lockstep

@@ -1,7 +1,7 @@
 // What store clients and the server say to each other. All integers little-endian, as on every machine we run on.
 //
 // Handshake. Server: Hello. Client: ClientProof. Server: ServerProof, or it closes. The proofs
-// are those of token_proof.h; the client is the connector.
+// are those of token.h; the client is the connector.
 // Then requests and replies take turns: RequestHeader, key, value; ReplyHeader, value.
 #pragma once
 
@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "src/comm/token_proof.h"
+#include "src/comm/token.h"
 
 namespace lockstep::store_protocol {
 

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -18,10 +17,10 @@
 
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/comm/store.h"
-#include "lockstep/core/crypto.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "src/comm/socket.h"
+#include "src/comm/token.h"
 #include "src/launch/device_plan.h"
 #include "src/launch/guard.h"
 #include "src/launch/node_join.h"
@@ -65,12 +64,6 @@ std::string users_token() {
     return std::nullopt;
   };
   return read_job_environment(lookup).token;
-}
-
-std::string make_token() {
-  std::array<std::byte, 32> bytes;
-  crypto::fill_random(bytes);
-  return crypto::hex(bytes);
 }
 
 std::optional<int> output_width() {
@@ -139,7 +132,7 @@ class Job {
       facts_.node = spec.node_rank;
       facts_.nodes = spec.nodes;
     } else if (token_.empty()) {
-      facts_.fresh_token = token_ = make_token();
+      facts_.fresh_token = token_ = fresh_token();
     }
   }
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "src/comm/socket.h"
-#include "src/comm/token_proof.h"
+#include "src/comm/token.h"
 #include "src/launch/node_plan.h"
 
 struct pollfd;

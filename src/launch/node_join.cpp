@@ -11,7 +11,7 @@
 #include "src/comm/host_names.h"
 #include "src/comm/interface.h"
 #include "src/comm/store_address.h"
-#include "src/comm/token_file.h"
+#include "src/comm/token.h"
 #include "src/core/first_process.h"
 #include "src/launch/waiting.h"
 

@@ -15,7 +15,7 @@
 #include "src/comm/join.h"
 #include "src/comm/ring/unix_link.h"
 #include "src/comm/socket.h"
-#include "src/comm/token_proof.h"
+#include "src/comm/token.h"
 
 namespace lockstep::ring {
 
