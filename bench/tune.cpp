@@ -22,7 +22,6 @@ namespace lockstep::bench {
 
 namespace {
 
-using ring::PlainPath;
 using ring::Tuning;
 
 constexpr int kTurns = 15, kFewestTurns = 5;
@@ -100,7 +99,6 @@ class Tuner {
   Tuning run() {
     choose_flat_bytes();
     choose_tile_bytes();
-    choose_plain_path();
     return tuning_;
   }
 
@@ -125,33 +123,9 @@ class Tuner {
 
   void choose_tile_bytes() {
     std::vector<std::pair<std::string, Tuning>> tables;
-    for (std::size_t bytes = 64 * 1024; bytes <= ring::kTileBytes; bytes *= 2) {
+    for (std::size_t bytes = 64 * 1024; bytes <= ring::kTileBytes; bytes *= 2)
       tables.emplace_back("tiles " + bytes_text(bytes), tuning_).second.tile_bytes = bytes;
-      tables.back().second.plain_path = PlainPath::kTiles;
-    }
     tuning_.tile_bytes = tables[fastest(make(tables), tables.size() - 1)].second.tile_bytes;
-  }
-
-  void choose_plain_path() {
-    std::vector<std::pair<std::string, Tuning>> pieces;
-    for (std::size_t bytes = 64 * 1024; bytes <= 256 * 1024; bytes *= 2) {
-      pieces.emplace_back("vm " + bytes_text(bytes), tuning_).second.vm_piece_bytes = bytes;
-      pieces.back().second.plain_path = PlainPath::kVm;
-      pieces.back().second.vm_from_bytes = 0;
-    }
-    const auto& vm = pieces[fastest(make(pieces), 1)];
-    tuning_.vm_piece_bytes = vm.second.vm_piece_bytes;
-    Tuning tiles = tuning_;
-    tiles.plain_path = PlainPath::kTiles;
-    const Candidates candidates = make({{"tiles", tiles}, vm});
-    tuning_.plain_path = PlainPath::kTiles;
-    for (std::size_t bytes = kLargest; bytes >= 64 * 1024; bytes /= 4) {
-      const auto times = measure_plain(candidates, bytes);
-      print("plain", candidates, bytes, times);
-      if (times[1] > kClearly * times[0]) break;
-      tuning_.plain_path = PlainPath::kVm;
-      tuning_.vm_from_bytes = bytes;
-    }
   }
 
   // By all sizes together, each counting alike: another than `usual` only when it is clearly faster.

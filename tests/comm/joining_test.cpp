@@ -133,7 +133,7 @@ TEST(LostLater, WhileOthersWaitForItsConnections) {
 
 TEST(LostLater, WhileItsNodesFirstRankWaitsForIt) {
   const StoreServer server({.token = "secret"});
-  auto others = meet_without_the_last(server.endpoint(), 0, [](const BackendContext& context) { ring::meet_in_nodes(context, false); });
+  auto others = meet_without_the_last(server.endpoint(), 0, [](const BackendContext& context) { ring::meet_in_nodes(context); });
   {
     const auto store = connect(server.endpoint());
     register_rank(place_of(3), *store, kTimeout);

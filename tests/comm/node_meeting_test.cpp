@@ -34,7 +34,7 @@ std::vector<std::string> failures_without(const std::vector<int>& missing) {
       context.token = "token";
       context.store_timeout = 1s;
       try {
-        meet_in_nodes(context, false);
+        meet_in_nodes(context);
         return "nothing";
       } catch (const RendezvousError& error) {
         return error.what();

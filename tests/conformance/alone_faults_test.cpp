@@ -163,7 +163,7 @@ TEST_P(AloneProcesses, AForkedChildHidesNoDeath) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ring, AloneProcesses, ::testing::Values(Wire::kMemfd, Wire::kMemfdVm, Wire::kTcp, Wire::kNodes), name_of_wire);
+INSTANTIATE_TEST_SUITE_P(Ring, AloneProcesses, ::testing::Values(Wire::kMemfd, Wire::kTcp, Wire::kNodes), name_of_wire);
 
 // What a rank says on stderr, from here on.
 class CapturedErrors {

@@ -36,12 +36,10 @@ class OverBackends : public ::testing::TestWithParam<Case> {
   const Capabilities& promises() const { return capabilities_of(backend_of(GetParam().wire)); }
 };
 
-inline std::vector<Case> ring_cases(std::initializer_list<int> ranks, std::initializer_list<int> ranks_of_vm) {
+inline std::vector<Case> ring_cases(std::initializer_list<int> ranks) {
   std::vector<Case> cases;
   for (const Wire wire : {Wire::kThreads, Wire::kMemfd, Wire::kTcp})
     for (const int n : ranks) cases.push_back({wire, n});
-  for (const Wire wire : {Wire::kThreadsVm, Wire::kMemfdVm})
-    for (const int n : ranks_of_vm) cases.push_back({wire, n});
   // Two alike nodes, one whose ranks are not neighbours, unlike ones, three.
   for (const char* nodes : {"aabb", "abba", "aab", "aabbcc"})
     cases.push_back({Wire::kNodeThreads, static_cast<int>(std::strlen(nodes)), nodes});

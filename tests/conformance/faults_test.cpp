@@ -156,8 +156,7 @@ TEST_P(Faults, WorkThrowsWhatEndedIt) {
   EXPECT_THAT(outcomes[0].text, HasSubstr("rank 1 (pid "));
 }
 
-INSTANTIATE_TEST_SUITE_P(Ring, Faults,
-                         ::testing::Values(Wire::kThreads, Wire::kMemfd, Wire::kTcp, Wire::kMemfdVm, Wire::kNodeThreads, Wire::kNodes),
+INSTANTIATE_TEST_SUITE_P(Ring, Faults, ::testing::Values(Wire::kThreads, Wire::kMemfd, Wire::kTcp, Wire::kNodeThreads, Wire::kNodes),
                          [](const ::testing::TestParamInfo<Wire>& tested) { return std::string(name_of(tested.param)); });
 
 #ifdef STUB_NCCL
@@ -254,9 +253,9 @@ TEST_P(DeathsInWaits, AStoppedRankIsNamedAtTheDeadline) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ring, Deaths, ::testing::Values(Wire::kMemfd, Wire::kMemfdVm, Wire::kTcp, Wire::kNodes),
+INSTANTIATE_TEST_SUITE_P(Ring, Deaths, ::testing::Values(Wire::kMemfd, Wire::kTcp, Wire::kNodes),
                          [](const ::testing::TestParamInfo<Wire>& tested) { return std::string(name_of(tested.param)); });
-INSTANTIATE_TEST_SUITE_P(Ring, DeathsInWaits, ::testing::Values(Wire::kMemfd, Wire::kMemfdVm, Wire::kTcp, Wire::kNodes),
+INSTANTIATE_TEST_SUITE_P(Ring, DeathsInWaits, ::testing::Values(Wire::kMemfd, Wire::kTcp, Wire::kNodes),
                          [](const ::testing::TestParamInfo<Wire>& tested) { return std::string(name_of(tested.param)); });
 #ifdef STUB_NCCL
 INSTANTIATE_TEST_SUITE_P(Nccl, DeathsInWaits, ::testing::Values(Wire::kNccl),

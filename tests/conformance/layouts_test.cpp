@@ -205,7 +205,7 @@ TEST_P(Layouts, PremultipliedSums) {
   });
 }
 
-LOCKSTEP_OVER_ALL_BACKENDS(Layouts, ring_cases({1, 2, 3, 4, 7}, {}));
+LOCKSTEP_OVER_ALL_BACKENDS(Layouts, ring_cases({1, 2, 3, 4, 7}));
 
 }  // namespace
 }  // namespace lockstep::testing

@@ -320,7 +320,7 @@ TEST_P(Messages, EndWithTheRankThatWaits) {
 
 // Who has none refuses them: backends_test.cpp.
 std::vector<Case> cases_with_messages() {
-  std::vector<Case> cases = ring_cases({1, 2, 3, 4, 7}, {});
+  std::vector<Case> cases = ring_cases({1, 2, 3, 4, 7});
   cases.push_back({Wire::kRecording, 3});
   for (const Case& alone : alone_cases())
     if (capabilities_of(backend_of(alone.wire)).messages) cases.push_back(alone);
@@ -336,7 +336,7 @@ std::vector<Case> nccl_cases_with_a_peer() {
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Nccl, LostMessages, ::testing::ValuesIn(nccl_cases_with_a_peer()), name_of_case);
-INSTANTIATE_TEST_SUITE_P(Ring, LostMessages, ::testing::ValuesIn(ring_cases({2, 3, 4, 7}, {})), name_of_case);
+INSTANTIATE_TEST_SUITE_P(Ring, LostMessages, ::testing::ValuesIn(ring_cases({2, 3, 4, 7})), name_of_case);
 
 }  // namespace
 }  // namespace lockstep::testing

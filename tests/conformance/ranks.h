@@ -35,21 +35,19 @@
 
 namespace lockstep::testing {
 
-// A backend, and the way it takes. kThreads, kMemfd, kTcp: of `ring`. kThreadsVm, kMemfdVm: the same as without Vm, and
-// ranks reach into each other's plain memory where they would use tiles. kNodeThreads, kNodes: ranks of several nodes
+// A backend, and the way it takes. kThreads, kMemfd, kTcp: of `ring`. kNodeThreads, kNodes: ranks of several nodes
 // (GroupSpec::nodes), which share memory as in kThreads and kMemfd. kNccl: with a stub in NCCL's place, and devices made of threads.
 // kGpu: NCCL itself; ranks are processes that lockrun started, and may share a GPU.
-enum class Wire { kThreads, kMemfd, kTcp, kThreadsVm, kMemfdVm, kNodeThreads, kNodes, kMpi, kLocal, kDelay, kRecording, kNccl, kGpu };
+enum class Wire { kThreads, kMemfd, kTcp, kNodeThreads, kNodes, kMpi, kLocal, kDelay, kRecording, kNccl, kGpu };
 inline const char* name_of(Wire wire) {
-  constexpr const char* kNames[] = {"threads", "memfd", "tcp",   "threads_vm", "memfd_vm", "node_threads", "nodes",
-                                    "mpi",     "local", "delay", "recording",  "nccl",     "gpu"};
+  constexpr const char* kNames[] = {"threads", "memfd", "tcp",       "node_threads", "nodes", "mpi",
+                                    "local",   "delay", "recording", "nccl",         "gpu"};
   return kNames[static_cast<std::size_t>(wire)];
 }
 inline std::string_view backend_of(Wire wire) {
   return wire < Wire::kMpi ? "ring" : wire == Wire::kGpu ? name_of(Wire::kNccl) : name_of(wire);
 }
 inline bool is_between_nodes(Wire wire) { return wire == Wire::kNodeThreads || wire == Wire::kNodes; }
-inline bool is_vm(Wire wire) { return wire == Wire::kThreadsVm || wire == Wire::kMemfdVm; }
 
 using std::chrono::milliseconds;
 
@@ -168,9 +166,6 @@ class TuningFile {
 class Meeting {
  public:
   explicit Meeting(GroupSpec spec) : spec_(std::move(spec)) {
-    // Small pieces, so that a message of a test is several.
-    if (is_vm(spec_.wire) && !spec_.tuning)
-      spec_.tuning = ring::Tuning{.plain_path = ring::PlainPath::kVm, .vm_from_bytes = 0, .vm_piece_bytes = 16384};
 #ifdef STUB_NCCL
     if (spec_.wire == Wire::kNccl) devices_.resize(static_cast<std::size_t>(spec_.ranks));
 #endif
@@ -180,7 +175,7 @@ class Meeting {
 
   Rank join(int rank) const {
     const Place place{rank, spec_.ranks, rank, spec_.ranks};
-    if (spec_.wire == Wire::kThreads || spec_.wire == Wire::kThreadsVm) {
+    if (spec_.wire == Wire::kThreads) {
       auto fabric = std::make_unique<ring::ThreadFabric>(threads_);
       auto control = fabric->share(ring::ControlLayout::bytes(spec_.ranks), spec_.timeout);
       auto transport = std::make_unique<ring::ShmTransport>(place, std::move(fabric), std::move(control),

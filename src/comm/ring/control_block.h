@@ -5,7 +5,6 @@
 // written again in round k + 2, which its owner enters only after all ranks published k + 1, that is, read round k.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -36,8 +35,6 @@ struct alignas(kCacheLine) Card {
   char purpose[64];
 };
 
-using ProbeWord = std::array<std::byte, 16>;
-
 struct alignas(2 * kCacheLine) RankBlock {  // two lines: what the prefetcher fetches as a pair belongs to one rank
   Line lines[2];
   Card card;
@@ -45,9 +42,6 @@ struct alignas(2 * kCacheLine) RankBlock {  // two lines: what the prefetcher fe
   std::atomic<std::int32_t> pid;    // 0: has not come yet
   char host[64];                    // written before the pid
   ActivityRecord activity;
-  std::atomic<std::uint32_t> reaching;  // into other ranks' ordinary memory, at this moment
-  ProbeWord word;                       // see ProcessMemory
-  std::atomic<std::uint64_t> words_at;  // its address in this rank's process
 };
 
 // Bytes on their way from one rank to another: a ring with one writer and one reader, who count what passed.

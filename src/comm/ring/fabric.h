@@ -8,8 +8,6 @@
 #include <span>
 #include <string>
 
-#include "src/comm/ring/peer_memory.h"
-
 namespace lockstep::ring {
 
 // Memory that all ranks of the machine see; unmapped by this process when the last handle goes.
@@ -29,9 +27,6 @@ class LocalFabric {
 
   // By rank: a descriptor that hangs up when that rank's process is gone. -1, or an empty list: nothing to watch.
   virtual std::span<const int> life_lines() const { return {}; }
-
-  // The ranks' ordinary memory; null: it cannot be reached, or nobody asked for it. The same on all ranks.
-  virtual PeerMemory* peer_memory() { return nullptr; }
 
   // From any thread: makes this rank's life line readable at its peers, for good.
   virtual void ring() noexcept {}

@@ -61,7 +61,7 @@ LifeLine make_life_line() {
   return {Fd(ends[0]), Fd(ends[1])};
 }
 
-class LinkedFabric : public MemfdFabric {
+class LinkedFabric : public LocalFabric {
  public:
   LinkedFabric(int local_rank, std::vector<UnixLink> links, std::vector<Fd> peer_lines, LifeLine own_line)
       : local_rank_(local_rank), links_(std::move(links)), peer_lines_(std::move(peer_lines)), own_line_(std::move(own_line)) {
@@ -73,8 +73,6 @@ class LinkedFabric : public MemfdFabric {
     return local_rank_ == 0 ? give(bytes, deadline) : take(bytes, deadline);
   }
   std::span<const int> life_lines() const override { return watched_; }
-  PeerMemory* peer_memory() override { return peer_memory_.get(); }
-  void set_peer_memory(std::unique_ptr<PeerMemory> memory) override { peer_memory_ = std::move(memory); }
   void ring() noexcept override {
     const std::lock_guard lock(line_mutex_);
     if (!own_line_.write) return;
@@ -120,7 +118,6 @@ class LinkedFabric : public MemfdFabric {
   std::mutex line_mutex_;
   LifeLine own_line_;  // the reading end as well: to ring when all peers are gone must not be a broken pipe
   std::vector<int> watched_;
-  std::unique_ptr<PeerMemory> peer_memory_;
 };
 
 // -- the handshake. Leader: its nonce. The other: rank, its nonce, its proof, its life line. Leader: its proof.
@@ -181,7 +178,7 @@ UnixLink welcome_one(const Fd& listener, const NodeMembers& members, std::vector
   return link;
 }
 
-std::unique_ptr<MemfdFabric> welcome_all(const Fd& listener, const NodeMembers& members, Deadline deadline) {
+std::unique_ptr<LocalFabric> welcome_all(const Fd& listener, const NodeMembers& members, Deadline deadline) {
   const std::size_t n = members.ranks.size();
   LifeLine own = make_life_line();
   std::vector<UnixLink> links(n);
@@ -204,7 +201,7 @@ std::unique_ptr<MemfdFabric> welcome_all(const Fd& listener, const NodeMembers& 
   return std::make_unique<LinkedFabric>(0, std::move(links), std::move(lines), std::move(own));
 }
 
-std::unique_ptr<MemfdFabric> join(Fd socket, const NodeMembers& members, Deadline deadline) {
+std::unique_ptr<LocalFabric> join(Fd socket, const NodeMembers& members, Deadline deadline) {
   const std::size_t n = members.ranks.size();
   LifeLine own = make_life_line();
   std::vector<UnixLink> links(1);
@@ -233,7 +230,7 @@ std::unique_ptr<MemfdFabric> join(Fd socket, const NodeMembers& members, Deadlin
 
 }  // namespace
 
-std::unique_ptr<MemfdFabric> make_memfd_fabric(Fd socket, const NodeMembers& members, Deadline deadline) {
+std::unique_ptr<LocalFabric> make_memfd_fabric(Fd socket, const NodeMembers& members, Deadline deadline) {
   return members.local_rank == 0 ? welcome_all(socket, members, deadline) : join(std::move(socket), members, deadline);
 }
 

@@ -11,11 +11,6 @@
 
 namespace lockstep::ring {
 
-class MemfdFabric : public LocalFabric {
- public:
-  virtual void set_peer_memory(std::unique_ptr<PeerMemory> memory) = 0;
-};
-
 // The ranks of a node, by their numbers in the group; the first one leads.
 struct NodeMembers {
   std::vector<int> ranks;
@@ -28,6 +23,6 @@ struct NodeMembers {
 };
 
 // Collective. The leader gives its listener, the others their connection to it. Throws Error that says who failed, and how.
-std::unique_ptr<MemfdFabric> make_memfd_fabric(Fd socket, const NodeMembers& members, Deadline deadline);
+std::unique_ptr<LocalFabric> make_memfd_fabric(Fd socket, const NodeMembers& members, Deadline deadline);
 
 }  // namespace lockstep::ring

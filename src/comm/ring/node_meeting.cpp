@@ -191,18 +191,9 @@ void tell_of_failures(const BackendContext& context, const Proposal& proposal, c
   }
 }
 
-// Of a group in one node: what its ranks' ordinary memory is to each other.
-void reach_ordinary_memory(const BackendContext& context, MemfdFabric& fabric, std::unique_ptr<ProcessMemory> memory) {
-  const std::string refusal = decide_together(context, "reached memory", reason_of_failure([&] { memory->prove(); }), first_reason);
-  if (refusal.empty())
-    fabric.set_peer_memory(std::move(memory));
-  else if (context.place.rank == 0)
-    log::warn("ring: large messages in plain memory go through shared windows, for {}", refusal);
-}
-
 }  // namespace
 
-NodeMeeting meet_in_nodes(const BackendContext& context, bool reach_memory) {
+NodeMeeting meet_in_nodes(const BackendContext& context) {
   const Deadline deadline = Clock::now() + context.store_timeout;
   const int rank = context.place.rank;
   Found found = find_leader(context);
@@ -212,15 +203,12 @@ NodeMeeting meet_in_nodes(const BackendContext& context, bool reach_memory) {
   const NodeLayout layout(proposed.leaders);
   const auto& members = layout.members(layout.node_of(rank));
   const int local_ranks = static_cast<int>(members.size()), local_rank = layout.local_rank_of(rank);
-  std::unique_ptr<MemfdFabric> fabric;
-  std::unique_ptr<ProcessMemory> memory;
+  std::unique_ptr<LocalFabric> fabric;
   const std::string failure = reason_of_failure([&] {
     if (local_ranks == 1) return;
     fabric = make_memfd_fabric(std::move(local_rank == 0 ? found.listener : found.connection),
                                {members, local_rank, context.token, [&] { check_presence(context, deadline); }}, deadline);
     meeting.control = fabric->share(ControlLayout::bytes(local_ranks), context.store_timeout);
-    const ControlLayout control(meeting.control->data(), local_ranks);
-    if (reach_memory && layout.is_one_node()) memory = std::make_unique<ProcessMemory>(control, rank);
   });
   found = {};  // first: who still waits for this rank hears at once that it gave up
   if (!failure.empty()) fabric.reset();
@@ -234,7 +222,6 @@ NodeMeeting meet_in_nodes(const BackendContext& context, bool reach_memory) {
     meeting.control.reset();
     return meeting;
   }
-  if (reach_memory && meeting.layout.is_one_node()) reach_ordinary_memory(context, *fabric, std::move(memory));
   meeting.fabric = std::move(fabric);
   return meeting;
 }

@@ -21,9 +21,8 @@ struct NodeMeeting {
   std::string refusal;                     // "" if all share memory, else which rank could not, and why; the same on all ranks
 };
 
-// Collective: all ranks come to the same layout, through the store. With `reach_memory` the fabric of a group in one node has
-// the ranks' ordinary memory, unless the system refuses that to one of them, which is logged. Blocks for the context's
-// store_timeout, and 2 s more to hear who was missing: RendezvousError then names those ranks, on all that came.
-NodeMeeting meet_in_nodes(const BackendContext& context, bool reach_memory);
+// Collective: all ranks come to the same layout, through the store. Blocks for the context's store_timeout, and 2 s more to hear who was
+// missing: RendezvousError then names those ranks, on all that came.
+NodeMeeting meet_in_nodes(const BackendContext& context);
 
 }  // namespace lockstep::ring

@@ -172,7 +172,7 @@ std::unique_ptr<ring::Transport> make_transport(const BackendContext& context) {
     auto control = fabric->share(ring::ControlLayout::bytes(1), context.timeout);
     return std::make_unique<ring::ShmTransport>(context.place, std::move(fabric), std::move(control), tuning, context.stall_timeout);
   }
-  ring::NodeMeeting meeting = ring::meet_in_nodes(context, tuning.plain_path == ring::PlainPath::kVm);
+  ring::NodeMeeting meeting = ring::meet_in_nodes(context);
   const bool is_one_node = meeting.layout.is_one_node(), all_alone = meeting.layout.is_all_alone();
   if (asked == "hierarchical" && (is_one_node || all_alone))
     throw Error("ring: transport hierarchical was asked for, but {}; use LOCKSTEP_TRANSPORT=auto",

@@ -14,7 +14,6 @@ void ShmTransport::all_reduce(const Operation& operation) {
   if (bytes <= tuning_.flat_bytes) return all_reduce_small(operation);
   const Places places = locate(operation.receive, bytes);
   if (places.direct) return all_reduce_in_place(operation, places);
-  if (goes_by_vm(bytes)) return all_reduce_by_vm(operation);
   all_reduce_by_tiles(operation);
 }
 

@@ -24,9 +24,8 @@ void keep_own(std::byte* to, const std::byte* from, std::size_t bytes) {
 void ShmTransport::move(const Offer& offer) {
   if (ranks() == 1) return;
   if (offer.largest <= tuning_.flat_bytes) return move_small(offer);
-  const Places places = locate(offer.anchor, offer.anchor_bytes, offer.data);
-  if (!places.direct && !goes_by_vm(offer.largest)) return move_by_tiles(offer);
-  if (!places.direct) return pull_by_vm();
+  const Places places = locate(offer.anchor, offer.anchor_bytes);
+  if (!places.direct) return move_by_tiles(offer);
   for (const Pull& pull : pulls_)
     read_from_peer(pull.to, places.mine.at(pull.peer, offsets_[static_cast<std::size_t>(pull.peer)], pull.offset, pull.bytes), pull.bytes);
   rounds_.barrier();

@@ -27,14 +27,9 @@ void ShmTransport::reduce_to_root(const Operation& operation) {
     return count_read(bytes * static_cast<std::size_t>(ranks() - 1));
   }
   const Places places = locate(data, bytes);
-  if (!places.direct && !goes_by_vm(bytes)) return reduce_by_tiles(operation, data);
+  if (!places.direct) return reduce_by_tiles(operation, data);
   const Slice slice = slice_of(call.count, call.dtype, place_.rank, ranks());
   const std::size_t element = size_of(call.dtype);
-  if (!places.direct) {
-    const std::size_t offset = slice.begin * element;
-    auto* const result = is_root ? static_cast<std::byte*>(operation.receive) + offset : nullptr;
-    return reduce_by_vm(call, {data + offset, result, offset, slice.count(), call.root});
-  }
   for (int rank = 0; rank < ranks(); ++rank) {
     const auto r = static_cast<std::size_t>(rank);
     std::byte* at = places.mine.at(rank, offsets_[r], slice.begin * element, slice.count() * element);
@@ -94,8 +89,7 @@ void ShmTransport::reduce_scatter(const Operation& operation) {
     return sum();
   }
   const Places places = locate(send, all);
-  if (!places.direct && !goes_by_vm(all)) return reduce_scatter_by_tiles(operation);
-  if (!places.direct) return reduce_by_vm(call, {send + own, result, own, call.count, VmShare::kNobody});
+  if (!places.direct) return reduce_scatter_by_tiles(operation);
   for (int rank = 0; rank < ranks(); ++rank)
     in_[static_cast<std::size_t>(rank)] = places.mine.at(rank, offsets_[static_cast<std::size_t>(rank)], own, operation.bytes());
   sum();

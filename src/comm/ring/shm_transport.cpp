@@ -30,7 +30,6 @@ ShmTransport::ShmTransport(const Place& place, std::unique_ptr<LocalFabric> fabr
       watch_({.place = place, .stall_timeout = stall_timeout}, everybody(layout_, fabric_.get(), place.rank)),
       rounds_(layout_, place.rank, watch_),
       channels_(layout_, place.rank, watch_),
-      copies_(layout_, place.rank, fabric_->peer_memory(), rounds_, watch_),
       memory_(std::make_shared<RegisteredMemory>(place.rank)),
       in_(static_cast<std::size_t>(place.world_size)),
       out_(static_cast<std::size_t>(place.world_size)),
@@ -41,13 +40,8 @@ ShmTransport::~ShmTransport() { leave(); }
 void ShmTransport::execute(const Operation& operation) {
   rounds_.begin(operation);
   watch_.begins(operation);
-  try {
-    dispatch(operation);
-    watch_.finished();
-  } catch (...) {
-    copies_.await_no_peer_reaches();  // the caller may give its buffers back
-    throw;
-  }
+  dispatch(operation);
+  watch_.finished();
 }
 
 void ShmTransport::compare(const Operation& operation) {
@@ -127,23 +121,18 @@ void ShmTransport::leave() noexcept {
 }
 
 // The round that begins a large operation.
-ShmTransport::Places ShmTransport::locate(const void* data, std::size_t bytes, const void* offered) {
-  struct Announcement {
-    Location location;
-    std::uint64_t address;
-  };
-  static_assert(sizeof(Announcement) <= kLinePayload);
+ShmTransport::Places ShmTransport::locate(const void* data, std::size_t bytes) {
+  static_assert(sizeof(Location) <= kLinePayload);
   Places places{false, memory_->find(data, bytes)};
-  const Announcement mine{places.mine.location, reinterpret_cast<std::uint64_t>(offered != nullptr ? offered : data)};
+  const Location mine = places.mine.location;
   std::memcpy(rounds_.payload(), &mine, sizeof mine);
   rounds_.publish();
-  places.direct = mine.location.segment != 0;
+  places.direct = mine.segment != 0;
   for (int rank = 0; rank < ranks(); ++rank) {
-    Announcement theirs = mine;
+    Location theirs = mine;
     if (rank != place_.rank) std::memcpy(&theirs, rounds_.await(rank).payload, sizeof theirs);
-    if (theirs.location.segment != mine.location.segment) places.direct = false;
-    offsets_[static_cast<std::size_t>(rank)] = theirs.location.offset;
-    copies_.set_buffer(rank, theirs.address);
+    if (theirs.segment != mine.segment) places.direct = false;
+    offsets_[static_cast<std::size_t>(rank)] = theirs.offset;
   }
   return places;
 }

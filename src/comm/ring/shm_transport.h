@@ -8,8 +8,7 @@
 //   reduce, reduce_scatter  the same, the result stored into the root's buffer, or the owner's.
 //   broadcast, all_gather, gather, scatter, all_to_all  each rank copies what it lacks from its peers' buffers; then one
 //               more round.
-// Otherwise the table (tuning.h) says whether the ranks reach into each other's memory by system calls (shm_vm.cpp), or the
-// data goes through tiles, windows of shared memory that every rank owns three of, a round a tile.
+// Otherwise the data goes through tiles, windows of shared memory that every rank owns three of, a round a tile.
 //
 // Results are written where their inputs were read, also in tiles. A core that has just read a cache line of a peer gets
 // it for writing as well; to write a line of its own that a peer has read since costs a round trip (two Zen 4 cores,
@@ -26,7 +25,6 @@
 #include "src/comm/ring/control_block.h"
 #include "src/comm/ring/fabric.h"
 #include "src/comm/ring/group_watch.h"
-#include "src/comm/ring/peer_copies.h"
 #include "src/comm/ring/registered_memory.h"
 #include "src/comm/ring/rounds.h"
 #include "src/comm/ring/shm_channels.h"
@@ -65,7 +63,6 @@ class ShmTransport : public Transport {
   void all_reduce(const Operation& operation);
   void all_reduce_small(const Operation& operation);
   void all_reduce_in_place(const Operation& operation, const Places& places);
-  void all_reduce_by_vm(const Operation& operation);
   void all_reduce_by_tiles(const Operation& operation);
   void fill_tile(const std::byte* data, std::size_t count, DType dtype, std::uint64_t step);
   void reduce_tile(const Operation& operation, std::byte* data, std::size_t count, std::uint64_t step);
@@ -102,24 +99,7 @@ class ShmTransport : public Transport {
   void move_small(const Offer& offer);
   void move_by_tiles(const Offer& offer);
 
-  // `offered`: where peers find the data by address, if not at `data`.
-  Places locate(const void* data, std::size_t bytes, const void* offered = nullptr);
-
-  // This rank's share of a reduction by process_vm_readv and writev.
-  struct VmShare {
-    static constexpr int kNobody = -1, kAll = -2;
-    const std::byte* own;  // this rank's values
-    std::byte* result;     // where this rank wants the results; null: nowhere
-    std::size_t offset;    // of the share, in bytes, in every peer's buffer
-    std::size_t count;
-    int to;  // the rank whose buffer gets the results, kAll or kNobody
-  };
-  // What is not direct goes by system calls, else by tiles. `bytes`: of the whole message, the same on all ranks.
-  bool goes_by_vm(std::size_t bytes) const {
-    return tuning_.plain_path == PlainPath::kVm && copies_.possible() && bytes >= tuning_.vm_from_bytes;
-  }
-  void reduce_by_vm(const Signature& call, const VmShare& share);
-  void pull_by_vm();  // executes pulls_
+  Places locate(const void* data, std::size_t bytes);
 
   void read_from_peer(void* out, const std::byte* from, std::size_t bytes);
   void count_read(std::size_t bytes) { bytes_read_.fetch_add(bytes, std::memory_order_relaxed); }
@@ -139,12 +119,10 @@ class ShmTransport : public Transport {
   GroupWatch watch_;
   Rounds rounds_;
   ShmChannels channels_;
-  PeerCopies copies_;
   std::shared_ptr<RegisteredMemory> memory_;
   std::vector<const std::byte*> in_;    // by rank; kept, so that operations allocate nothing
   std::vector<std::byte*> out_;         // by rank
   std::vector<std::uint64_t> offsets_;  // by rank, set by locate()
-  std::vector<std::byte> vm_pieces_;    // by rank: what was read of it
   std::vector<Pull> pulls_;
   std::vector<std::byte> scratch_;  // all_to_all in place reads from here
   std::atomic<std::uint64_t> bytes_read_{0};

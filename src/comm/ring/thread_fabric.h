@@ -28,10 +28,8 @@ class ThreadFabric : public LocalFabric {
  public:
   explicit ThreadFabric(std::shared_ptr<ThreadMeeting> meeting) : meeting_(std::move(meeting)) {}
   std::shared_ptr<SharedSegment> share(std::size_t bytes, std::chrono::milliseconds timeout) override;
-  PeerMemory* peer_memory() override { return &peer_memory_; }
 
  private:
-  ThreadMemory peer_memory_;
   std::shared_ptr<ThreadMeeting> meeting_;
   std::size_t calls_ = 0;
 };

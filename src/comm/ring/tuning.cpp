@@ -21,14 +21,8 @@ using Json = nlohmann::ordered_json;
 
 // -- names of what is chosen
 
-const char* name_of(PlainPath path) { return path == PlainPath::kVm ? "vm" : "tiles"; }
 const char* name_of(ReduceOrder order) { return order == ReduceOrder::kTree ? "tree" : "rank"; }
 
-std::optional<PlainPath> plain_path_of(const std::string& name) {
-  for (const PlainPath path : {PlainPath::kTiles, PlainPath::kVm})
-    if (name == name_of(path)) return path;
-  return std::nullopt;
-}
 std::optional<ReduceOrder> reduce_order_of(const std::string& name) {
   for (const ReduceOrder order : {ReduceOrder::kRank, ReduceOrder::kTree})
     if (name == name_of(order)) return order;
@@ -112,6 +106,16 @@ Tuning load_here(int ranks) {
   return tuning;
 }
 
+// Large messages in plain memory could once go by system calls into the peers' memory, which measured slower.
+void pass_over_earlier_keys(Reader& reader, const std::string& where) {
+  std::string found;
+  for (const char* key : {"plain_path", "vm_from_bytes", "vm_piece_bytes"})
+    if (reader.take(key)) found += fmt::format("{}\"{}\"", found.empty() ? "" : ", ", key);
+  if (!found.empty())
+    log::warn("{}: {} of an earlier version: passed over, large messages in plain memory always go through tiles; leave the keys out",
+              where, found);
+}
+
 constexpr char kRefused = '!';  // in front of a reason, where a table would begin with a brace
 
 }  // namespace
@@ -132,9 +136,6 @@ std::string to_json(const TuningTable& table) {
               {"line_bytes", t.line_bytes},
               {"flat_bytes", t.flat_bytes},
               {"tile_bytes", t.tile_bytes},
-              {"plain_path", name_of(t.plain_path)},
-              {"vm_from_bytes", t.vm_from_bytes},
-              {"vm_piece_bytes", t.vm_piece_bytes},
               {"reduce_order", name_of(t.reduce_order)}}
       .dump(2);
 }
@@ -149,9 +150,7 @@ TuningTable parse_tuning(const std::string& json, const std::string& file, const
   reader.bytes("line_bytes", 0, kLinePayload, 1, t.line_bytes);
   reader.bytes("flat_bytes", 0, kSlotBytes, 1, t.flat_bytes);
   reader.bytes("tile_bytes", 64 * 1024, kTileBytes, 4096, t.tile_bytes);
-  reader.choice("plain_path", plain_path_of, "tiles, vm", t.plain_path);
-  reader.bytes("vm_from_bytes", 0, std::size_t{1} << 40, 1, t.vm_from_bytes);
-  reader.bytes("vm_piece_bytes", 4096, 16 << 20, 4096, t.vm_piece_bytes);
+  pass_over_earlier_keys(reader, where);
   reader.choice("reduce_order", reduce_order_of, "rank, tree", t.reduce_order);
   if (const auto made_on = reader.take("made_on")) {
     Reader origin(*made_on, where + ": \"made_on\"");

@@ -15,21 +15,10 @@
 
 namespace lockstep::ring {
 
-// What carries large messages in memory that is not registered. Tiles copy twice, but their copies stay in the caches that
-// two ranks share; the kernel copies once and must find the pages first. Two ranks on Zen 4, an all_reduce of 1, 4, 25, 64 MiB
-// in ms (bench/all_reduce --plain, in turn): tiles 0.044, 0.19, 3.2, 7.2; vm in pieces of 128 KiB 0.10, 0.41, 4.8, 13.0.
-enum class PlainPath : std::uint8_t {
-  kTiles,  // shared windows: two copies, which stay in cache
-  kVm,     // process_vm_readv and writev: one copy, by the kernel; where the system refuses it, tiles
-};
-
 struct Tuning {
-  std::size_t line_bytes = kLinePayload;     // up to here a message travels in its rank's line
-  std::size_t flat_bytes = 512;              // up to here in a slot that everybody reads whole; above, every rank reduces a slice
-  std::size_t tile_bytes = kTileBytes;       // a step of the path by tiles
-  PlainPath plain_path = PlainPath::kTiles;  // of messages of at least vm_from_bytes; smaller ones take tiles
-  std::size_t vm_from_bytes = 256 * 1024;
-  std::size_t vm_piece_bytes = 128 * 1024;  // of one system call
+  std::size_t line_bytes = kLinePayload;  // up to here a message travels in its rank's line
+  std::size_t flat_bytes = 512;           // up to here in a slot that everybody reads whole; above, every rank reduces a slice
+  std::size_t tile_bytes = kTileBytes;    // a step of the path by tiles
   ReduceOrder reduce_order = ReduceOrder::kRank;
 
   bool operator==(const Tuning&) const = default;
@@ -55,7 +44,7 @@ struct TuningTable {
 };
 
 // The table as JSON and back. Keys may be missing (default_tuning() holds). Throws InvalidArgument that names `file` and key for
-// an unknown key, a wrong type, a value out of range.
+// an unknown key, a wrong type, a value out of range. Keys of earlier versions are passed over, and named in the log.
 std::string to_json(const TuningTable& table);
 TuningTable parse_tuning(const std::string& json, const std::string& file, const Tuning& defaults = {});
 
