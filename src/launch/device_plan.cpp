@@ -8,8 +8,6 @@
 #include "src/core/process_limits.h"
 #include "src/launch/cores.h"
 #include "src/launch/gpu_probe.h"
-#include "src/launch/memory_node.h"
-#include "src/launch/near_cores.h"
 
 namespace lockstep::launch {
 

@@ -12,7 +12,6 @@
 #include "lockstep/core/error.h"
 #include "src/core/process_limits.h"
 #include "src/launch/cores.h"
-#include "src/launch/memory_node.h"
 
 namespace lockstep::launch {
 

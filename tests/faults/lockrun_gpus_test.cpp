@@ -7,8 +7,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "src/launch/cores.h"
 #include "src/launch/machine.h"
-#include "src/launch/memory_node.h"
 #include "tests/faults/lockrun.h"
 #include "tests/support/temporary.h"
 #include "tests/support/two_nodes.h"

@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "lockstep/launch/launch.h"
-#include "src/launch/memory_node.h"
 
 namespace lockstep::launch {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "lockstep/core/error.h"
-#include "src/launch/near_cores.h"
+#include "src/launch/cores.h"
 #include "tests/support/two_nodes.h"
 
 namespace lockstep::launch {
