@@ -235,7 +235,7 @@ TEST(JobEnvironment, RefusalsNameTheVariable) {
 TEST(JobEnvironment, TheTokenComesFromAVariableOrAFile) {
   EXPECT_EQ(read({{"LOCKSTEP_TOKEN", " secret\n"}}).token, "secret");
   EXPECT_NE(refusal({{"LOCKSTEP_TOKEN", " \n"}}).find("LOCKSTEP_TOKEN"), std::string::npos);
-  const std::string path = testing::TempDir() + "lockstep_token_" + std::to_string(testing::UnitTest::GetInstance()->random_seed());
+  const std::string path = ::testing::TempDir() + "lockstep_token_" + std::to_string(::testing::UnitTest::GetInstance()->random_seed());
   std::ofstream(path) << "\n from a file\r\n\n";
   EXPECT_EQ(read({{"LOCKSTEP_TOKEN_FILE", path}}).token, "from a file");
   std::ofstream(path) << " \n";
