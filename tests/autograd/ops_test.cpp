@@ -16,7 +16,7 @@ struct ConvCase {
   Conv2dOptions options;
 };
 
-class Conv2dGradient : public testing::TestWithParam<ConvCase> {};
+class Conv2dGradient : public ::testing::TestWithParam<ConvCase> {};
 
 TEST_P(Conv2dGradient, AgreesWithFiniteDifferences) {
   manual_seed(1);
@@ -30,7 +30,7 @@ TEST_P(Conv2dGradient, AgreesWithFiniteDifferences) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Conv2dGradient,
-                         testing::Values(ConvCase{"plain", {2, 6, 5, 3}, {4, 3, 3, 3}, {}},
+                         ::testing::Values(ConvCase{"plain", {2, 6, 5, 3}, {4, 3, 3, 3}, {}},
                                          ConvCase{"padded", {2, 6, 7, 2}, {3, 5, 5, 2}, {.padding = Padding::all(2)}},
                                          ConvCase{"strided_same", {1, 7, 8, 3}, {2, 3, 4, 3}, {.stride = {2, 3}, .padding = Same{}}},
                                          ConvCase{"uneven", {1, 5, 6, 1}, {1, 2, 1, 1}, {.stride = {1, 2}, .padding = Padding{1, 0, 0, 2}}},

@@ -211,7 +211,7 @@ class SpawnedRank {
     std::vector<char*> pointers;
     for (std::string& entry : environment) pointers.push_back(entry.data());
     pointers.push_back(nullptr);
-    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
     std::string program = "/proc/self/exe", filter = fmt::format("--gtest_filter={}.{}", test->test_suite_name(), test->name()),
                 quiet = "--gtest_brief=1";
     char* arguments[] = {program.data(), filter.data(), quiet.data(), nullptr};

@@ -14,9 +14,9 @@
 namespace lockstep {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(MpiLibrary, IsNotLoadedByWhoDoesNotUseIt) {
   std::ifstream maps("/proc/self/maps");

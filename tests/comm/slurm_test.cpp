@@ -12,9 +12,9 @@
 namespace lockstep {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using Kind = JobEnvironment::Kind;
 using Variables = std::map<std::string, std::string>;
 

@@ -10,8 +10,8 @@
 namespace lockstep {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 const std::vector<std::string> kOwn = {"127.0.0.1", "10.1.0.5", "::1", "fd00::5"};
 

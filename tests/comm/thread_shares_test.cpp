@@ -6,7 +6,7 @@
 namespace lockstep {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 TEST(ThreadShares, RanksThatNobodyHasBoundShareAllCores) {
   const RankCores loose{"a", {0, 1, 2, 3, 4, 5, 6, 7}};

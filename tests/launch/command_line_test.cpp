@@ -9,8 +9,8 @@
 namespace lockstep::launcher {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 std::variant<launch::LaunchSpec, Information> parse(const std::vector<std::string>& words) {
   return parse_command_line(words, [](const char*) { return std::nullopt; });
@@ -150,9 +150,9 @@ TEST(CommandLine, WrongFlagsAreNamed) {
 
 TEST(CommandLine, HelpAndVersionRunNothing) {
   EXPECT_THAT(std::get<Information>(parse({"--help"})).text,
-              testing::AllOf(HasSubstr("--nproc-per-node"), HasSubstr("/dev/null"), HasSubstr("--gpus LIST"), HasSubstr("--share-gpu K"),
+              ::testing::AllOf(HasSubstr("--nproc-per-node"), HasSubstr("/dev/null"), HasSubstr("--gpus LIST"), HasSubstr("--share-gpu K"),
                              HasSubstr("CUDA_VISIBLE_DEVICES"), HasSubstr("lockrun topology")));
-  EXPECT_THAT(std::get<Information>(parse({"--version"})).text, testing::StartsWith("lockrun "));
+  EXPECT_THAT(std::get<Information>(parse({"--version"})).text, ::testing::StartsWith("lockrun "));
 }
 
 TEST(CommandLine, AFolderForFlightRecords) {

@@ -11,8 +11,8 @@
 namespace lockstep::launch {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 TEST(AssignCores, SharesAreContiguousAndUseEveryCore) {
   EXPECT_THAT(assign_cores({0, 1, 2, 3}, 2), ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3)));

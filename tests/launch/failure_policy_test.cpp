@@ -11,7 +11,7 @@ namespace lockstep::launch {
 namespace {
 
 using std::chrono::milliseconds;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using Action = Verdict::Action;
 
 constexpr milliseconds kWait(500);

@@ -93,8 +93,8 @@ TEST(LastLines, KeepsTheLastOnesShort) {
   LastLines last(2, 5);
   last.feed("one\ntwo\nth");
   last.feed("ree and more\nrest");
-  EXPECT_THAT(last.lines(), testing::ElementsAre("two", "three", "rest"));
-  EXPECT_THAT(LastLines().lines(), testing::IsEmpty());
+  EXPECT_THAT(last.lines(), ::testing::ElementsAre("two", "three", "rest"));
+  EXPECT_THAT(LastLines().lines(), ::testing::IsEmpty());
 }
 
 }  // namespace

@@ -13,8 +13,8 @@ namespace lockstep::launch {
 namespace {
 
 using std::chrono::milliseconds;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 constexpr milliseconds kWait(3000);
 

@@ -8,9 +8,9 @@
 namespace lockstep::launch {
 namespace {
 
-using testing::Contains;
-using testing::Key;
-using testing::Not;
+using ::testing::Contains;
+using ::testing::Key;
+using ::testing::Not;
 using Changes = std::map<std::string, std::optional<std::string>>;
 
 Changes changes(const JobFacts& job, int rank, const std::map<std::string, std::string>& inherited = {}) {

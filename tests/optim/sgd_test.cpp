@@ -34,7 +34,7 @@ struct TorchCase {
   std::array<float, 3> expected;
 };
 
-class AgainstTorch : public testing::TestWithParam<TorchCase> {};
+class AgainstTorch : public ::testing::TestWithParam<TorchCase> {};
 
 // torch 2.15: torch.optim.SGD on [1, -2, 0.5] after the gradients below, float32. It may round in another order (fused
 // multiply-adds), hence the bound: one unit in the last place of 2.
@@ -52,7 +52,7 @@ TEST_P(AgainstTorch, GivesTheSameWeightsAfterThreeSteps) {
 
 INSTANTIATE_TEST_SUITE_P(
     Options, AgainstTorch,
-    testing::Values(
+    ::testing::Values(
         TorchCase{"plain", {.lr = 0.1f}, {0.87499994f, -1.98750007f, 0.450000018f}},
         TorchCase{"momentum", {.lr = 0.1f, .momentum = 0.9f}, {0.812000036f, -1.88399994f, -0.0269999672f}},
         TorchCase{"nesterov", {.lr = 0.1f, .momentum = 0.9f, .nesterov = true}, {0.705799997f, -1.88309991f, -0.024299968f}},

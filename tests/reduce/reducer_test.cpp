@@ -19,10 +19,10 @@ namespace lockstep {
 namespace {
 
 using test_support::heap_allocations;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
-class ReducerTest : public testing::Test {
+class ReducerTest : public ::testing::Test {
  protected:
   // Four gradients of 16 floats in buckets {3}, {2, 1}, {0}.
   std::vector<GradientInfo> gradients() const { return {{"a", 16}, {"b", 16}, {"c", 16}, {"d", 16}}; }
@@ -51,7 +51,7 @@ TEST_F(ReducerTest, AllocatesEveryBucketFromTheGroupAndHandsOutZeroedSlots) {
     const Buffer slot = reducer.slot(i);
     EXPECT_EQ(slot.bytes(), 64U);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(slot.data()) % 64, 0U);
-    EXPECT_THAT(floats(slot), testing::Each(0.0F));
+    EXPECT_THAT(floats(slot), ::testing::Each(0.0F));
     addresses.insert(slot.data());
   }
   EXPECT_EQ(addresses.size(), 4U);
@@ -132,8 +132,8 @@ TEST_F(ReducerTest, FinishZeroesAndReducesWhatNeverCame) {
   EXPECT_THAT(reducer.finish(), ElementsAre(0, 2, 3));
   EXPECT_THAT(buckets(), ElementsAre(0, 1, 2));
   EXPECT_EQ(record.completed(), 3U);
-  EXPECT_THAT(floats(reducer.slot(1)), testing::Each(7.0F));
-  for (const std::size_t i : {0, 2, 3}) EXPECT_THAT(floats(reducer.slot(i)), testing::Each(0.0F));
+  EXPECT_THAT(floats(reducer.slot(1)), ::testing::Each(7.0F));
+  for (const std::size_t i : {0, 2, 3}) EXPECT_THAT(floats(reducer.slot(i)), ::testing::Each(0.0F));
 }
 
 TEST_F(ReducerTest, APassWithoutAnyGradientIsReducedTheSame) {
@@ -178,7 +178,7 @@ TEST_F(ReducerTest, ACommHookReplacesTheAverage) {
   }
   reducer.finish();
   EXPECT_THAT(seen, ElementsAre(0, 1, 2));
-  for (std::size_t i = 0; i < 4; ++i) EXPECT_THAT(floats(reducer.slot(i)), testing::Each(static_cast<float>(i) / 2));
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_THAT(floats(reducer.slot(i)), ::testing::Each(static_cast<float>(i) / 2));
   for (const RecordedCall& call : record.calls()) EXPECT_EQ(call.operation.signature.op, ReduceOp::kSum);
 }
 

@@ -24,10 +24,10 @@ struct Outcome {
   std::string output;  // stdout and stderr
 };
 
-class Example : public testing::Test {
+class Example : public ::testing::Test {
  protected:
   Example() {
-    std::string pattern = testing::TempDir() + "lockstep-example-XXXXXX";
+    std::string pattern = ::testing::TempDir() + "lockstep-example-XXXXXX";
     folder_ = mkdtemp(pattern.data());
     lockstep::data::write_generated_cifar10(data(), {.train_images = 80, .test_images = 20});
   }
