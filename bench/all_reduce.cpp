@@ -4,7 +4,7 @@
 //   lockrun -n 4 build/bench/all_reduce --transport tcp        mpirun -n 4 build/bench/all_reduce
 //   build/bench/all_reduce --overlap -e 25M                    build/bench/all_reduce --compare -e 25M
 //   build/bench/all_reduce --plot all.svg a.json b.json        results of --json-file as one picture
-#include "bench/collective_bench.h"
+#include "bench/lib/collective_bench.h"
 #include "lockstep/core/error.h"
 
 namespace {

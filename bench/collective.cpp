@@ -2,7 +2,7 @@
 //
 //   build/bench/collective --op all_gather --ranks 2 -b 4 -e 64M -f 4
 //   build/bench/collective --op reduce --redop max --dtype int32 --root 1 --check
-#include "bench/collective_bench.h"
+#include "bench/lib/collective_bench.h"
 #include "lockstep/core/error.h"
 
 namespace {

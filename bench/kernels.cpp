@@ -14,7 +14,7 @@
 #include <random>
 #include <vector>
 
-#include "bench/bench_common.h"
+#include "bench/lib/bench_common.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
 

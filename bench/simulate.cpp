@@ -1,4 +1,4 @@
-// How long a training step takes on 2 to 4,096 ranks, in a model: bench/cost_model.h has the formulas and where they come from.
+// How long a training step takes on 2 to 4,096 ranks, in a model: bench/lib/cost_model.h has the formulas and where they come from.
 //
 //   build/bench/all_reduce --ranks 2 -b 4 -e 64M --json-file shm.json
 //   build/bench/simulate --fit shm.json --net-alpha-us 15 --net-gbps 12 --ranks-per-node 8 --compute-ms 120 --bytes 100M --plot step.svg
@@ -11,9 +11,9 @@
 #include <cxxopts.hpp>
 #include <fstream>
 
-#include "bench/bench_common.h"
-#include "bench/cost_model.h"
-#include "bench/svg_plot.h"
+#include "bench/lib/bench_common.h"
+#include "bench/lib/cost_model.h"
+#include "bench/lib/svg_plot.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::bench {
@@ -43,7 +43,7 @@ cxxopts::Options describe_flags() {
   const auto text = [](const char* value) { return cxxopts::value<std::string>()->default_value(value); };
   cxxopts::Options options("simulate",
                            "Time of a training step by number of ranks, for three kinds of all-reduce: a report of a model, not a "
-                           "promise. bench/cost_model.h has the formulas.\n");
+                           "promise. bench/lib/cost_model.h has the formulas.\n");
   options.custom_help("[flags]");
   options.add_options("Inside a machine")("alpha-us", "latency of a message", text("0.2"))("gbps", "bandwidth of a rank, GB/s", text("10"))(
       "fit", "both from a file of bench/all_reduce --json-file", text(""))("ranks-per-node", "ranks of a machine", text("8"));

@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/bench_common.h"
+#include "bench/lib/bench_common.h"
 #include "lockstep/comm/store.h"
 #include "lockstep/core/error.h"
 #include "src/comm/socket.h"

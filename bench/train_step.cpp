@@ -20,8 +20,8 @@
 #include <string>
 #include <vector>
 
-#include "bench/bench_common.h"
-#include "bench/train_step_models.h"
+#include "bench/lib/bench_common.h"
+#include "bench/lib/train_step_models.h"
 #include "lockstep/lockstep.h"
 #include "src/comm/delay/delay_backend.h"
 

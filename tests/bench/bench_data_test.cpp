@@ -3,9 +3,9 @@
 
 #include <cstring>
 
-#include "bench/fit.h"
-#include "bench/result_report.h"
-#include "bench/test_data.h"
+#include "bench/lib/fit.h"
+#include "bench/lib/result_report.h"
+#include "bench/lib/test_data.h"
 
 namespace lockstep::bench {
 namespace {

@@ -1,5 +1,5 @@
 // The model's formulas against values computed by hand. 1 GB/s moves 1000 bytes in 1 us.
-#include "bench/cost_model.h"
+#include "bench/lib/cost_model.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // The picture: where its marks stand, what they say, that it is well-formed, and what it does with points that no logarithm has.
-#include "bench/svg_plot.h"
+#include "bench/lib/svg_plot.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

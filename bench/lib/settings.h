@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/measure.h"
+#include "bench/lib/measure.h"
 
 namespace lockstep::bench {
 

@@ -1,4 +1,4 @@
-#include "bench/test_data.h"
+#include "bench/lib/test_data.h"
 
 #include <algorithm>
 #include <cmath>

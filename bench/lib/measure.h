@@ -6,9 +6,9 @@
 #include <optional>
 #include <vector>
 
-#include "bench/bound.h"
-#include "bench/collective_kind.h"
-#include "bench/test_data.h"
+#include "bench/lib/bound.h"
+#include "bench/lib/collective_kind.h"
+#include "bench/lib/test_data.h"
 
 namespace lockstep::bench {
 

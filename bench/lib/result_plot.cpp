@@ -1,10 +1,10 @@
-#include "bench/result_plot.h"
+#include "bench/lib/result_plot.h"
 
 #include <filesystem>
 #include <fstream>
 #include <set>
 
-#include "bench/svg_plot.h"
+#include "bench/lib/svg_plot.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::bench {

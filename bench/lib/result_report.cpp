@@ -1,11 +1,11 @@
-#include "bench/result_report.h"
+#include "bench/lib/result_report.h"
 
 #include <fmt/format.h>
 
 #include <cstdio>
 #include <fstream>
 
-#include "bench/bench_common.h"
+#include "bench/lib/bench_common.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::bench {

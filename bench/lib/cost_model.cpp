@@ -1,4 +1,4 @@
-#include "bench/cost_model.h"
+#include "bench/lib/cost_model.h"
 
 #include <algorithm>
 #include <cmath>

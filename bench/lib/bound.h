@@ -12,7 +12,7 @@
 #include <memory>
 #include <vector>
 
-#include "bench/collective_kind.h"
+#include "bench/lib/collective_kind.h"
 
 namespace lockstep::bench {
 

@@ -1,4 +1,4 @@
-#include "bench/measure.h"
+#include "bench/lib/measure.h"
 
 #include <algorithm>
 #include <chrono>
@@ -7,7 +7,7 @@
 #include <functional>
 #include <string>
 
-#include "bench/bench_common.h"
+#include "bench/lib/bench_common.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::bench {

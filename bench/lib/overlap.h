@@ -4,7 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "bench/measure.h"
+#include "bench/lib/measure.h"
 
 namespace lockstep::bench {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "bench/fit.h"
-#include "bench/settings.h"
+#include "bench/lib/fit.h"
+#include "bench/lib/settings.h"
 
 namespace lockstep::bench {
 

@@ -1,4 +1,4 @@
-#include "bench/overlap.h"
+#include "bench/lib/overlap.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <cmath>
 #include <vector>
 
-#include "bench/bench_common.h"
+#include "bench/lib/bench_common.h"
 #include "lockstep/core/device.h"
 
 namespace lockstep::bench {

@@ -1,4 +1,4 @@
-#include "bench/tune.h"
+#include "bench/lib/tune.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 #include <memory>
 #include <vector>
 
-#include "bench/bench_common.h"
+#include "bench/lib/bench_common.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"

@@ -1,4 +1,4 @@
-#include "bench/bound.h"
+#include "bench/lib/bound.h"
 
 #include <cstdint>
 #include <cstring>

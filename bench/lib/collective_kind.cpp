@@ -1,4 +1,4 @@
-#include "bench/collective_kind.h"
+#include "bench/lib/collective_kind.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "bench/fit.h"
+#include "bench/lib/fit.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "bench/train_step_models.h"
+#include "bench/lib/train_step_models.h"
 
 namespace lockstep::bench {
 

@@ -1,4 +1,4 @@
-#include "bench/settings.h"
+#include "bench/lib/settings.h"
 
 #include <unistd.h>
 
@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "bench/bench_common.h"
+#include "bench/lib/bench_common.h"
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"

@@ -1,4 +1,4 @@
-#include "bench/environment_report.h"
+#include "bench/lib/environment_report.h"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 #include <string>
 #include <thread>
 
-#include "bench/build_info.h"
+#include "bench/lib/build_info.h"
 #include "lockstep/core/environment.h"
 
 namespace lockstep::bench {

@@ -1,4 +1,4 @@
-#include "bench/collective_bench.h"
+#include "bench/lib/collective_bench.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -11,11 +11,11 @@
 #include <filesystem>
 #include <iterator>
 
-#include "bench/environment_report.h"
-#include "bench/overlap.h"
-#include "bench/result_plot.h"
-#include "bench/result_report.h"
-#include "bench/tune.h"
+#include "bench/lib/environment_report.h"
+#include "bench/lib/overlap.h"
+#include "bench/lib/result_plot.h"
+#include "bench/lib/result_report.h"
+#include "bench/lib/tune.h"
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"

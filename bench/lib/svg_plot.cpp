@@ -1,4 +1,4 @@
-#include "bench/svg_plot.h"
+#include "bench/lib/svg_plot.h"
 
 #include <fmt/format.h>
 

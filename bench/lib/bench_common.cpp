@@ -1,4 +1,4 @@
-#include "bench/bench_common.h"
+#include "bench/lib/bench_common.h"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 // The whole program behind bench/all_reduce and bench/collective.
 #pragma once
 
-#include "bench/settings.h"
+#include "bench/lib/settings.h"
 
 namespace lockstep::bench {
 

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "bench/bench_common.h"
-#include "bench/svg_plot.h"
+#include "bench/lib/bench_common.h"
+#include "bench/lib/svg_plot.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::bench {

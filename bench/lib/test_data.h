@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/collective_kind.h"
+#include "bench/lib/collective_kind.h"
 
 namespace lockstep::bench {
 
