@@ -109,7 +109,7 @@ class Trainer {
     x_ = x_.to(device);
     labels_ = labels_.to(device);
     for (const ls::NamedTensor& parameter : model_->named_parameters())  // before ddp's own: fires first
-      hooks_.push_back(ls::on_grad_ready(parameter.tensor, [this](const ls::Tensor&) {
+      hooks_.push_back(ls::register_grad_hook(parameter.tensor, [this](const ls::Tensor&) {
         if (first_ready_ == Clock::time_point{}) first_ready_ = Clock::now();
       }));
     ddp_ = std::make_unique<ls::DistributedDataParallel>(*model_, std::move(group), ls::DistributedDataParallelOptions{.comm_hook = hook});

@@ -66,7 +66,7 @@ int train(int, char**) {
   // Called in backward when this rank's gradient is complete. Registered before the module is wrapped, the hook runs before the gradient
   // travels; later its bucket may be under way. The hook goes with its handle.
   int gradients_seen = 0;
-  const ls::HookHandle watch = ls::on_grad_ready(net.bias, [&](const ls::Tensor& bias) {
+  const ls::HookHandle watch = ls::register_grad_hook(net.bias, [&](const ls::Tensor& bias) {
     if (std::isfinite(ls::grad(bias).span<float>()[0])) ++gradients_seen;
   });
 

@@ -38,7 +38,7 @@ class Stripes : public ls::data::Dataset {
 };
 
 struct Net : ls::nn::Module {
-  ls::nn::Linear hidden{kSide * kSide, 64, {.activation = ls::Activation::kRelu}}, out{64, 4};
+  ls::nn::Linear hidden{kSide * kSide, 64, {.activation = ls::Activation::kReLU}}, out{64, 4};
   Net() { add("hidden", hidden), add("out", out); }
   ls::Tensor forward(const ls::Tensor& x) override { return out(hidden(ls::flatten(x))); }
 };

@@ -1,7 +1,7 @@
-// Convolutions by cuDNN's graphs: bias and relu are part of forward's where cuDNN can. A graph is built once a shape, on the first call,
+// Convolutions by cuDNN's graphs: bias and ReLU are part of forward's where cuDNN can. A graph is built once a shape, on the first call,
 // from those of cuDNN's engines that give the same bits every time, stay within the workspace limit and, unless TF32 was asked for, keep
 // float32. Where there is none: with a larger workspace; in float32 what has 16 bits. Images whose two sides are padded unlike are padded
-// by a kernel of ours. cudnn-frontend asks every relu to let NaN through.
+// by a kernel of ours. cudnn-frontend asks every ReLU to let NaN through.
 #include <cudnn_frontend.h>
 
 #include <algorithm>

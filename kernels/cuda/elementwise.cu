@@ -43,7 +43,7 @@ struct ScaleByAndAdd : Reads<true, false, true> {
   explicit ScaleByAndAdd(const float* factor) : factor(factor) {}
   __device__ float operator()(float in, float, float out) const { return out + in * *factor; }
 };
-struct Relu : Reads<true, false, false> {  // NaN goes through
+struct ReLU : Reads<true, false, false> {  // NaN goes through
   __device__ float operator()(float in, float, float) const { return in < 0 ? 0.0F : in; }
 };
 struct ReluBackward : Reads<true, false, true> {
@@ -153,7 +153,7 @@ void scale_by(const float* in, const float* factor, float* out, Index count, boo
     run(in, kNothing, out, count, ScaleBy(factor), stream);
 }
 
-void relu(const float* in, float* out, Index count, Stream& stream) { run(in, kNothing, out, count, Relu{}, stream); }
+void relu(const float* in, float* out, Index count, Stream& stream) { run(in, kNothing, out, count, ReLU{}, stream); }
 
 void relu_backward(const float* y, float* grad, Index count, Stream& stream) { run(y, kNothing, grad, count, ReluBackward{}, stream); }
 
@@ -179,7 +179,7 @@ void scale(DType type, const void* in, float factor, void* out, Index count, boo
 }
 
 void relu(DType type, const void* in, void* out, Index count, Stream& stream) {
-  with_half(type, [&](auto* of) { run(like(of, in), like(of, static_cast<const void*>(nullptr)), like(of, out), count, Relu{}, stream); });
+  with_half(type, [&](auto* of) { run(like(of, in), like(of, static_cast<const void*>(nullptr)), like(of, out), count, ReLU{}, stream); });
 }
 
 void relu_backward(DType type, const void* y, void* grad, Index count, Stream& stream) {

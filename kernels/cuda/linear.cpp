@@ -187,7 +187,7 @@ void product_and_bias(DType type, const LinearShape& shape, const void* x, const
   if (bias != nullptr) add_bias(type, y, bias, shape.batch, shape.out_features, stream);
 }
 
-// relu is no part of the epilogue: cuBLASLt's is a maximum with 0, which makes 0 of NaN, and a broken model would seem whole.
+// ReLU is no part of the epilogue: cuBLASLt's is a maximum with 0, which makes 0 of NaN, and a broken model would seem whole.
 void forward(DType type, const LinearShape& shape, const void* x, const void* weight, const void* bias, bool relu_after, void* y,
              Stream& stream) {
   product_and_bias(type, shape, x, weight, bias, y, stream);

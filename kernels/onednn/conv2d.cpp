@@ -268,7 +268,7 @@ void sum_weight_gradients(const Conv2dShape& shape, const float* x, const float*
 void conv2d(const Conv2dShape& shape, const float* x, const float* weight, const float* bias, bool relu, float* y, Stream& stream) {
   if (empty(shape)) return reference_kernels().conv2d(shape, x, weight, bias, relu, y, stream);
   if (winograd::suits(shape)) return winograd::conv2d(shape, x, weight, bias, relu, y);
-  // oneDNN's relu makes 0 of NaN, and a broken model would seem whole. Reading x beforehand costs less than relu's own pass over y.
+  // oneDNN's ReLU makes 0 of NaN, and a broken model would seem whole. Reading x beforehand costs less than ReLU's own pass over y.
   const bool fused = relu && is_worth_fusing(shape) && stays_finite(shape, x, weight, bias);
   run_with_weights(Parts({Pass::kForward, shape, bias != nullptr, fused}), weight, [&](const Plan& plan, std::int64_t first) {
     std::unordered_map<int, dnnl::memory> arguments = {{DNNL_ARG_SRC, memory_at(plan.descs.x, x + first * (x_count(shape) / shape.batch))},

@@ -69,7 +69,7 @@ inline dnnl::primitive_attr with_user_scratchpad() {
   return attributes;
 }
 
-// Of NaN this relu makes 0.
+// Of NaN this ReLU makes 0.
 inline dnnl::primitive_attr with_relu(dnnl::primitive_attr attributes) {
   dnnl::post_ops operations;
 #if DNNL_VERSION_MAJOR >= 3

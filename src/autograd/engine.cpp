@@ -134,12 +134,12 @@ std::vector<LeafUse> leaves_of_backward() {
   return BackwardPass::current == nullptr ? std::vector<LeafUse>() : BackwardPass::current->leaves();
 }
 
-void at_end_of_backward(std::function<void()> callback) {
-  if (BackwardPass::current == nullptr) throw InvalidArgument("at_end_of_backward: no backward pass is running on this thread");
+void queue_callback(std::function<void()> callback) {
+  if (BackwardPass::current == nullptr) throw InvalidArgument("queue_callback: no backward pass is running on this thread");
   BackwardPass::current->queue(std::move(callback));
 }
 
-void at_end_of_backward_through(const Tensor& result, std::function<void()> callback) {
+void register_backward_end_hook(const Tensor& result, std::function<void()> callback) {
   if (const auto node = node_of(result)) node->end_callbacks_.push_back(std::move(callback));
 }
 

@@ -9,7 +9,7 @@ using typed::Pointer;
 
 namespace {
 
-// Inputs: x, weight, bias (maybe undefined). Saved: x, the weight as it was read, and the result when relu was fused.
+// Inputs: x, weight, bias (maybe undefined). Saved: x, the weight as it was read, and the result when ReLU was fused.
 class Conv2dNode : public Node {
  public:
   Conv2dNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const Conv2dShape& shape, bool relu)
@@ -67,7 +67,7 @@ Tensor conv2d(const Tensor& input, const Tensor& weight, const Tensor& bias, con
                           place.padding.bottom,
                           place.padding.right};
   const Tensor y = Tensor::empty({in[0], place.out_height, place.out_width, kernel[0]}, x.dtype(), x.device());
-  const bool relu = options.activation == Activation::kRelu;
+  const bool relu = options.activation == Activation::kReLU;
   const Tensor read_weight = typed::copy_for(x, weight), read_bias = typed::copy_for(x, bias);
   LOCKSTEP_TYPED(x, conv2d, shape, Pointer(x), Pointer(read_weight), Pointer(read_bias), relu, Pointer(y));
   record<Conv2dNode>(y, {x, weight, bias}, relu ? std::vector{x, read_weight, detached(y)} : std::vector{x, read_weight}, shape, relu);

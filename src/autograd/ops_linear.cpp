@@ -8,7 +8,7 @@ using typed::Pointer;
 
 namespace {
 
-// Inputs: x, weight, bias (maybe undefined). Saved: x, the weight as it was read, and the result when relu was fused.
+// Inputs: x, weight, bias (maybe undefined). Saved: x, the weight as it was read, and the result when ReLU was fused.
 class LinearNode : public Node {
  public:
   LinearNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const LinearShape& shape, bool relu)
@@ -50,7 +50,7 @@ Tensor linear(const Tensor& input, const Tensor& weight, const Tensor& bias, Act
       throw InvalidArgument("linear: bias {} does not match weight {}", bias.shape().text(), weight.shape().text());
   }
   const Tensor y = Tensor::empty({shape.batch, shape.out_features}, x.dtype(), x.device());
-  const bool relu = activation == Activation::kRelu;
+  const bool relu = activation == Activation::kReLU;
   const Tensor read_weight = typed::copy_for(x, weight), read_bias = typed::copy_for(x, bias);
   LOCKSTEP_TYPED(x, linear, shape, Pointer(x), Pointer(read_weight), Pointer(read_bias), relu, Pointer(y));
   record<LinearNode>(y, {x, weight, bias}, relu ? std::vector{x, read_weight, detached(y)} : std::vector{x, read_weight}, shape, relu);

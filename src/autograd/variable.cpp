@@ -98,8 +98,8 @@ void bind_grad(const Tensor& leaf, Buffer slot) {
   state.grad.rebind(std::move(slot));  // handles that users hold see the slot
 }
 
-HookHandle on_grad_ready(const Tensor& leaf, GradHook hook) {
-  VariableState& state = leaf_of(leaf, "on_grad_ready");
+HookHandle register_grad_hook(const Tensor& leaf, GradHook hook) {
+  VariableState& state = leaf_of(leaf, "register_grad_hook");
   auto entry = std::make_shared<HookEntry>(HookEntry{std::move(hook)});
   state.hooks.push_back(entry);
   return HookHandle([weak = state.weak_from_this(), entry] {

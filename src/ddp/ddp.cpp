@@ -58,7 +58,7 @@ class DistributedDataParallel::Impl {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       set_name(parameters_[i].tensor, parameters_[i].name);  // of several names, the reducer's
       bind_grad(parameters_[i].tensor, reducer_->slot(i));
-      hooks_.push_back(on_grad_ready(parameters_[i].tensor, [this, i](const Tensor&) { gradient_ready(i); }));
+      hooks_.push_back(register_grad_hook(parameters_[i].tensor, [this, i](const Tensor&) { gradient_ready(i); }));
     }
   }
 
@@ -70,7 +70,7 @@ class DistributedDataParallel::Impl {
     note_input(x);
     Tensor result = wrapped(x);
     // A pass that reaches none of the parameters must reduce as well: the other ranks wait for it.
-    at_end_of_backward_through(result, [this, alive = alive_] { finish_pass(*alive); });
+    register_backward_end_hook(result, [this, alive = alive_] { finish_pass(*alive); });
     return result;
   }
 
@@ -115,7 +115,7 @@ class DistributedDataParallel::Impl {
     if (!synchronize) return;
     if (std::exchange(begun_pass_, backward_pass()) != backward_pass()) {
       if (reducer_->in_pass()) reducer_->abandon_pass();  // the pass before ended by an exception
-      at_end_of_backward([this, alive = alive_] { finish_pass(*alive); });
+      queue_callback([this, alive = alive_] { finish_pass(*alive); });
     }
     reducer_->mark_ready(i);
   }

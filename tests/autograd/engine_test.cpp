@@ -47,11 +47,12 @@ TEST(Engine, GradientsAreWrittenStraightIntoTheBoundMemory) {
 TEST(Engine, HooksFireInOrderOnceWhenTheGradientIsFinal) {
   const Tensor x = leaf_of(2), y = leaf_of(3);
   std::vector<std::string> events;
-  const HookHandle first = on_grad_ready(x, [&](const Tensor& leaf) { events.push_back("x " + std::to_string(int(grad(leaf).item()))); });
-  const HookHandle second = on_grad_ready(x, [&](const Tensor&) { events.push_back("x again"); });
-  const HookHandle third = on_grad_ready(y, [&](const Tensor&) {
+  const HookHandle first =
+      register_grad_hook(x, [&](const Tensor& leaf) { events.push_back("x " + std::to_string(int(grad(leaf).item()))); });
+  const HookHandle second = register_grad_hook(x, [&](const Tensor&) { events.push_back("x again"); });
+  const HookHandle third = register_grad_hook(y, [&](const Tensor&) {
     EXPECT_TRUE(in_backward());
-    at_end_of_backward([&] { events.push_back("end"); });
+    queue_callback([&] { events.push_back("end"); });
     events.push_back("y");
   });
   // y is used last, x twice: y's gradient is final first, x's only after both uses.
@@ -65,12 +66,12 @@ TEST(Engine, HooksCanBeRemovedAlsoFromWithin) {
   const Tensor x = leaf_of(1);
   int calls = 0;
   HookHandle self;
-  self = on_grad_ready(x, [&](const Tensor&) {
+  self = register_grad_hook(x, [&](const Tensor&) {
     ++calls;
     self.remove();
   });
   {
-    const HookHandle scoped = on_grad_ready(x, [&](const Tensor&) { calls += 10; });
+    const HookHandle scoped = register_grad_hook(x, [&](const Tensor&) { calls += 10; });
     scale(x, 1).backward();
     EXPECT_EQ(calls, 11);
   }
@@ -82,7 +83,7 @@ TEST(Engine, PassesThroughAResultAreToldEvenWithoutALeafOfInterest) {
   const Tensor x = leaf_of(1), y = leaf_of(1);
   int calls = 0;
   const Tensor wrapped = scale(x, 2);
-  at_end_of_backward_through(wrapped, [&] { ++calls; });
+  register_backward_end_hook(wrapped, [&] { ++calls; });
   scale(y, 1).backward();
   EXPECT_EQ(calls, 0);
   scale(wrapped, 1).backward();
@@ -93,8 +94,8 @@ TEST(Engine, AnExceptionLeavesTheNextPassUntouched) {
   const Tensor x = leaf_of(1), y = leaf_of(1);
   bool broken = true;
   int ends = 0;
-  const HookHandle hook = on_grad_ready(y, [&](const Tensor&) {
-    at_end_of_backward([&] { ++ends; });
+  const HookHandle hook = register_grad_hook(y, [&](const Tensor&) {
+    queue_callback([&] { ++ends; });
     if (broken) throw Error("a hook that fails");
   });
   EXPECT_THROW(add(scale(x, 1), scale(y, 1)).backward(), Error);
@@ -119,9 +120,9 @@ TEST(Engine, RefusesWhatCannotBeDifferentiated) {
   const Tensor wide = Tensor::full({2}, 1);
   require_grad(wide);
   EXPECT_THROW(scale(wide, 1).backward(), InvalidArgument) << "no scalar";
-  EXPECT_THROW(at_end_of_backward([] {}), InvalidArgument);
+  EXPECT_THROW(queue_callback([] {}), InvalidArgument);
   EXPECT_THROW(grad(Tensor::full({}, 1)), InvalidArgument);
-  const HookHandle nested = on_grad_ready(x, [&](const Tensor&) { scale(x, 1).backward(); });
+  const HookHandle nested = register_grad_hook(x, [&](const Tensor&) { scale(x, 1).backward(); });
   EXPECT_THROW(scale(x, 1).backward(), InvalidArgument);
 }
 
@@ -131,7 +132,7 @@ TEST(Engine, AFailedPassOverAHalfFreedTapeLeavesItsLeavesUsable) {
   freed.backward();
   EXPECT_THROW(add(scale(y, 1), scale(freed, 1)).backward(), InvalidArgument);
   int calls = 0;
-  const HookHandle hook = on_grad_ready(y, [&](const Tensor&) { ++calls; });
+  const HookHandle hook = register_grad_hook(y, [&](const Tensor&) { ++calls; });
   scale(y, 1).backward();
   EXPECT_EQ(calls, 1);
 }
@@ -164,12 +165,12 @@ TEST(Engine, MemoryComesBackWhileBackwardRunsAndStepsAskTheSystemForNothing) {
   const Tensor x = Tensor::full({256, 64}, 0.5f), weight = random_leaf({64, 64}, -0.1f, 0.1f);
   const auto step = [&] {
     Tensor y = x;
-    for (int layer = 0; layer < 10; ++layer) y = linear(y, weight, Tensor(), Activation::kRelu);
+    for (int layer = 0; layer < 10; ++layer) y = linear(y, weight, Tensor(), Activation::kReLU);
     const Tensor loss = l2_loss(y);
     y = Tensor();
     const std::size_t recorded = cpu_device().allocator_stats().bytes_in_use;
     std::size_t at_end = 0;
-    at_end_of_backward_through(loss, [&] { at_end = cpu_device().allocator_stats().bytes_in_use; });
+    register_backward_end_hook(loss, [&] { at_end = cpu_device().allocator_stats().bytes_in_use; });
     loss.backward();
     EXPECT_LT(at_end + 9 * 256 * 64 * 4, recorded) << "activations are freed as backward proceeds";
   };
@@ -190,7 +191,8 @@ TEST(Engine, EachNodeFreesItsActivationsBeforeTheNextRuns) {
   std::vector<std::size_t> in_use;
   for (int layer = 0; layer < kLayers; ++layer) {
     weights.push_back(random_leaf({64, 64}, -0.1f, 0.1f));
-    hooks.push_back(on_grad_ready(weights.back(), [&](const Tensor&) { in_use.push_back(cpu_device().allocator_stats().bytes_in_use); }));
+    hooks.push_back(
+        register_grad_hook(weights.back(), [&](const Tensor&) { in_use.push_back(cpu_device().allocator_stats().bytes_in_use); }));
   }
   const auto step = [&] {
     in_use.clear();
@@ -217,7 +219,7 @@ TEST(Engine, PoolingsWinnersAreFreedWithTheRest) {
     for (int layer = 0; layer < 6; ++layer) y = max_pool2d(y, {3, 3}, {.stride = {1, 1}, .padding = Same{}});
     const Tensor loss = l2_loss(std::exchange(y, Tensor()));
     std::size_t at_end = 0;
-    at_end_of_backward_through(loss, [&] { at_end = cpu_device().allocator_stats().bytes_in_use; });
+    register_backward_end_hook(loss, [&] { at_end = cpu_device().allocator_stats().bytes_in_use; });
     loss.backward();
     return at_end - idle;
   };
@@ -239,12 +241,12 @@ TEST(Engine, HooksMayRemoveOthersAndAddSomeForTheNextPass) {
   const Tensor x = leaf_of(1);
   std::vector<std::string> events;
   HookHandle second, added;
-  const HookHandle first = on_grad_ready(x, [&](const Tensor&) {
+  const HookHandle first = register_grad_hook(x, [&](const Tensor&) {
     events.push_back("first");
     second.remove();
-    if (events.size() == 1) added = on_grad_ready(x, [&](const Tensor&) { events.push_back("added"); });
+    if (events.size() == 1) added = register_grad_hook(x, [&](const Tensor&) { events.push_back("added"); });
   });
-  second = on_grad_ready(x, [&](const Tensor&) { events.push_back("second"); });
+  second = register_grad_hook(x, [&](const Tensor&) { events.push_back("second"); });
   scale(x, 1).backward();
   EXPECT_EQ(events, std::vector<std::string>{"first"});
   scale(x, 1).backward();
@@ -255,7 +257,7 @@ TEST(Engine, AHandleMayOutliveItsLeaf) {
   HookHandle handle;
   {
     const Tensor x = leaf_of(1);
-    handle = on_grad_ready(x, [](const Tensor&) {});
+    handle = register_grad_hook(x, [](const Tensor&) {});
   }
   handle.remove();
 }
@@ -263,14 +265,14 @@ TEST(Engine, AHandleMayOutliveItsLeaf) {
 TEST(Engine, EndCallbacksOfThePathComeBeforeThoseOfTheHooks) {
   const Tensor x = leaf_of(1);
   std::vector<std::string> events;
-  const HookHandle hook = on_grad_ready(x, [&](const Tensor&) {
-    at_end_of_backward([&] {
+  const HookHandle hook = register_grad_hook(x, [&](const Tensor&) {
+    queue_callback([&] {
       events.push_back("queued");
-      at_end_of_backward([&] { events.push_back("queued at the end"); });
+      queue_callback([&] { events.push_back("queued at the end"); });
     });
   });
   const Tensor result = scale(x, 2);
-  at_end_of_backward_through(result, [&] { events.push_back("through"); });
+  register_backward_end_hook(result, [&] { events.push_back("through"); });
   scale(result, 1).backward();
   EXPECT_EQ(events, (std::vector<std::string>{"through", "queued", "queued at the end"}));
 }
@@ -279,8 +281,8 @@ TEST(Engine, AnExceptionAtTheEndDropsTheRestAndNothingElse) {
   const Tensor x = leaf_of(1);
   int calls = 0;
   const Tensor result = scale(x, 2);
-  at_end_of_backward_through(result, [] { throw Error("an end that fails"); });
-  at_end_of_backward_through(result, [&] { ++calls; });
+  register_backward_end_hook(result, [] { throw Error("an end that fails"); });
+  register_backward_end_hook(result, [&] { ++calls; });
   EXPECT_THROW(result.backward(), Error);
   EXPECT_EQ(calls, 0);
   EXPECT_FALSE(in_backward());
@@ -300,7 +302,7 @@ TEST(Engine, BindingTheSlotThatIsBoundAlreadyKeepsTheValue) {
 
 TEST(Engine, SumsOfIntermediateResultsDoNotShareTheirGradients) {
   const Tensor x = leaf_of(-1), y = leaf_of(2);
-  // relu masks its gradient in place: add's other side must not see that.
+  // ReLU masks its gradient in place: add's other side must not see that.
   add(relu(scale(x, 1)), scale(y, 1)).backward();
   EXPECT_EQ(grad(x).item(), 0);
   EXPECT_EQ(grad(y).item(), 1);

@@ -22,7 +22,7 @@ inline Tensor random_leaf(const Shape& shape, float low = -1, float high = 1) {
 }
 
 // A permutation of evenly spaced values in (-1, 1), none near 0 and no two near each other: steps of `epsilon` cross
-// neither relu's kink nor a change of the maximum.
+// neither ReLU's kink nor a change of the maximum.
 inline Tensor spaced_leaf(const Shape& shape, std::uint64_t seed) {
   const Tensor leaf = Tensor::empty(shape);
   const auto values = leaf.span<float>();

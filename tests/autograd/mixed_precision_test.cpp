@@ -47,7 +47,7 @@ std::vector<std::vector<float>> exact_gradients(DType type) {
   const AutoCast autocast(type);
   const Tensor x = leaf(small_numbers({2, 4, 5, 2}, 1)), weight = leaf(small_numbers({3, 2, 2, 2}, 2)), bias = leaf(small_numbers({3}, 3));
   const Tensor shift = leaf(small_numbers({3}, 4)), head = leaf(small_numbers({2, 12}, 5)), last = small_numbers({1, 4}, 6);
-  const Tensor y = conv2d(x, weight, bias, {.activation = Activation::kRelu});
+  const Tensor y = conv2d(x, weight, bias, {.activation = Activation::kReLU});
   EXPECT_EQ(y.dtype(), type);
   const Tensor pooled = max_pool2d(y, {2, 2}, {.stride = {1, 2}});
   const Tensor twice = add(relu(bias_add(pooled, shift)), scale(pooled, -1));
@@ -88,7 +88,7 @@ TEST_P(MixedPrecision, GradientsAreFloatsUpToRounding) {
     fill_normal(x, 0, 1);
     const Tensor labels = Tensor::from<std::int64_t>(std::vector<std::int64_t>{0, 1, 2, 3, 4, 0}, {6});
     const Tensor features = local_response_norm(
-        max_pool2d(conv2d(x, leaves[0], leaves[1], {.padding = Same{}, .activation = Activation::kRelu}), {2, 2}), {.radius = 2});
+        max_pool2d(conv2d(x, leaves[0], leaves[1], {.padding = Same{}, .activation = Activation::kReLU}), {2, 2}), {.radius = 2});
     const Tensor loss = softmax_cross_entropy(linear(flatten(features), leaves[2], leaves[3]), labels);
     EXPECT_EQ(loss.dtype(), DType::kFloat32);
     loss.backward();

@@ -31,16 +31,17 @@ TEST_P(Conv2dGradient, AgreesWithFiniteDifferences) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Conv2dGradient,
                          ::testing::Values(ConvCase{"plain", {2, 6, 5, 3}, {4, 3, 3, 3}, {}},
-                                         ConvCase{"padded", {2, 6, 7, 2}, {3, 5, 5, 2}, {.padding = Padding::all(2)}},
-                                         ConvCase{"strided_same", {1, 7, 8, 3}, {2, 3, 4, 3}, {.stride = {2, 3}, .padding = Same{}}},
-                                         ConvCase{"uneven", {1, 5, 6, 1}, {1, 2, 1, 1}, {.stride = {1, 2}, .padding = Padding{1, 0, 0, 2}}},
-                                         ConvCase{"pointwise", {3, 2, 2, 5}, {4, 1, 1, 5}, {}}),
+                                           ConvCase{"padded", {2, 6, 7, 2}, {3, 5, 5, 2}, {.padding = Padding::all(2)}},
+                                           ConvCase{"strided_same", {1, 7, 8, 3}, {2, 3, 4, 3}, {.stride = {2, 3}, .padding = Same{}}},
+                                           ConvCase{
+                                               "uneven", {1, 5, 6, 1}, {1, 2, 1, 1}, {.stride = {1, 2}, .padding = Padding{1, 0, 0, 2}}},
+                                           ConvCase{"pointwise", {3, 2, 2, 5}, {4, 1, 1, 5}, {}}),
                          [](const auto& test) { return test.param.name; });
 
 TEST(Gradients, Conv2dWithFusedRelu) {
   manual_seed(2);
   const Tensor x = spaced_leaf({2, 4, 4, 2}, 1), weight = spaced_leaf({3, 1, 1, 2}, 2);
-  const Conv2dOptions fused{.activation = Activation::kRelu};
+  const Conv2dOptions fused{.activation = Activation::kReLU};
   check_gradients(
       {x, weight}, [&] { return weigh(conv2d(x, weight, Tensor(), fused)); }, 1e-3f, 2e-2);
   const NoGrad no_grad;
@@ -53,9 +54,9 @@ TEST(Gradients, Linear) {
   const Tensor x = random_leaf({5, 7}), weight = random_leaf({3, 7}), bias = random_leaf({3});
   check_gradients(
       {x, weight, bias}, [&] { return weigh(linear(x, weight, bias)); }, 0.1f);
-  const Tensor far_bias = random_leaf({3}, 3, 4);  // keeps most results away from relu's kink
+  const Tensor far_bias = random_leaf({3}, 3, 4);  // keeps most results away from ReLU's kink
   check_gradients(
-      {x, weight, far_bias}, [&] { return weigh(linear(x, weight, far_bias, Activation::kRelu)); }, 1e-3f, 2e-2);
+      {x, weight, far_bias}, [&] { return weigh(linear(x, weight, far_bias, Activation::kReLU)); }, 1e-3f, 2e-2);
 }
 
 TEST(Gradients, MaxPool2d) {
@@ -153,10 +154,10 @@ TEST(Gradients, Conv2dWithFusedReluOverThreeByThree) {
     SCOPED_TRACE("stride " + std::to_string(stride));
     manual_seed(static_cast<std::uint64_t>(stride));
     const Tensor x = random_leaf({2, 7, 6, 3}), weight = random_leaf({4, 3, 3, 3}, -0.2f, 0.2f);
-    // Sums within +-5.4: of four channels, relu passes two whole and stops two whole, so that no step crosses its kink.
+    // Sums within +-5.4: of four channels, ReLU passes two whole and stops two whole, so that no step crosses its kink.
     const Tensor bias = random_leaf({4});
     for (std::size_t channel = 0; channel < 4; ++channel) bias.span<float>()[channel] = channel % 2 == 0 ? 6.f : -6.f;
-    const Conv2dOptions fused{.stride = {stride, stride}, .padding = Padding::all(1), .activation = Activation::kRelu};
+    const Conv2dOptions fused{.stride = {stride, stride}, .padding = Padding::all(1), .activation = Activation::kReLU};
     const Conv2dOptions bare{.stride = {stride, stride}, .padding = Padding::all(1)};
     check_gradients(
         {x, weight, bias}, [&] { return weigh(conv2d(x, weight, bias, fused)); }, 1e-2f);

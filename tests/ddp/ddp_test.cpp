@@ -21,7 +21,7 @@ using testing::expect_all_well;
 using testing::run_ranks;
 
 struct Net : nn::Module {
-  nn::Linear hidden{6, 16, {.activation = Activation::kRelu}}, out{16, 4};
+  nn::Linear hidden{6, 16, {.activation = Activation::kReLU}}, out{16, 4};
   Net() {
     add("hidden", hidden);
     add("out", out);
@@ -126,7 +126,7 @@ TEST(Models, ThatDifferAreRefusedOnEveryRankWithBothSides) {
 
 TEST(Models, WithoutParametersAreRefused) {
   const auto group = ProcessGroup::create({}, std::make_shared<MemoryStore>(), "");
-  nn::Relu model;
+  nn::ReLU model;
   EXPECT_THROW(DistributedDataParallel(model, group), InvalidArgument);
 }
 
@@ -254,7 +254,7 @@ TEST(Exceptions, OfAUsersHookLeaveTheWrapperUsable) {
   Net model;
   DistributedDataParallel ddp(model, group);
   bool broken = true;
-  const HookHandle hook = on_grad_ready(model.out.weight, [&](const Tensor&) {
+  const HookHandle hook = register_grad_hook(model.out.weight, [&](const Tensor&) {
     if (broken) throw Error("a hook that fails");
   });
   EXPECT_THROW(l2_loss(ddp(Tensor::full({2, 6}, 1))).backward(), Error);

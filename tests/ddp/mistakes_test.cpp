@@ -23,7 +23,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 
 struct HalfAddedNet : nn::Module {
-  nn::Linear hidden{3, 4, {.activation = Activation::kRelu}}, out{4, 2};
+  nn::Linear hidden{3, 4, {.activation = Activation::kReLU}}, out{4, 2};
   explicit HalfAddedNet(bool add_all = true) {
     if (add_all) add("hidden", hidden);
     add("out", out);

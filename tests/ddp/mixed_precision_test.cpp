@@ -23,11 +23,11 @@ using testing::run_ranks;
 
 struct MixedNet : nn::Sequential {
   MixedNet() {
-    append_named<nn::Conv2d>("conv", 1, 8, Size2{5, 5}, nn::Conv2dLayerOptions{.padding = Same{}, .activation = Activation::kRelu});
+    append_named<nn::Conv2d>("conv", 1, 8, Size2{5, 5}, nn::Conv2dLayerOptions{.padding = Same{}, .activation = Activation::kReLU});
     append_named<nn::MaxPool2d>("pool", Size2{3, 3}, MaxPool2dOptions{.stride = {2, 2}, .padding = Same{}});
     append_named<nn::LocalResponseNorm>("norm", LrnOptions{.radius = 4, .bias = 1, .alpha = 0.001F / 9, .beta = 0.75F});
     append_named<nn::Flatten>("flatten");
-    append_named<nn::Linear>("hidden", 5 * 5 * 8, 32, nn::LinearLayerOptions{.activation = Activation::kRelu});
+    append_named<nn::Linear>("hidden", 5 * 5 * 8, 32, nn::LinearLayerOptions{.activation = Activation::kReLU});
     append_named<nn::Linear>("out", 32, 4);
   }
 };

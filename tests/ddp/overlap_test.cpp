@@ -27,10 +27,11 @@ class Overlap : public ::testing::Test {
     wire = owned.get();
     group = ProcessGroup::wrap({}, std::move(owned));
     for (int i = 0; i < kLayers; ++i) model.append<nn::Linear>(16, 16, nn::LinearLayerOptions{.bias = false});
-    before.push_back(on_grad_ready(model.parameters().front(), [this](const Tensor&) { std::this_thread::sleep_for(last_layer_takes); }));
+    before.push_back(
+        register_grad_hook(model.parameters().front(), [this](const Tensor&) { std::this_thread::sleep_for(last_layer_takes); }));
     ddp = std::make_unique<DistributedDataParallel>(model, group, DistributedDataParallelOptions{.caps = {2048, 2048}});
     for (const Tensor& parameter : model.parameters())  // after ddp's own hook
-      after.push_back(on_grad_ready(parameter, [this](const Tensor&) {
+      after.push_back(register_grad_hook(parameter, [this](const Tensor&) {
         ready.push_back(Clock::now());
         issued.push_back(wire->events().size());
       }));
@@ -39,7 +40,7 @@ class Overlap : public ::testing::Test {
 
   void backward() {
     const Tensor loss = l2_loss((*ddp)(Tensor::full({4, 16}, 1)));
-    at_end_of_backward_through(loss, [this] { computed = Clock::now(); });  // before the reducer waits
+    register_backward_end_hook(loss, [this] { computed = Clock::now(); });  // before the reducer waits
     loss.backward();
     finished = Clock::now();
     events = wire->events();

@@ -30,12 +30,12 @@ using testing::run_ranks;
 // Every kind of layer of the tutorial network, small.
 struct SmallNet : nn::Sequential {
   SmallNet() {
-    append_named<nn::Conv2d>("conv1", 3, 8, Size2{5, 5}, nn::Conv2dLayerOptions{.padding = Same{}, .activation = Activation::kRelu});
+    append_named<nn::Conv2d>("conv1", 3, 8, Size2{5, 5}, nn::Conv2dLayerOptions{.padding = Same{}, .activation = Activation::kReLU});
     append_named<nn::MaxPool2d>("pool1", Size2{3, 3}, MaxPool2dOptions{.stride = {2, 2}, .padding = Same{}});
     append_named<nn::LocalResponseNorm>("norm1", LrnOptions{.radius = 4, .bias = 1, .alpha = 0.001F / 9, .beta = 0.75F});
     append_named<nn::Conv2d>("conv2", 8, 8, Size2{3, 3}, nn::Conv2dLayerOptions{.stride = {2, 2}, .padding = Same{}});
     append_named<nn::Flatten>("flatten");
-    append_named<nn::Linear>("local3", 6 * 6 * 8, 32, nn::LinearLayerOptions{.activation = Activation::kRelu});
+    append_named<nn::Linear>("local3", 6 * 6 * 8, 32, nn::LinearLayerOptions{.activation = Activation::kReLU});
     append_named<nn::Linear>("softmax", 32, 10);
   }
 };
@@ -117,7 +117,7 @@ int train_as_process(int rank, int ranks, const std::string& transport, std::sha
                                             {.transport = transport, .timeout = std::chrono::seconds(60)});
     manual_seed(static_cast<std::uint64_t>(rank));
     nn::Sequential model;
-    model.append<nn::Linear>(16, 64, nn::LinearLayerOptions{.activation = Activation::kRelu});
+    model.append<nn::Linear>(16, 64, nn::LinearLayerOptions{.activation = Activation::kReLU});
     model.append<nn::Linear>(64, 10);
     DistributedDataParallel ddp(model, group, {.caps = {512, 2048}});
     optim::SGD sgd(ddp.parameters(), {.lr = 0.05F, .momentum = 0.9F});

@@ -14,7 +14,7 @@ namespace lockstep::testing {
 struct TrainingNet : nn::Sequential {
   static constexpr std::int64_t kInputs = 16, kClasses = 4;
   explicit TrainingNet(std::int64_t width = 32) {
-    append_named<nn::Linear>("hidden", kInputs, width, nn::LinearLayerOptions{.activation = Activation::kRelu});
+    append_named<nn::Linear>("hidden", kInputs, width, nn::LinearLayerOptions{.activation = Activation::kReLU});
     append_named<nn::Linear>("out", width, kClasses);
   }
 };

@@ -30,11 +30,11 @@ constexpr int kSteps = 3;
 
 struct Net : nn::Sequential {
   Net() {
-    constexpr auto kRelu = lockstep::Activation::kRelu;
-    append<nn::Conv2d>(3, kChannels, lockstep::Size2{5, 5}, nn::Conv2dLayerOptions{.stride = {2, 2}, .activation = kRelu});
+    constexpr auto kReLU = lockstep::Activation::kReLU;
+    append<nn::Conv2d>(3, kChannels, lockstep::Size2{5, 5}, nn::Conv2dLayerOptions{.stride = {2, 2}, .activation = kReLU});
     append<nn::Conv2d>(kChannels, kChannels, lockstep::Size2{5, 5}, nn::Conv2dLayerOptions{.padding = lockstep::Padding::all(2)});
     append<nn::Flatten>();
-    append<nn::Linear>(6 * 6 * kChannels, kHidden, nn::LinearLayerOptions{.activation = kRelu});
+    append<nn::Linear>(6 * 6 * kChannels, kHidden, nn::LinearLayerOptions{.activation = kReLU});
     append<nn::Linear>(kHidden, kClasses);
   }
 };

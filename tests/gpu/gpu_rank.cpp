@@ -67,7 +67,7 @@ int overlap(const RankArguments& arguments, const std::shared_ptr<ls::ProcessGro
   ls::Device& device = group->local_device();
   ls::nn::Sequential net;
   for (int i = 0; i < layers; ++i)
-    net.append<ls::nn::Linear>(width, width, ls::nn::LinearLayerOptions{.activation = ls::Activation::kRelu});
+    net.append<ls::nn::Linear>(width, width, ls::nn::LinearLayerOptions{.activation = ls::Activation::kReLU});
   net.append<ls::nn::Linear>(width, 10);
   net.to(device);
 
@@ -75,7 +75,7 @@ int overlap(const RankArguments& arguments, const std::shared_ptr<ls::ProcessGro
   const auto backward_ends = device.new_event();
   ls::Stream& stream = device.default_stream();
   const ls::Tensor last = net.parameters()[0];
-  const ls::HookHandle mark = ls::on_grad_ready(last, [&](const ls::Tensor&) { backward_ends->record(stream); });
+  const ls::HookHandle mark = ls::register_grad_hook(last, [&](const ls::Tensor&) { backward_ends->record(stream); });
   std::optional<ls::Work> first_bucket;
   const ls::CommHook hook = [&](ls::ProcessGroup& ranks, const ls::BucketView& bucket) {
     const ls::Work work = ranks.all_reduce_async(bucket.data, bucket.count, bucket.dtype, ls::ReduceOp::kAvg,

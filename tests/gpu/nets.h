@@ -13,7 +13,7 @@ namespace lockstep::testing {
 
 // A small sibling of the tutorial network: every operator that it has, odd sizes.
 inline std::unique_ptr<nn::Sequential> make_convolutional(std::int64_t channels = 9) {
-  const nn::Conv2dLayerOptions conv{.padding = Padding::all(2), .activation = Activation::kRelu};
+  const nn::Conv2dLayerOptions conv{.padding = Padding::all(2), .activation = Activation::kReLU};
   const MaxPool2dOptions halve{.stride = {2, 2}, .padding = Padding::all(1)};
   const LrnOptions lrn{.radius = 4, .bias = 1, .alpha = 0.001F / 9, .beta = 0.75F};
   auto net = std::make_unique<nn::Sequential>();
@@ -21,9 +21,9 @@ inline std::unique_ptr<nn::Sequential> make_convolutional(std::int64_t channels 
   net->append<nn::MaxPool2d>(Size2{3, 3}, halve);
   net->append<nn::LocalResponseNorm>(lrn);
   net->append<nn::Conv2d>(channels, channels, Size2{3, 3}, nn::Conv2dLayerOptions{.stride = {2, 2}, .padding = Same{}});
-  net->append<nn::Relu>();
+  net->append<nn::ReLU>();
   net->append<nn::Flatten>();
-  net->append<nn::Linear>(3 * 3 * channels, 33, nn::LinearLayerOptions{.activation = Activation::kRelu});
+  net->append<nn::Linear>(3 * 3 * channels, 33, nn::LinearLayerOptions{.activation = Activation::kReLU});
   net->append<nn::Linear>(33, 10);
   return net;
 }
@@ -31,8 +31,8 @@ constexpr std::int64_t kImageSide = 11;  // 11 -> 6 -> 3
 
 inline std::unique_ptr<nn::Sequential> make_perceptron() {
   auto net = std::make_unique<nn::Sequential>();
-  net->append<nn::Linear>(kImageSide * kImageSide * 3, 64, nn::LinearLayerOptions{.activation = Activation::kRelu});
-  net->append<nn::Linear>(64, 64, nn::LinearLayerOptions{.activation = Activation::kRelu});
+  net->append<nn::Linear>(kImageSide * kImageSide * 3, 64, nn::LinearLayerOptions{.activation = Activation::kReLU});
+  net->append<nn::Linear>(64, 64, nn::LinearLayerOptions{.activation = Activation::kReLU});
   net->append<nn::Linear>(64, 10);
   return net;
 }

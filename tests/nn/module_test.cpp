@@ -19,7 +19,7 @@ namespace lockstep {
 namespace {
 
 struct Block : nn::Module {
-  nn::Linear first{4, 8, {.activation = Activation::kRelu}}, second{8, 3};
+  nn::Linear first{4, 8, {.activation = Activation::kReLU}}, second{8, 3};
   Tensor mean = Tensor::zeros({3});
   Block() {
     add("first", first);
@@ -70,7 +70,7 @@ TEST(Module, RefusesNamesThatWouldCollideOrMislead) {
       add_buffer(second, buffer);
     }
     Tensor forward(const Tensor& x) override { return x; }
-    nn::Relu child;
+    nn::ReLU child;
     Tensor buffer = Tensor::zeros({1});
   };
   EXPECT_THROW(Wrong("a", "a"), InvalidArgument);
@@ -124,7 +124,7 @@ TEST(Sequential, RunsItsModulesInOrderAndNumbersThem) {
   nn::Sequential net;
   net.append<nn::Flatten>();
   nn::Linear& hidden = net.append_named<nn::Linear>("hidden", 4, 2);
-  net.append<nn::Relu>();
+  net.append<nn::ReLU>();
   EXPECT_EQ(names_of(net.named_parameters()), (std::vector<std::string>{"hidden.weight", "hidden.bias"}));
   EXPECT_EQ(net.children()[2].first, "2");
   hidden.weight.fill(1);
@@ -169,7 +169,7 @@ TEST(Training, ASmallNetworkLearnsExclusiveOrTheSameWayEveryTime) {
   const auto train = [&] {
     manual_seed(3);
     nn::Sequential net;
-    net.append<nn::Linear>(2, 16, nn::LinearLayerOptions{.activation = Activation::kRelu});
+    net.append<nn::Linear>(2, 16, nn::LinearLayerOptions{.activation = Activation::kReLU});
     net.append<nn::Linear>(16, 2);
     optim::SGD sgd(net.named_parameters(), {.lr = 0.2f, .momentum = 0.9f});
     for (int step = 0; step < 200; ++step) {

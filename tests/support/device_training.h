@@ -16,12 +16,12 @@ namespace lockstep::testing {
 
 struct SmallNet : nn::Sequential {
   SmallNet() {
-    append_named<nn::Conv2d>("conv1", 3, 4, Size2{3, 3}, nn::Conv2dLayerOptions{.padding = Same{}, .activation = Activation::kRelu});
+    append_named<nn::Conv2d>("conv1", 3, 4, Size2{3, 3}, nn::Conv2dLayerOptions{.padding = Same{}, .activation = Activation::kReLU});
     append_named<nn::MaxPool2d>("pool1", Size2{3, 3}, MaxPool2dOptions{.stride = {2, 2}, .padding = Same{}});
     append_named<nn::LocalResponseNorm>("norm1", LrnOptions{.radius = 2, .bias = 1, .alpha = 0.001F, .beta = 0.75F});
     append_named<nn::Conv2d>("conv2", 4, 4, Size2{3, 3}, nn::Conv2dLayerOptions{.stride = {2, 2}, .padding = Same{}});
     append_named<nn::Flatten>("flatten");
-    append_named<nn::Linear>("hidden", 2 * 2 * 4, 8, nn::LinearLayerOptions{.activation = Activation::kRelu});
+    append_named<nn::Linear>("hidden", 2 * 2 * 4, 8, nn::LinearLayerOptions{.activation = Activation::kReLU});
     append_named<nn::Linear>("out", 8, 5);
   }
 };

@@ -128,13 +128,13 @@ TEST(FiniteLoss, NamesStepAndRank) {
 // Through every kind of layer that takes a maximum.
 TEST(FiniteLoss, IsWhatAFirstLayerWithoutNumbersLeavesNot) {
   nn::Sequential net;
-  net.append<nn::Conv2d>(1, 4, Size2{1, 1}, nn::Conv2dLayerOptions{.activation = Activation::kRelu});
+  net.append<nn::Conv2d>(1, 4, Size2{1, 1}, nn::Conv2dLayerOptions{.activation = Activation::kReLU});
   net.append<nn::Conv2d>(4, 4, Size2{3, 3}, nn::Conv2dLayerOptions{.padding = Same{}});
-  net.append<nn::Relu>();
+  net.append<nn::ReLU>();
   net.append<nn::MaxPool2d>(Size2{2, 2}, MaxPool2dOptions{.stride = {2, 2}});
   net.append<nn::LocalResponseNorm>();
   net.append<nn::Flatten>();
-  net.append<nn::Linear>(16, 8, nn::LinearLayerOptions{.activation = Activation::kRelu});
+  net.append<nn::Linear>(16, 8, nn::LinearLayerOptions{.activation = Activation::kReLU});
   net.append<nn::Linear>(8, 3);
   Tensor labels = Tensor::zeros({2}, DType::kInt64);
   const float good = nn::cross_entropy(net(Tensor::full({2, 4, 4, 1}, 1)), labels).item();

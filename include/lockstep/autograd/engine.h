@@ -33,11 +33,11 @@ std::vector<LeafUse> leaves_of_backward();
 
 // During a pass: calls `callback` once, when all nodes have run and all hooks have fired, in order of queuing.
 // Throws InvalidArgument outside a pass.
-void at_end_of_backward(std::function<void()> callback);
+void queue_callback(std::function<void()> callback);
 
 // Calls `callback` at the end of every backward pass that goes through `result`, before those queued by
-// at_end_of_backward() in that pass. How a wrapper learns of passes that reach none of its parameters. No effect on a
+// queue_callback() in that pass. How a wrapper learns of passes that reach none of its parameters. No effect on a
 // result that was not recorded.
-void at_end_of_backward_through(const Tensor& result, std::function<void()> callback);
+void register_backward_end_hook(const Tensor& result, std::function<void()> callback);
 
 }  // namespace lockstep

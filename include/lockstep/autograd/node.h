@@ -72,7 +72,7 @@ class Node {
 
  private:
   friend class BackwardPass;
-  friend void at_end_of_backward_through(const Tensor& result, std::function<void()> callback);
+  friend void register_backward_end_hook(const Tensor& result, std::function<void()> callback);
 
   std::vector<Tensor> inputs_;  // whose gradients backward() writes; also keeps them alive
   std::vector<Tensor> saved_;   // whose values backward() reads; never the node's own result with its meta (a cycle)

@@ -22,7 +22,7 @@ struct Padding {
 struct Same {};
 using PaddingRule = std::variant<Padding, Same>;
 
-enum class Activation { kNone, kRelu };
+enum class Activation { kNone, kReLU };
 
 using Size2 = std::array<std::int64_t, 2>;  // height, width
 

@@ -56,7 +56,7 @@ class HookHandle {
  private:
   std::function<void()> remove_;
 };
-[[nodiscard]] HookHandle on_grad_ready(const Tensor& leaf, GradHook hook);
+[[nodiscard]] HookHandle register_grad_hook(const Tensor& leaf, GradHook hook);
 
 // While one lives, operators of this thread record nothing: evaluation.
 class NoGrad {

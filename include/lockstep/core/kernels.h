@@ -27,7 +27,7 @@ struct KernelTable {
   void (*scale)(const float* in, float factor, float* out, std::int64_t count, bool accumulate, Stream&);
   void (*scale_by)(const float* in, const float* factor, float* out, std::int64_t count, bool accumulate, Stream&);  // the device's factor
   void (*relu)(const float* in, float* out, std::int64_t count, Stream&);
-  // out_grad = y > 0 ? out_grad : 0, in place: `y` is relu's output
+  // out_grad = y > 0 ? out_grad : 0, in place: `y` is ReLU's output
   void (*relu_backward)(const float* y, float* grad, std::int64_t count, Stream&);
 
   // -- bias: y (rows, channels) += bias (channels), in place; bias_grad = column sums of y_grad

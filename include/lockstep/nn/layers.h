@@ -67,10 +67,10 @@ class LocalResponseNorm : public Module {
   LrnOptions options_;
 };
 
-class Relu : public Module {
+class ReLU : public Module {
  public:
   Tensor forward(const Tensor& x) override { return relu(x); }
-  std::string kind() const override { return "Relu"; }
+  std::string kind() const override { return "ReLU"; }
 };
 
 class Flatten : public Module {

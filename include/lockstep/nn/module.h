@@ -1,7 +1,7 @@
 // Module: named parameters, named buffers, named children, and a forward.
 //
 //   struct Net : nn::Module {
-//     nn::Linear hidden{784, 128, {.activation = Activation::kRelu}}, out{128, 10};
+//     nn::Linear hidden{784, 128, {.activation = Activation::kReLU}}, out{128, 10};
 //     Net() { add("hidden", hidden); add("out", out); }
 //     Tensor forward(const Tensor& x) override { return out(hidden(flatten(x))); }
 //   };
