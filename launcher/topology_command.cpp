@@ -10,7 +10,7 @@ namespace {
 constexpr const char* kTopologyHelp = R"(usage: lockrun topology [--json]
 
 Prints the GPUs that CUDA_VISIBLE_DEVICES leaves and what lies between them, the NUMA nodes with their cores and memory, and the network
-interfaces with the one under which other machines would reach this one. What cannot be known here is said, with the reason.
+interfaces with the one under which other machines would reach this one. It names all that it cannot find out, with the reason.
 )";
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What each rank of this machine computes on: GPU, cores and threads.
+// The devices of each rank of this machine: GPU, cores and threads.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace lockstep::launch {
 
-// What was asked for, and what there is.
+// The user's request, and the devices of this machine.
 struct DeviceFacts {
   GpuRequest request;
   GpuSearch found;

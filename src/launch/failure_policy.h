@@ -36,7 +36,7 @@ struct Verdict {
   Action action = Action::kContinue;
   Clock::time_point until{};
   std::size_t cause = 0;
-  bool only_consequences = false;  // nobody failed by itself
+  bool only_consequences = false;  // no rank failed by itself
 };
 
 // `exits` are all exits so far, in the order in which they were seen.
@@ -45,7 +45,7 @@ Verdict judge(const std::vector<RankExit>& exits, int ranks, Clock::time_point n
 // "exited with code 3", "was killed by signal 11 (SIGSEGV: Segmentation fault)".
 std::string describe(const RankExit& exit);
 
-// What a person reads when a job failed: whose fault it was. Whole lines. `where` names the node, when there are several.
+// The message to the user when a job has failed: the rank that caused it. Whole lines. `where` names the node, when there are several.
 std::string failure_cause(const std::vector<RankExit>& exits, const Verdict& verdict, const std::string& where = "");
 // And below it the last lines of that rank. Whole lines.
 std::string failure_details(const std::vector<std::string>& last_lines);

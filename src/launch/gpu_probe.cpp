@@ -71,7 +71,7 @@ std::optional<std::string> read_until(const Fd& fd, Clock::time_point deadline) 
   }
 }
 
-// How it ended; 0 when nobody can tell. A process that is stuck in the driver does not even obey SIGKILL: it is then left behind.
+// How it ended; 0 when that cannot be known. A process that is stuck in the driver does not even obey SIGKILL: it is then left behind.
 int reap(pid_t pid, bool stuck) {
   int status = 0;
   if (stuck) {

@@ -1,4 +1,4 @@
-// Which GPU each rank of this machine computes on. Pure functions: what there is comes in, the ranks' environment comes out.
+// The GPU of each rank of this machine. Pure functions: the list of GPUs comes in, the ranks' environment comes out.
 #pragma once
 
 #include <optional>
@@ -30,7 +30,7 @@ struct GpuRequest {
 // "auto", "none", "all", "0,1", "GPU-8c9f,GPU-1b2e". Throws InvalidArgument that shows the forms.
 GpuRequest parse_gpus(const std::string& text, int share);
 
-// What holds when --gpus is not given: LOCKSTEP_DEVICE's words, by which ranks without a launcher go.
+// The request when --gpus is not given: LOCKSTEP_DEVICE's words, by which ranks without a launcher go.
 GpuRequest request_by_device(const std::string& device, int share);
 
 struct GpuAssignment {

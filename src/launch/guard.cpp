@@ -32,7 +32,7 @@ bool close_by_range(int kept) {
          ::close_range(static_cast<unsigned>(kept) + 1, ~0U, 0) == 0;
 }
 
-// What this process has open; empty where there is no /proc.
+// The descriptors that this process has open; empty where there is no /proc.
 std::vector<int> open_descriptors() {
   std::vector<int> open;
   DIR* const folder = ::opendir("/proc/self/fd");
@@ -45,7 +45,7 @@ std::vector<int> open_descriptors() {
 
 // close_range() is missing before Linux 5.9, and refused by some sandboxes.
 void close_one_by_one(int kept) {
-  constexpr long kMost = 1 << 20;  // where the limit is higher, nobody has as many open
+  constexpr long kMost = 1 << 20;  // where the limit is higher, no process has as many open
   std::vector<int> open = open_descriptors();
   if (open.empty()) {
     open.resize(static_cast<std::size_t>(std::clamp(::sysconf(_SC_OPEN_MAX), 1024L, kMost)));
@@ -116,7 +116,7 @@ bool Guard::register_self() const {
 
 void Guard::forget(pid_t group) const {
   const GuardMessage message{-group};
-  // Fails only when somebody killed the guard: then there is nobody to tell.
+  // Fails only when the guard was killed: then there is no list to keep.
   (void)write_all(to_guard_.get(), &message, sizeof(message));
 }
 

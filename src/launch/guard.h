@@ -1,7 +1,7 @@
 // The guard: a small process that outlives a killed launcher just long enough to kill what it left behind.
 //
-// PR_SET_PDEATHSIG reaches the ranks alone. What a rank has started (`sh -c './train & wait'`) is found by its process
-// group, and somebody must be left to kill that. The guard is no child of the launcher and has a session of its own, so
+// PR_SET_PDEATHSIG reaches the ranks alone. Processes that a rank has started (`sh -c './train & wait'`) are found by its process
+// group, and a process must be left to kill that group. The guard is no child of the launcher and has a session of its own, so
 // that nothing meant for the launcher hits it; it holds nothing but one end of a pipe. Every rank registers its own group
 // before it runs the program; the launcher takes a group off the list before it reaps the rank, while the process
 // number cannot have been given to anybody else. When the pipe ends, the groups still listed are killed.

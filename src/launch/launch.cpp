@@ -23,7 +23,7 @@
 #include "src/comm/token.h"
 #include "src/launch/device_plan.h"
 #include "src/launch/guard.h"
-#include "src/launch/node_join.h"
+#include "src/launch/node_link.h"
 #include "src/launch/process.h"
 #include "src/launch/rank_environment.h"
 #include "src/launch/signals.h"
@@ -33,17 +33,17 @@ namespace lockstep::launch {
 
 namespace {
 
-constexpr int kNotExecutable = 126, kNotFound = 127;  // what a shell says
-constexpr int kFailed = 1, kWrongUse = 2;             // what run_main leaves with
+constexpr int kNotExecutable = 126, kNotFound = 127;  // as a shell
+constexpr int kFailed = 1, kWrongUse = 2;             // as run_main
 
-// Our own descriptors must not become somebody's standard output.
+// Our own descriptors must not become a rank's standard output.
 void open_missing_standard_descriptors() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (::fcntl(fd, F_GETFD) == -1 && ::open("/dev/null", O_RDWR) != fd)
       throw Error("launch: cannot open /dev/null: {}", std::strerror(errno));
 }
 
-// The store's socket, bound and listening before any rank exists: the port is known, and nobody can connect too early.
+// The store's socket, bound and listening before any rank exists: the port is known, and no rank can connect too early.
 struct Listener {
   Fd fd;  // none: another node's launcher has it
   Endpoint endpoint;
@@ -250,7 +250,7 @@ int run_job(const LaunchSpec& asked, const RankProgram& program) {
   return Job(spec, program, devices, std::move(token), std::move(nodes)).run();
 }
 
-// The program that this process runs, as it was called. What a program does to argv does not show in it.
+// The program that this process runs, as it was called. Changes that a program makes to argv do not show in it.
 RankProgram this_program() {
   RankProgram program;
   std::error_code failure;

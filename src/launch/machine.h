@@ -15,7 +15,7 @@ struct NumaNode {
   std::size_t memory_bytes = 0;
 };
 
-// What lies between two devices, the nearest first.
+// The way between two devices, the nearest first.
 enum class Path { kSameSwitch, kSameHostBridge, kSameNumaNode, kAcrossNumaNodes, kUnknown };
 
 struct NearDevice {

@@ -27,12 +27,12 @@ struct Hello {
   Magic magic;
   Nonce nonce;
 };
-struct GuestProof {
+struct AgentProof {
   Magic magic;
   Nonce nonce;
   crypto::Digest proof;
 };
-struct HostProof {
+struct CoordinatorProof {
   std::uint64_t accepted;
   crypto::Digest proof;
 };
@@ -85,7 +85,7 @@ std::optional<NodeMessage> decode(std::string_view text) {
   try {
     const json value = json::parse(text);
     NodeMessage message;
-    message.kind = checked(value.at("kind").get<int>(), NodeMessage::Kind::kHere);
+    message.kind = checked(value.at("kind").get<int>(), NodeMessage::Kind::kHeartbeat);
     message.why = value.at("why").get<std::string>();
     for (const json& facts : value.at("nodes")) message.nodes.push_back(facts_from_json(facts));
     const json& report = value.at("report");
@@ -102,9 +102,9 @@ std::optional<NodeMessage> decode(std::string_view text) {
 
 NodeChannel::NodeChannel(Fd fd, Side side, std::string token) : fd_(std::move(fd)), side_(side), token_(std::move(token)) {
   notice_lost_machines(fd_.get());
-  if (side_ == Side::kGuest) return;
-  host_nonce_ = make_nonce();
-  put(Hello{kMagic, host_nonce_});
+  if (side_ == Side::kAgent) return;
+  coordinator_nonce_ = make_nonce();
+  put(Hello{kMagic, coordinator_nonce_});
 }
 
 void NodeChannel::doubt() const {
@@ -155,7 +155,7 @@ void NodeChannel::flush() {
     const ssize_t sent = ::send(fd_.get(), out_.data(), out_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
     if (sent < 0) {
-      out_.clear();  // nobody takes it any more; read() finds the end, and before it what was said last
+      out_.clear();  // the peer reads no more; read() finds the end, and before it the peer's last messages
       break;
     }
     out_.erase(0, static_cast<std::size_t>(sent));
@@ -163,11 +163,11 @@ void NodeChannel::flush() {
   if (close_when_sent_) fd_.reset();
 }
 
-// What came before the end is still understood.
+// Messages that came before the end are still delivered.
 void NodeChannel::read() {
   std::array<char, 1 << 16> bytes;
-  const bool is_stranger = side_ == Side::kHost && state_ == State::kShaking;
-  const std::size_t limit = is_stranger ? sizeof(GuestProof) : kMaxMessageBytes + sizeof(std::uint32_t);
+  const bool is_unauthenticated = side_ == Side::kCoordinator && state_ == State::kShaking;
+  const std::size_t limit = is_unauthenticated ? sizeof(AgentProof) : kMaxMessageBytes + sizeof(std::uint32_t);
   for (;;) {
     const ssize_t got = ::recv(fd_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) continue;
@@ -183,38 +183,38 @@ void NodeChannel::read() {
 }
 
 void NodeChannel::shake_hands() {
-  if (side_ == Side::kHost) return judge_guest();
-  if (!has_sent_proof_) greet_host();
-  if (has_sent_proof_) judge_host();
+  if (side_ == Side::kCoordinator) return verify_agent();
+  if (!has_sent_proof_) greet_coordinator();
+  if (has_sent_proof_) verify_coordinator();
 }
 
-void NodeChannel::greet_host() {
+void NodeChannel::greet_coordinator() {
   Hello hello;
   if (!take(hello)) return;
   if (hello.magic != kMagic) {
     state_ = hello.magic == store_protocol::kMagic ? State::kStore : State::kOtherService;
     return fd_.reset();
   }
-  host_nonce_ = hello.nonce;
-  guest_nonce_ = make_nonce();
+  coordinator_nonce_ = hello.nonce;
+  agent_nonce_ = make_nonce();
   has_sent_proof_ = true;
-  put(GuestProof{kMagic, guest_nonce_, prove(token_, Role::kNodeGuest, guest_nonce_, host_nonce_)});
+  put(AgentProof{kMagic, agent_nonce_, prove(token_, Role::kNodeGuest, agent_nonce_, coordinator_nonce_)});
 }
 
-void NodeChannel::judge_guest() {
-  GuestProof guest;
-  if (!take(guest)) return;
-  if (guest.magic != kMagic) return close();
-  const bool accepted = is_proven(guest.proof, token_, Role::kNodeGuest, guest.nonce, host_nonce_);
+void NodeChannel::verify_agent() {
+  AgentProof agent;
+  if (!take(agent)) return;
+  if (agent.magic != kMagic) return close();
+  const bool accepted = is_proven(agent.proof, token_, Role::kNodeGuest, agent.nonce, coordinator_nonce_);
   state_ = accepted ? State::kOpen : State::kRefused;
   close_when_sent_ = !accepted;
-  put(HostProof{accepted ? 1u : 0u, accepted ? prove(token_, Role::kNodeHost, guest.nonce, host_nonce_) : crypto::Digest{}});
+  put(CoordinatorProof{accepted ? 1u : 0u, accepted ? prove(token_, Role::kNodeHost, agent.nonce, coordinator_nonce_) : crypto::Digest{}});
 }
 
-void NodeChannel::judge_host() {
-  HostProof host;
-  if (!take(host)) return;
-  const bool proven = host.accepted == 1 && is_proven(host.proof, token_, Role::kNodeHost, guest_nonce_, host_nonce_);
+void NodeChannel::verify_coordinator() {
+  CoordinatorProof coordinator;
+  if (!take(coordinator)) return;
+  const bool proven = coordinator.accepted == 1 && is_proven(coordinator.proof, token_, Role::kNodeHost, agent_nonce_, coordinator_nonce_);
   state_ = proven ? State::kOpen : State::kRefused;
   if (!proven) fd_.reset();
 }

@@ -26,17 +26,17 @@ inline constexpr int kLookMs = 100;                                  // at most,
 inline constexpr std::chrono::milliseconds kPauseBetweenTries(200);  // of a name that does not resolve, a node 0 that is not there yet
 inline constexpr std::chrono::seconds kHandshakeTime(10);
 
-// What lockruns say to each other.
+// A message from one lockrun to another.
 struct NodeMessage {
   enum class Kind {
-    kJoin,     // to node 0: nodes[0] is the sender
-    kRefusal,  // from node 0: why
-    kWaiting,  // from node 0: why, for whom the job waits
-    kStart,    // from node 0: nodes, all of them
-    kReport,   // to node 0
-    kEnd,      // from node 0: the report that is the verdict
-    kAsk,      // to one whose verdict or report is awaited: is it there?
-    kHere,     // the answer
+    kJoin,              // to node 0: nodes[0] is the sender
+    kRefusal,           // from node 0: why
+    kWaiting,           // from node 0: why, the nodes for which the job waits
+    kStart,             // from node 0: nodes, all of them
+    kReport,            // to node 0
+    kEnd,               // from node 0: the report that is the verdict
+    kHeartbeatRequest,  // to a lockrun whose verdict or report is awaited: is it there?
+    kHeartbeat,         // the answer
   };
   Kind kind = Kind::kJoin;
   std::string why;
@@ -48,13 +48,13 @@ std::optional<NodeMessage> decode(std::string_view text);  // nothing when it is
 
 class NodeChannel {
  public:
-  enum class Side { kHost, kGuest };  // kHost: node 0's
+  enum class Side { kCoordinator, kAgent };  // node 0's lockrun, and that of any other node
   enum class State {
     kShaking,
     kOpen,
     kRefused,       // the token is another one
-    kStore,         // guest: a store answers, so the job runs already
-    kOtherService,  // guest: something else answers
+    kStore,         // agent: a store answers, so the job runs already
+    kOtherService,  // agent: another service answers
     kClosed,
   };
 
@@ -66,18 +66,18 @@ class NodeChannel {
   Clock::time_point since() const { return since_; }
 
   void send(const NodeMessage& message);  // once open; leaves when the socket takes it
-  std::optional<NodeMessage> next();      // one that has come
+  std::optional<NodeMessage> next();      // one that has arrived
   pollfd to_poll() const;
   void move();  // writes and reads what can be
-  // Ranks have lost a peer: is the other side still there? From now on it is gone when it does not take in what is sent within 3 s.
+  // Ranks have lost a peer: is the other side still there? From now on it counts as gone when it does not acknowledge data within 3 s.
   void doubt() const;
   void close() { state_ = State::kClosed, fd_.reset(); }
 
  private:
   void shake_hands();
-  void greet_host();
-  void judge_guest();
-  void judge_host();
+  void greet_coordinator();
+  void verify_agent();
+  void verify_coordinator();
   void cut_messages();
   void flush();
   void read();
@@ -91,7 +91,7 @@ class NodeChannel {
   const std::string token_;
   const Clock::time_point since_ = Clock::now();
   State state_ = State::kShaking;
-  Nonce host_nonce_{}, guest_nonce_{};
+  Nonce coordinator_nonce_{}, agent_nonce_{};
   bool has_sent_proof_ = false;
   bool close_when_sent_ = false;
   std::string in_, out_;

@@ -1,8 +1,10 @@
-// What one lockrun knows of the others while a job runs: node 0's is connected with all of them, each of them with it. One that waits for
-// another after its own ranks have finished asks whether that one is still there, see sign_of_life.h.
+// The links between the lockruns of a job while it runs. Node 0's lockrun is the coordinator; that of every other node is an agent, which
+// is connected with the coordinator alone. A lockrun that waits for another one after its own ranks have finished asks it for heartbeats
+// (heartbeat.h).
 //
-// Node 0 hears how each node's ranks ended and decides for all (node_plan.h); the port at which it waits for the nodes becomes the store's
-// once all have come. Everything happens in the caller's thread, between its polls: ranks are forked from a process without threads.
+// Each agent reports how its node's ranks ended, and the coordinator decides for all (node_plan.h). The port at which the coordinator waits
+// for the agents becomes the store's once all have joined. Everything happens in the caller's thread, between its polls: ranks are forked
+// from a process without threads.
 #pragma once
 
 #include <chrono>
@@ -12,16 +14,17 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/launch/launch.h"
+#include "src/launch/heartbeat.h"
 #include "src/launch/node_channel.h"
 #include "src/launch/node_plan.h"
-#include "src/launch/sign_of_life.h"
 
 namespace lockstep::launch {
 
 // How long one lockrun waits for another.
 struct NodePatience {
   std::chrono::milliseconds to_meet;
-  std::chrono::milliseconds without_sign_of_life;
+  std::chrono::milliseconds without_heartbeat;
 };
 
 class NodeLink {
@@ -39,7 +42,7 @@ class NodeLink {
   virtual void move() = 0;                     // reads and writes what there is
   virtual bool needs_clock() const = 0;        // something is pending that a clock decides: move() is due every 100 ms
   virtual void report(NodeReport report) = 0;  // how this node's ranks ended, see enter()
-  virtual bool may_leave() const = 0;          // once this node's ranks are gone: nobody needs this lockrun any more
+  virtual bool may_leave() const = 0;          // once this node's ranks are gone: no other lockrun needs this one
 
   const std::optional<NodeReport>& verdict() const { return verdict_; }
 
@@ -54,12 +57,12 @@ class NodeLink {
   std::optional<NodeReport> verdict_;
 };
 
-// Node 0's.
-class NodeHost : public NodeLink {
+// Node 0's end.
+class NodeCoordinator : public NodeLink {
  public:
   // Waits on `listener` for the others to join; `waiting` is called with a sentence every few seconds.
   // Throws RendezvousError when nodes are missing at the deadline.
-  NodeHost(NodeFacts own, Fd listener, std::string token, const NodePatience& patience);
+  NodeCoordinator(NodeFacts own, Fd listener, std::string token, const NodePatience& patience);
 
   Fd take_listener() override { return std::move(listener_); }
   void add_descriptors(std::vector<pollfd>& polled) const override;
@@ -69,20 +72,20 @@ class NodeHost : public NodeLink {
   bool may_leave() const override;
 
  private:
-  struct Guest {
+  struct Connection {
     NodeChannel channel;
-    int node = -1;                                // once it has joined
-    std::optional<SignOfLife> sign_of_life = {};  // while its report is awaited
+    int node = -1;                            // once it has joined
+    std::optional<Heartbeat> heartbeat = {};  // while its report is awaited
   };
 
   void gather();
   void accept_all();
   void admit_all();
-  void admit(Guest& guest, const NodeFacts& facts);
+  void admit(Connection& agent, const NodeFacts& facts);
   void dismiss_the_closed();
   void send_to_all(const NodeMessage& message);
-  void hear(Guest& guest);
-  void await_report_of(Guest& guest);
+  void hear(Connection& agent);
+  void await_report_of(Connection& agent);
   void doubt_all();
   void decide();
   bool is_undecided() const { return !verdict_ && !reports_.empty(); }
@@ -90,22 +93,22 @@ class NodeHost : public NodeLink {
   Fd listener_;
   const std::string token_;
   Roster roster_;
-  std::list<Guest> guests_;
+  std::list<Connection> agents_;
   std::vector<NodeReport> reports_;
   bool in_doubt_ = false;
   Clock::time_point leave_by_{};
 };
 
-// Any other node's.
-class NodeGuest : public NodeLink {
+// Any other node's end.
+class NodeAgent : public NodeLink {
  public:
-  // Connects to node 0, joins, waits for the start. Throws RendezvousError: nobody answers, the token is refused, the job
+  // Connects to node 0, joins, waits for the start. Throws RendezvousError: no lockrun answers, the token is refused, the job
   // runs already, node 0 refuses this node or has given up.
-  NodeGuest(NodeFacts own, const Endpoint& host, std::string token, const NodePatience& patience);
+  NodeAgent(NodeFacts own, const Endpoint& coordinator, std::string token, const NodePatience& patience);
 
   void add_descriptors(std::vector<pollfd>& polled) const override;
   void move() override;
-  bool needs_clock() const override { return (reported_ != Clock::time_point() || sign_of_life_) && !verdict_; }
+  bool needs_clock() const override { return (reported_ != Clock::time_point() || heartbeat_) && !verdict_; }
   void report(NodeReport report) override;
   bool may_leave() const override { return verdict_.has_value(); }
 
@@ -117,12 +120,17 @@ class NodeGuest : public NodeLink {
   void await_start();
   bool obey(const NodeMessage& message);
 
-  const Endpoint host_;
+  const Endpoint coordinator_;
   const std::string token_;
   std::optional<NodeChannel> channel_;
-  std::string last_word_;                   // of node 0, while waiting
-  Clock::time_point reported_{};            // something that node 0 decides at once
-  std::optional<SignOfLife> sign_of_life_;  // of node 0, once this node's ranks have finished
+  std::string last_word_;               // of node 0, while waiting
+  Clock::time_point reported_{};        // something that node 0 decides at once
+  std::optional<Heartbeat> heartbeat_;  // of node 0, once this node's ranks have finished
 };
+
+// Joins as the spec says and waits until all nodes have, before there is any rank. A signal ends this process as it would any other: there
+// is nothing to clear up yet. `token` may be empty: then the job stays on loopback, unless LOCKSTEP_INSECURE=1. Throws InvalidArgument,
+// RendezvousError.
+std::unique_ptr<NodeLink> join_nodes(const LaunchSpec& spec, const std::string& token);
 
 }  // namespace lockstep::launch

@@ -120,7 +120,7 @@ NodeReport silence_of(const NodeFacts& facts, std::chrono::seconds silent) {
 
 NodeReport stall_of(const NodeFacts& facts, std::chrono::milliseconds silent, Clock::time_point now) {
   NodeReport report =
-      gone(facts, fmt::format("lockrun: {} does not answer: its lockrun (pid {}) has given no sign of life for {} s, and how its ranks "
+      gone(facts, fmt::format("lockrun: {} does not answer: its lockrun (pid {}) has sent no heartbeat for {} s, and how its ranks "
                               "ended is not known here; is it stopped?\n",
                               where(facts), facts.pid, static_cast<double>(silent.count()) / 1000));
   report.when = now;

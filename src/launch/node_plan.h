@@ -1,4 +1,4 @@
-// Several nodes, decided: who may join, which ranks each node holds, why the job ends. Pure: no socket, no process, no clock.
+// Decisions about several nodes: may a node join, which ranks does it hold, why does the job end. Pure: no socket, no process, no clock.
 #pragma once
 
 #include <chrono>
@@ -11,7 +11,7 @@
 
 namespace lockstep::launch {
 
-// What a lockrun says of its node when it joins.
+// A node, as its lockrun describes it when it joins.
 struct NodeFacts {
   int node = 0;
   int nodes = 1;  // as it was told by --nnodes
@@ -28,12 +28,12 @@ std::string where(const NodeFacts& facts);
 // "node 2", "nodes 1, 2 and 5 more".
 std::string list_nodes(const std::vector<int>& nodes);
 
-// Who has come. Node 0, which keeps it, is in from the start.
+// The nodes that have joined. Node 0, whose lockrun keeps the list, is in from the start.
 class Roster {
  public:
   explicit Roster(const NodeFacts& zero);
 
-  // Takes a node in; what is wrong with it, or "".
+  // Takes a node in; returns "", or the reason why it cannot.
   std::string admit(const NodeFacts& facts);
   void forget(int node) { present_.erase(node); }
   std::vector<int> missing() const;
@@ -56,7 +56,7 @@ struct NodeReport {
     kFinished,     // all its ranks ended well
     kFailed,       // a rank, or its lockrun, failed by itself
     kConsequence,  // ranks lost a peer, and none of this node failed by itself
-    kInterrupted,  // somebody sent its lockrun a signal
+    kInterrupted,  // its lockrun was sent a signal
     kLost,         // its lockrun could not go on, or is gone and has not said why
   };
   Kind kind = Kind::kFinished;
@@ -71,7 +71,7 @@ struct NodeReport {
 void enter(std::vector<NodeReport>& reports, NodeReport report);
 
 // The verdict, or nothing while it is open: the first report that is no consequence; kFinished when all have finished. A consequence
-// stands when its cause has not come within `wait_for_cause`, or nobody is left to report one. `reports` are in the order of arrival.
+// stands when its cause has not come within `wait_for_cause`, or no node is left to report one. `reports` are in the order of arrival.
 std::optional<NodeReport> judge_nodes(const std::vector<NodeReport>& reports, std::size_t nodes, Clock::time_point now,
                                       std::chrono::milliseconds wait_for_cause);
 
@@ -82,7 +82,7 @@ NodeReport silence_of(const NodeFacts& facts, std::chrono::seconds silent);
 // For a node whose lockrun is still connected and has not answered for `silent`.
 NodeReport stall_of(const NodeFacts& facts, std::chrono::milliseconds silent, Clock::time_point now);
 
-// What a lockrun says at the end of a job for which another node is to blame. Ends with a newline.
+// The message of a lockrun at the end of a job for which another node is to blame. Ends with a newline.
 std::string tell_verdict(const NodeReport& verdict, const NodeFacts& blamed);
 
 }  // namespace lockstep::launch

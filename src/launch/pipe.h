@@ -1,4 +1,4 @@
-// Pipes that nothing which is executed inherits.
+// Pipes whose ends close on exec: no program that is started inherits them.
 #pragma once
 
 #include <cstddef>

@@ -46,7 +46,7 @@ void apply(const std::vector<EnvironmentChange>& changes) {
 }
 
 // The child's life from fork to the program. The order matters: first it can no longer outlive the launcher, alone or with what it
-// starts; only then it runs anything of the user's. What is the launcher's own closes on exec.
+// starts; only then it runs anything of the user's. The launcher's own descriptors close on exec.
 [[noreturn]] void become_rank(const RankSetup& setup, const RankProgram& program, const Guard& guard, const SignalGate& signals,
                               pid_t launcher, int output, int errors, int failures) {
   const int rank = setup.rank;
@@ -80,7 +80,7 @@ RankProcess start_rank(const RankSetup& setup, const RankProgram& program, const
     errors.read_end.reset();
     become_rank(setup, program, guard, signals, launcher, output.write_end.get(), errors.write_end.get(), failures);
   }
-  ::setpgid(pid, pid);  // the child does it too: whoever comes first
+  ::setpgid(pid, pid);  // the child does it too: either may come first
   return {setup.rank, pid, std::move(output.read_end), std::move(errors.read_end)};
 }
 

@@ -40,7 +40,7 @@ struct StartFailure {
   char step[24] = "";
 };
 
-// Forks one rank. Call from the main thread: the rank dies with the thread that forked it. What goes wrong in
+// Forks one rank. Call from the main thread: the rank dies with the thread that forked it. An error in
 // the child is written to `failures` as a StartFailure. Throws Error when the fork itself fails.
 RankProcess start_rank(const RankSetup& setup, const RankProgram& program, const Guard& guard, const SignalGate& signals, int failures);
 

@@ -1,4 +1,4 @@
-// What a rank finds in its environment. Pure.
+// The environment of a rank. Pure.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Where the ranks' lines meet: two outputs, one of which may show a status line that is redrawn below all others.
+// The launcher's two outputs, to which all ranks' lines go; one of them may show a status line that is redrawn below all others.
 #pragma once
 
 #include <string>
@@ -8,15 +8,15 @@
 
 namespace lockstep::launch {
 
-// What is still to be written to one file descriptor. Written in small pieces after poll() said that there is room, so that a
-// reader who has stopped (a pager, ^S) never keeps the launcher from watching its ranks.
+// Text that is still to be written to one file descriptor. It is written in small pieces after poll() said that there is room, so that a
+// reader that has stopped (a pager, ^S) never keeps the launcher from watching its ranks.
 class OutputQueue {
  public:
   explicit OutputQueue(int fd) : fd_(fd) {}
 
   void append(std::string_view text);
   bool empty() const { return begin_ == text_.size(); }
-  bool full() const { return text_.size() - begin_ >= kLimit; }  // then nobody should read more for it
+  bool full() const { return text_.size() - begin_ >= kLimit; }  // then the caller reads no more for it
   int fd() const { return fd_; }
   int error() const { return error_; }  // errno of a failed write; from then on everything is dropped
   void write_some();                    // once: poll() has said that there is room

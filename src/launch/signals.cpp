@@ -1,9 +1,15 @@
 #include "src/launch/signals.h"
 
 #include <sys/signalfd.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
 
 #include "lockstep/core/error.h"
 
@@ -17,6 +23,17 @@ bool is_ignored(int signal) {
   struct sigaction action {};
   ::sigaction(signal, nullptr, &action);
   return action.sa_handler == SIG_IGN;
+}
+
+bool catches(pid_t process, int signal) {
+  std::ifstream status("/proc/" + std::to_string(process) + "/status");
+  constexpr const char* kCaught = "SigCgt:";
+  for (std::string line; std::getline(status, line);)
+    if (line.rfind(kCaught, 0) == 0) {
+      const std::uint64_t mask = std::strtoull(line.c_str() + std::char_traits<char>::length(kCaught), nullptr, 16);
+      return (mask >> (signal - 1) & 1) != 0;
+    }
+  return false;
 }
 
 }  // namespace
@@ -48,6 +65,17 @@ void SignalGate::put_back() const {
 int SignalGate::next() {
   signalfd_siginfo info{};
   return ::read(fd_.get(), &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info)) ? static_cast<int>(info.ssi_signo) : 0;
+}
+
+int signal_group_where_caught(pid_t group, int signal) {
+  int count = 0;
+  std::error_code failure;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", failure)) {
+    const auto process = static_cast<pid_t>(std::atol(entry.path().filename().c_str()));
+    if (process <= 0 || ::getpgid(process) != group || !catches(process, signal)) continue;
+    if (::kill(process, signal) == 0) ++count;
+  }
+  return count;
 }
 
 }  // namespace lockstep::launch

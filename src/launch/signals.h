@@ -1,5 +1,7 @@
-// The launcher's signals, as something to poll.
+// Signals to the launcher, as a descriptor to poll, and signals from it to the processes that handle them.
 #pragma once
+
+#include <sys/types.h>
 
 #include <csignal>
 
@@ -9,7 +11,7 @@ namespace lockstep::launch {
 
 // While it lives, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGUSR1 and SIGCHLD are read from fd() instead of
 // being delivered, SIGPIPE is ignored (a write says EPIPE) and SIGCHLD has its default action (a parent may have left it
-// ignored, and then nobody could be waited for). What was ignored before (nohup) stays ignored. Everything is put
+// ignored, and then waitpid() could wait for no child). Signals that were ignored before (nohup) stay ignored. Everything is put
 // back when it ends.
 class SignalGate {
  public:
@@ -28,5 +30,8 @@ class SignalGate {
   struct sigaction child_before_ {};
   Fd fd_;
 };
+
+// Sends `signal` to those processes of the group alone that have a handler for it: it would end the others. Returns their number.
+int signal_group_where_caught(pid_t group, int signal);
 
 }  // namespace lockstep::launch

@@ -11,17 +11,15 @@
 #include <csignal>
 #include <cstring>
 
-#include "src/launch/catching.h"
-
 namespace lockstep::launch {
 
 namespace {
 
 using std::chrono::milliseconds;
 
-// A cause may leave more slowly than those who notice that it has gone.
+// The rank that failed may exit more slowly than the ranks that notice its loss.
 constexpr milliseconds kWaitForCause(500);
-// What a rank has started may still be writing (`exec ./train > >(tee log)`); then it is killed.
+// Processes that a rank has started may still be writing (`exec ./train > >(tee log)`); after this time they are killed.
 constexpr milliseconds kGroupLinger(300);
 constexpr int kTickMs = 10;
 constexpr int kNodesTickMs = 100;
@@ -147,7 +145,7 @@ void Supervisor::handle_signals() {
 void Supervisor::ask_for_flight_records() {
   int asked = 0;
   for (const Rank& rank : ranks_)
-    if (!rank.ended && signal_those_who_catch(rank.pid, SIGUSR1) > 0) ++asked;
+    if (!rank.ended && signal_group_where_caught(rank.pid, SIGUSR1) > 0) ++asked;
   const std::string message = fmt::format("lockrun: SIGUSR1: asked {} of {} ranks here for their flight records\n", asked, ranks_.size());
   screen_.show({Piece::Kind::kLine, message}, true);
 }
@@ -159,7 +157,7 @@ void Supervisor::pause_job() {
   signal_groups(SIGCONT);
 }
 
-// Looks without reaping: while the leader is a zombie nobody else can get its number.
+// Looks without reaping: while the leader is a zombie no other process can get its number.
 void Supervisor::collect_exits() {
   for (Rank& rank : ranks_) {
     if (rank.ended) continue;
@@ -181,7 +179,7 @@ void Supervisor::judge_exits() {
   tell_nodes(verdict.only_consequences ? NodeReport::Kind::kConsequence : NodeReport::Kind::kFailed, SIGTERM);
 }
 
-// Nobody reads any more, or the disk is full: nothing may be lost in silence, so the job ends as any writer would.
+// The reader has gone, or the disk is full: no output may be lost in silence, so the job ends as any writer would.
 void Supervisor::check_outputs() {
   if (ending_) return;
   for (const OutputQueue* queue : {&screen_.output(), &screen_.errors()}) {
@@ -203,7 +201,7 @@ void Supervisor::begin_ending(int signal, int exit_code, Clock::time_point kill_
   ending_->kill_at = std::min(ending_->kill_at, kill_at);
 }
 
-// This node's part of the job is over, or is to be: what ends first on any node decides for all.
+// This node's part of the job is over, or is to be: the first end on any node decides for all.
 void Supervisor::tell_nodes(NodeReport::Kind kind, int signal) {
   if (nodes_ == nullptr) return;
   NodeReport report;
@@ -234,7 +232,7 @@ void Supervisor::kill_when_due() {
   signal_groups(SIGKILL);
 }
 
-// A rank that has ended: lets those whom it started finish writing, ends its group, reaps it, closes its streams.
+// A rank that has ended: lets the processes that it started finish writing, ends its group, reaps it, closes its streams.
 void Supervisor::clear_up(Rank& rank) {
   if (!rank.ended) return;
   const Clock::time_point now = Clock::now();
@@ -248,7 +246,7 @@ void Supervisor::clear_up(Rank& rank) {
     }
     rank.reaped = now;
   }
-  // Somebody who left the group on purpose may hold the streams for ever.
+  // A process that left the group on purpose may hold the streams for ever.
   for (const bool is_error : {false, true})
     if (now >= *rank.reaped + kGroupLinger && !screen_.queue(is_error).full()) finish_stream(rank, is_error);
 }
@@ -258,13 +256,13 @@ void Supervisor::signal_groups(int signal) const {
     if (!rank.reaped) ::kill(-rank.pid, signal);
 }
 
-// What a person reads when the job has failed: the same cause on all nodes, the rank's last lines where it ran.
+// The message to the user when the job has failed: the same cause on all nodes, the rank's last lines where it ran.
 std::string Supervisor::blame() const {
   const bool has_verdict = nodes_ != nullptr && nodes_->verdict() && nodes_->verdict()->kind != NodeReport::Kind::kFinished;
   std::string text;
   if (has_verdict && nodes_->verdict()->node != nodes_->own().node) {
     text = tell_verdict(*nodes_->verdict(), nodes_->facts_of(nodes_->verdict()->node));
-    // Whoever should have judged is lost: what has failed here may be the cause all the same.
+    // The coordinator, which should have judged, is lost: the failure here may be the cause all the same.
     const bool may_be_cause = nodes_->verdict()->kind == NodeReport::Kind::kLost && failure_ && !failure_->only_consequences;
     if (!may_be_cause) return text;
   }

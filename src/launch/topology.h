@@ -1,4 +1,5 @@
-// What `lockrun topology` prints: GPUs, links between them, NUMA nodes, network interfaces. Reading and telling are apart.
+// The report of `lockrun topology`: GPUs, links between them, NUMA nodes, network interfaces. Functions that read the machine and functions
+// that format the report are apart.
 #pragma once
 
 #include <filesystem>

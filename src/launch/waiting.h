@@ -1,4 +1,4 @@
-// A wait that says every few seconds for what.
+// A wait with a deadline that reports its progress every few seconds.
 #pragma once
 
 #include <fmt/format.h>

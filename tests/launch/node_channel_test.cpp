@@ -16,7 +16,7 @@ using Side = NodeChannel::Side;
 using State = NodeChannel::State;
 
 struct Ends {
-  Fd host, guest;
+  Fd coordinator, agent;
 };
 Ends make_ends() {
   int fds[2] = {-1, -1};
@@ -37,80 +37,80 @@ NodeMessage waiting(const std::string& why) { return {.kind = NodeMessage::Kind:
 
 TEST(NodeChannel, CarriesMessagesBothWaysInOrder) {
   Ends ends = make_ends();
-  NodeChannel host(std::move(ends.host), Side::kHost, "token"), guest(std::move(ends.guest), Side::kGuest, "token");
-  settle(host, guest);
-  ASSERT_EQ(host.state(), State::kOpen);
-  ASSERT_EQ(guest.state(), State::kOpen);
-  for (int i = 0; i < 50; ++i) guest.send(waiting(std::to_string(i)));
-  host.send(waiting("back"));
-  settle(host, guest);
+  NodeChannel coordinator(std::move(ends.coordinator), Side::kCoordinator, "token"), agent(std::move(ends.agent), Side::kAgent, "token");
+  settle(coordinator, agent);
+  ASSERT_EQ(coordinator.state(), State::kOpen);
+  ASSERT_EQ(agent.state(), State::kOpen);
+  for (int i = 0; i < 50; ++i) agent.send(waiting(std::to_string(i)));
+  coordinator.send(waiting("back"));
+  settle(coordinator, agent);
   for (int i = 0; i < 50; ++i) {
-    const auto message = host.next();
+    const auto message = coordinator.next();
     ASSERT_TRUE(message) << i;
     EXPECT_EQ(message->why, std::to_string(i));
   }
-  EXPECT_FALSE(host.next());
-  EXPECT_EQ(guest.next()->why, "back");
+  EXPECT_FALSE(coordinator.next());
+  EXPECT_EQ(agent.next()->why, "back");
 }
 
 TEST(NodeChannel, WhatWasSaidBeforeTheEndIsHeard) {
   for (const bool answers : {false, true}) {
     Ends ends = make_ends();
-    NodeChannel host(std::move(ends.host), Side::kHost, ""), guest(std::move(ends.guest), Side::kGuest, "");
-    settle(host, guest);
-    host.send(waiting("last words"));
-    host.close();
-    if (answers) guest.send(waiting("too late"));
-    guest.move();
-    EXPECT_EQ(guest.state(), State::kClosed);
-    EXPECT_TRUE(guest.next()) << "answers: " << answers;
+    NodeChannel coordinator(std::move(ends.coordinator), Side::kCoordinator, ""), agent(std::move(ends.agent), Side::kAgent, "");
+    settle(coordinator, agent);
+    coordinator.send(waiting("last words"));
+    coordinator.close();
+    if (answers) agent.send(waiting("too late"));
+    agent.move();
+    EXPECT_EQ(agent.state(), State::kClosed);
+    EXPECT_TRUE(agent.next()) << "answers: " << answers;
   }
 }
 
 TEST(NodeChannel, AnotherTokenIsRefusedOnBothSides) {
   Ends ends = make_ends();
-  NodeChannel host(std::move(ends.host), Side::kHost, "token"), guest(std::move(ends.guest), Side::kGuest, "tokem");
-  settle(host, guest);
-  EXPECT_EQ(host.state(), State::kRefused);
-  EXPECT_EQ(guest.state(), State::kRefused);
+  NodeChannel coordinator(std::move(ends.coordinator), Side::kCoordinator, "token"), agent(std::move(ends.agent), Side::kAgent, "tokem");
+  settle(coordinator, agent);
+  EXPECT_EQ(coordinator.state(), State::kRefused);
+  EXPECT_EQ(agent.state(), State::kRefused);
 }
 
-// A host that accepts without knowing the token is as much a stranger.
-TEST(NodeChannel, AHostMustProveItselfToo) {
+// A coordinator that accepts without knowing the token is as much unauthenticated.
+TEST(NodeChannel, ACoordinatorMustProveItselfToo) {
   Ends ends = make_ends();
-  NodeChannel guest(std::move(ends.guest), Side::kGuest, "token");
+  NodeChannel agent(std::move(ends.agent), Side::kAgent, "token");
   const char magic[] = "LOCKNOD2";
   const std::string nonce(32, 'n'), proof(32, '\0');
-  write_bytes(ends.host, magic, 8);
-  write_bytes(ends.host, nonce.data(), nonce.size());
-  guest.move();
+  write_bytes(ends.coordinator, magic, 8);
+  write_bytes(ends.coordinator, nonce.data(), nonce.size());
+  agent.move();
   const std::uint64_t accepted = 1;
-  write_bytes(ends.host, &accepted, sizeof accepted);
-  write_bytes(ends.host, proof.data(), proof.size());
-  guest.move();
-  EXPECT_EQ(guest.state(), State::kRefused);
+  write_bytes(ends.coordinator, &accepted, sizeof accepted);
+  write_bytes(ends.coordinator, proof.data(), proof.size());
+  agent.move();
+  EXPECT_EQ(agent.state(), State::kRefused);
 }
 
 TEST(NodeChannel, AStoreAndOtherServicesAreTold) {
   const std::string nonce(32, 'n');
   for (const bool is_store : {true, false}) {
     Ends ends = make_ends();
-    NodeChannel guest(std::move(ends.guest), Side::kGuest, "token");
-    write_bytes(ends.host, is_store ? store_protocol::kMagic.data() : "SSH-2.0-", 8);
-    write_bytes(ends.host, nonce.data(), nonce.size());
-    guest.move();
-    EXPECT_EQ(guest.state(), is_store ? State::kStore : State::kOtherService);
+    NodeChannel agent(std::move(ends.agent), Side::kAgent, "token");
+    write_bytes(ends.coordinator, is_store ? store_protocol::kMagic.data() : "SSH-2.0-", 8);
+    write_bytes(ends.coordinator, nonce.data(), nonce.size());
+    agent.move();
+    EXPECT_EQ(agent.state(), is_store ? State::kStore : State::kOtherService);
   }
 }
 
-TEST(NodeChannel, AStrangerWhoSendsTooMuchOrNonsenseIsClosed) {
+TEST(NodeChannel, AnUnauthenticatedPeerThatSendsTooMuchOrNonsenseIsClosed) {
   for (const std::size_t bytes : {std::size_t{72}, std::size_t{73}, std::size_t{100'000}}) {
     Ends ends = make_ends();
-    NodeChannel host(std::move(ends.host), Side::kHost, "token");
+    NodeChannel coordinator(std::move(ends.coordinator), Side::kCoordinator, "token");
     const std::string noise(bytes, 'x');
-    write_bytes(ends.guest, noise.data(), noise.size());
-    host.move();
-    EXPECT_EQ(host.state(), State::kClosed) << bytes;
+    write_bytes(ends.agent, noise.data(), noise.size());
+    coordinator.move();
+    EXPECT_EQ(coordinator.state(), State::kClosed) << bytes;
   }
 }
 
@@ -120,33 +120,33 @@ TEST(NodeChannel, MalformedMessagesCloseAnOpenConnection) {
   };
   for (const std::string& bad : {framed(3, "{}}"), framed(0, ""), framed(0xffffffff, "x"), framed((1 << 20) + 1, "x"), framed(2, "{}")}) {
     Ends ends = make_ends();
-    const int raw = ends.guest.get();
-    NodeChannel host(std::move(ends.host), Side::kHost, "token"), guest(std::move(ends.guest), Side::kGuest, "token");
-    settle(host, guest);
-    ASSERT_EQ(host.state(), State::kOpen);
+    const int raw = ends.agent.get();
+    NodeChannel coordinator(std::move(ends.coordinator), Side::kCoordinator, "token"), agent(std::move(ends.agent), Side::kAgent, "token");
+    settle(coordinator, agent);
+    ASSERT_EQ(coordinator.state(), State::kOpen);
     ASSERT_EQ(::send(raw, bad.data(), bad.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bad.size()));
-    host.move();
-    EXPECT_EQ(host.state(), State::kClosed);
-    EXPECT_FALSE(host.next());
+    coordinator.move();
+    EXPECT_EQ(coordinator.state(), State::kClosed);
+    EXPECT_FALSE(coordinator.next());
   }
 }
 
 TEST(NodeChannel, BytesMayComeOneByOne) {
   Ends outer = make_ends(), inner = make_ends();
-  NodeChannel host(std::move(outer.host), Side::kHost, "token"), guest(std::move(inner.guest), Side::kGuest, "token");
-  guest.move();
+  NodeChannel coordinator(std::move(outer.coordinator), Side::kCoordinator, "token"), agent(std::move(inner.agent), Side::kAgent, "token");
+  agent.move();
   const auto drip = [](const Fd& from, const Fd& to) {
     char byte = 0;
     if (::recv(from.get(), &byte, 1, MSG_DONTWAIT) == 1) write_bytes(to, &byte, 1);
   };
   bool has_sent = false;
   for (int i = 0; i < 2000; ++i) {
-    drip(outer.guest, inner.host);
-    drip(inner.host, outer.guest);
-    host.move(), guest.move();
-    if (guest.state() == State::kOpen && !has_sent) guest.send(waiting("drop by drop")), has_sent = true;
+    drip(outer.agent, inner.coordinator);
+    drip(inner.coordinator, outer.agent);
+    coordinator.move(), agent.move();
+    if (agent.state() == State::kOpen && !has_sent) agent.send(waiting("drop by drop")), has_sent = true;
   }
-  const auto message = host.next();
+  const auto message = coordinator.next();
   ASSERT_TRUE(message);
   EXPECT_EQ(message->why, "drop by drop");
 }

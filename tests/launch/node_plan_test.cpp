@@ -135,7 +135,7 @@ TEST(Verdict, IsToldWithTheNodeThatHasTheLines) {
             "lockrun: node 0 on host host0 does not answer: its lockrun (pid 100) has decided nothing for 15 s; is it stopped?\n");
   const NodeReport stall = stall_of(facts(1, 2), std::chrono::milliseconds(2500), at(5));
   EXPECT_EQ(stall.exit_code, kPeerLostExitCode);
-  EXPECT_THAT(stall.cause, HasSubstr("node 1 on host host1 does not answer: its lockrun (pid 101) has given no sign of life for 2.5 s"));
+  EXPECT_THAT(stall.cause, HasSubstr("node 1 on host host1 does not answer: its lockrun (pid 101) has sent no heartbeat for 2.5 s"));
 }
 
 TEST(NodeMessage, ComesThroughAsItWas) {

@@ -76,7 +76,7 @@ TEST(Nodes, ALockrunThatIsStoppedIsNamedOnceTheOthersRanksHaveFinished) {
     Child& other = *nodes[1 - stopped];
     EXPECT_EQ(other.wait(kSlow), 75) << other.errors();
     EXPECT_THAT(other.errors(), AllOf(HasSubstr("lockrun: node " + std::to_string(stopped) + " on host "),
-                                      HasSubstr("has given no sign of life for 2 s"), HasSubstr("is it stopped?")));
+                                      HasSubstr("has sent no heartbeat for 2 s"), HasSubstr("is it stopped?")));
     nodes[stopped]->signal(SIGCONT);
     EXPECT_EQ(nodes[stopped]->wait(kSlow), stopped == 0 ? 0 : 75) << nodes[stopped]->errors();  // node 0 knows that all have finished
     EXPECT_THAT(nodes[1]->errors(), HasSubstr(stopped == 1 ? "lockrun: node 1 on host " : ""));

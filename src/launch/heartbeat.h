@@ -1,7 +1,7 @@
-// Whether the lockrun at the other end of a connection runs: a stopped process keeps its connections. Pure: no socket, no clock.
+// The heartbeat of the lockrun at the other end of a connection: a stopped process keeps its connections. Pure: no socket, no clock.
 //
-// It is asked once a second, and only when it has answered the last time: what nobody reads must not pile up. This process may have been
-// stopped itself, with the whole job: of the time between two looks no more counts than it lets pass of its own will.
+// A heartbeat is asked for once a second, and only when the last one has come: requests that the peer does not read must not pile up. This
+// process may have been stopped itself, with the whole job: of the time between two looks no more counts than it lets pass of its own will.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 
 namespace lockstep::launch {
 
-class SignOfLife {
+class Heartbeat {
  public:
-  SignOfLife(std::chrono::milliseconds patience, Clock::time_point now) : patience_(patience), last_look_(now), ask_at_(now) {}
+  Heartbeat(std::chrono::milliseconds patience, Clock::time_point now) : patience_(patience), last_look_(now), ask_at_(now) {}
 
   // At least every 100 ms. True: ask now.
   bool look(Clock::time_point now) {

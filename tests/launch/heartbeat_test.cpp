@@ -1,5 +1,5 @@
 // When the other lockrun is asked, and when it is given up.
-#include "src/launch/sign_of_life.h"
+#include "src/launch/heartbeat.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@ using namespace std::chrono_literals;
 constexpr Clock::time_point kStart{};
 
 // Looks every 100 ms; how often it was to ask.
-int look_until(SignOfLife& sign, Clock::time_point& now, Clock::time_point end, bool answers) {
+int look_until(Heartbeat& sign, Clock::time_point& now, Clock::time_point end, bool answers) {
   int asked = 0;
   for (; now < end; now += 100ms) {
     if (!sign.look(now)) continue;
@@ -21,15 +21,15 @@ int look_until(SignOfLife& sign, Clock::time_point& now, Clock::time_point end, 
   return asked;
 }
 
-TEST(SignOfLife, OneThatAnswersIsAskedOnceASecond) {
-  SignOfLife sign(2s, kStart);
+TEST(Heartbeat, OneThatAnswersIsAskedOnceASecond) {
+  Heartbeat sign(2s, kStart);
   auto now = kStart;
   EXPECT_EQ(look_until(sign, now, kStart + 10s, true), 10);
   EXPECT_FALSE(sign.is_missing());
 }
 
-TEST(SignOfLife, OneThatDoesNotIsAskedOnceAndMissingAfterTheTime) {
-  SignOfLife sign(2s, kStart);
+TEST(Heartbeat, OneThatDoesNotIsAskedOnceAndMissingAfterTheTime) {
+  Heartbeat sign(2s, kStart);
   auto now = kStart;
   EXPECT_EQ(look_until(sign, now, kStart + 2s, false), 1);
   EXPECT_FALSE(sign.is_missing());
@@ -39,8 +39,8 @@ TEST(SignOfLife, OneThatDoesNotIsAskedOnceAndMissingAfterTheTime) {
   EXPECT_FALSE(sign.is_missing());
 }
 
-TEST(SignOfLife, TimeInWhichThisProcessWasStoppedDoesNotCount) {
-  SignOfLife sign(2s, kStart);
+TEST(Heartbeat, TimeInWhichThisProcessWasStoppedDoesNotCount) {
+  Heartbeat sign(2s, kStart);
   auto now = kStart;
   look_until(sign, now, kStart + 1s, false);
   now += 1h;
