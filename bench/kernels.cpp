@@ -2,8 +2,8 @@
 // bounds on arrays too large for any cache:
 //   build/bench/kernels [--device cuda] [--json] [--batch 128] [--rounds 15] [--elements 64M] [--product 8192]
 // A row is the median of its rounds, the rate at which it computes or touches memory (bytes that must move once), and its share of the
-// limit: of the best linear layer's rate, or of the rate at which the device copies memory. Both limits are rows themselves. What fits into
-// a cache may have more than 100 %. On a GPU a round queues a call so often that 2 ms pass, and waits once.
+// limit: of the best linear layer's rate, or of the rate at which the device copies memory. Both limits are rows themselves. Memory that
+// fits into a cache may have more than 100 %. On a GPU a round queues a call so often that 2 ms pass, and waits once.
 #include <fmt/format.h>
 
 #include <algorithm>

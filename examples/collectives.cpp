@@ -1,4 +1,4 @@
-// The process group without any training: what ranks can say to each other. Run it from the build's folder:
+// The process group without any training: each collective once. Run it from the build's folder:
 //
 //   launcher/lockrun -n 4 examples/collectives
 //
@@ -26,7 +26,7 @@ int run(int, char**) {
   const int rank = group->rank(), ranks = group->world_size();
   const bool speaks = rank == 0;
 
-  // Everybody's value, averaged, on everybody. Memory from allocate() is fastest; any pointer works.
+  // The average of all ranks' values, on every rank. Memory from allocate() is fastest; any pointer works.
   auto mean = static_cast<float>(rank);
   group->all_reduce(std::span(&mean, 1), ls::ReduceOp::kAvg);
   if (speaks) std::printf("mean of all ranks: %g\n", mean);
@@ -62,7 +62,7 @@ int run(int, char**) {
   group->broadcast(std::span(&odd, 1), /*root=*/ranks > 1 ? 1 : 0);
   if (speaks) std::printf("even ranks: %lld, odd ranks: %lld\n", static_cast<long long>(sum), static_cast<long long>(odd));
 
-  // JSON values; what rank 0 says holds for all.
+  // JSON values; rank 0's holds for all.
   const nlohmann::json settings = ls::broadcast_object(*group, {{"lr", 0.1}, {"seed", 7 + rank}}, /*root=*/0);
   if (speaks) std::printf("settings: %s\n", settings.dump().c_str());
   return 0;

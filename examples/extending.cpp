@@ -21,7 +21,7 @@ class Circle : public ls::data::Dataset {
   ls::Shape sample_shape() const override { return {2}; }
   void read(std::int64_t index, std::int64_t epoch, std::span<float> point, std::int64_t& label) const override {
     const auto sample = static_cast<std::uint64_t>(epoch * size() + index);
-    ls::Philox random(/*seed=*/1, /*stream=*/sample);  // the same numbers whoever asks, on any rank
+    ls::Philox random(/*seed=*/1, /*stream=*/sample);  // the same numbers on any rank
     for (float& coordinate : point) coordinate = random.uniform(-1.f, 1.f);
     label = point[0] * point[0] + point[1] * point[1] > 0.6f ? 1 : 0;
   }

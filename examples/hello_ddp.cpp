@@ -67,7 +67,7 @@ int train(int, char**) {
     float mean = sum / batches;
     group->all_reduce(std::span(&mean, 1), ls::ReduceOp::kAvg);
     if (group->rank() == 0) std::printf("epoch %d: mean loss %.3f\n", epoch, mean);
-    // Rank 0 writes; whoever resumes goes on in the next epoch.
+    // Rank 0 writes; a run that resumes goes on in the next epoch.
     sampler.set_epoch(epoch + 1);
     ls::save_checkpoint("run/ckpt", {.model = net, .optimizer = sgd, .sampler = sampler, .step = step});
   }

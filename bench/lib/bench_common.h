@@ -1,4 +1,4 @@
-// What the programs in bench/ share: medians, sizes in flags, and results as a table for people or JSON lines.
+// Common parts of the programs in bench/: medians, sizes in flags, and results as a table for people or JSON lines.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What a collective's data movement costs by itself: the same reads and writes on the same registered buffers, without barriers,
+// The cost of a collective's data movement by itself: the same reads and writes on the same registered buffers, without barriers,
 // checks and waiting. One call of it a rank; the slowest rank's time is the bound that results are compared with.
 //   all_reduce                each rank reduces its 1/n of the message: n reads and n writes an element (ring::reduce)
 //   reduce, reduce_scatter    the same with one write

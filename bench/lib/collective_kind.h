@@ -36,7 +36,7 @@ struct CollectiveKind {
   bool same_on_all;  // all ranks receive the same
   bool always_in_place;
   bool pairs;  // ranks 0 and 1, 2 and 3, ...: there and back, and the time of one way counts; a rank without partner looks on
-  // What wires between the ranks carry for each byte of the message, as nccl-tests defines it: busbw = algbw * this.
+  // Bytes on the wires between the ranks for each byte of the message, as nccl-tests defines it: busbw = algbw * this.
   double (*bus_factor)(double ranks);
   void (*run)(ProcessGroup& group, const Call& call);
 
@@ -70,7 +70,7 @@ struct Memory {
   std::byte* send = nullptr;
   std::byte* receive = nullptr;
 };
-// What the call is given when a rank's memory begins there. In place, `send` is not used: both sides lie at `receive`, the smaller
+// The arguments of the call when a rank's memory begins there. In place, `send` is not used: both sides lie at `receive`, the smaller
 // one as its part `rank`.
 Memory ends_of(const MessageLayout& layout, const Memory& memory, int rank);
 

@@ -1,4 +1,4 @@
-// What an all-reduce and a training step cost in a model: a report of assumptions, not a promise.
+// The cost of an all-reduce and of a training step in a model: a report of assumptions, not a promise.
 //
 // A message of m bytes takes a + m b (Hockney 1994: a = alpha, the latency; b = beta, 1 / bandwidth; the sum of two numbers is part
 // of b). n ranks stand on N nodes with r = n / N each; a_l, b_l hold inside a node, a_n, b_n between nodes; a_x, b_x are the larger of

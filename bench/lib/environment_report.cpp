@@ -45,7 +45,7 @@ std::string compiler() {
 #endif
 }
 
-// What steers the library from outside; secrets stay out.
+// The variables that steer the library from outside; secrets stay out.
 nlohmann::ordered_json variables() {
   nlohmann::ordered_json found = nlohmann::ordered_json::object();
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {

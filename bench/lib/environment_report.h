@@ -1,4 +1,4 @@
-// What a result must be read with: the machine, the build, where the ranks ran, what else the machine did.
+// The circumstances of a result: the machine, the build, where the ranks ran, what else the machine did.
 #pragma once
 
 #include <nlohmann/json.hpp>

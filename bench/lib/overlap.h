@@ -1,4 +1,4 @@
-// What a matrix product and an asynchronous all-reduce cost each other when they run together.
+// The cost to each other of a matrix product and an asynchronous all-reduce that run together.
 #pragma once
 
 #include <memory>

@@ -47,7 +47,7 @@ struct Point {
   std::int64_t index;
 };
 
-// What rank `at.rank` has in element `at.index` of its part `at.part`.
+// The value of rank `at.rank` in element `at.index` of its part `at.part`.
 std::int64_t input(const CollectiveKind& kind, ReduceOp op, int ranks, const Point& at) {
   const std::int64_t mixed = at.index * 7 + at.rank * 13 + at.part * 29;
   if (!kind.reduces) return mixed % 101;

@@ -1,4 +1,4 @@
-// What the ranks send and must receive. Values repeat after a prime number of elements, so that filling and checking cost
+// The data that the ranks send and must receive. Values repeat after a prime number of elements, so that filling and checking cost
 // one pass, and a message moved by whole cache lines or parts does not look right by chance.
 #pragma once
 
@@ -19,7 +19,7 @@ enum class Values {
   kRough,  // full mantissas: a sum in another order has other bits
 };
 
-// What rank `rank` multiplies by in premul_sum: results stay exact.
+// The factor of rank `rank` in premul_sum: results stay exact.
 double premul_factor(int rank);
 
 class TestData {

@@ -9,7 +9,7 @@ namespace lockstep::reference {
 
 namespace {
 
-// On the CPU the operator has looked at the labels; on a GPU nobody has, and one outside makes loss and gradient NaN.
+// On the CPU the operator has looked at the labels; on a GPU it has not, and one outside makes loss and gradient NaN.
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 bool is_label(Index label, Index classes) { return label >= 0 && label < classes; }
 

@@ -95,7 +95,7 @@ LOCKSTEP_TARGET_AVX512 void transform_gradients(const Images<const float>& image
   }
 }
 
-// What happens to an output on its way to memory.
+// The operations on an output on its way to memory.
 struct Finish {
   const float* bias = nullptr;
   bool relu = false, accumulate = false;

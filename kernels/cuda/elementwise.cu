@@ -7,7 +7,7 @@ namespace lockstep::cuda {
 
 namespace {
 
-// What an operator does to one element, and which of its operands it reads: `out` is the value before.
+// An operator on one element, and which of its operands it reads: `out` is the value before.
 template <bool a, bool b, bool out>
 struct Reads {
   static constexpr bool kA = a, kB = b, kOut = out;

@@ -1,4 +1,4 @@
-// What every kernel file needs: grid sizes, checked launches, sums over a block.
+// Common parts of the kernel files: grid sizes, checked launches, sums over a block.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ inline unsigned blocks_for(Index items, Index per_block = kThreads) {
   return static_cast<unsigned>(std::clamp<Index>((items + per_block - 1) / per_block, 1, kMostBlocks));
 }
 
-// What plain C++ cannot say; tests compile kernels as such, over a header of their own in cuda_runtime.h's place.
+// Code that plain C++ cannot express; tests compile kernels as plain C++, over a header of their own in cuda_runtime.h's place.
 #ifdef __CUDACC__
 // Launches nothing for an empty range: a grid of 0 blocks is an error to CUDA.
 #define LOCKSTEP_LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                   \

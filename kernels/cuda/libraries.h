@@ -30,7 +30,7 @@ namespace lockstep::cuda {
 cublasLtHandle_t cublas_handle();
 cudnnHandle_t cudnn_handle(Stream& stream);  // set to the stream
 
-// What float32 products may do. TF32 keeps float's range and 10 bits of its fraction: several times as fast, off by default.
+// The precision of float32 products. TF32 keeps float's range and 10 bits of its fraction: several times as fast, off by default.
 struct MathSettings {
   bool tf32 = false;                                    // LOCKSTEP_TF32=1
   std::size_t workspace_bytes = std::size_t{64} << 20;  // of one product or convolution; LOCKSTEP_CUDA_WORKSPACE_MIB

@@ -56,7 +56,7 @@ __device__ bool is_aligned(const SgdTensor& tensor) {
   return bits % sizeof(float4) == 0;
 }
 
-// What a block works on: a piece of one tensor.
+// The share of a block: a piece of one tensor.
 struct Piece {
   SgdTensor tensor;
   Index begin, end;

@@ -1,4 +1,4 @@
-// What operators on a CUDA stream need: checked calls, the stream underneath a Stream, scratch memory.
+// Common parts of operators on a CUDA stream: checked calls, the stream underneath a Stream, scratch memory.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -27,7 +27,7 @@ cudaStream_t native(Stream& stream);
 
 bool has_code_for_this_device();  // our kernels can run on the thread's device
 
-// Memory for the length of one operator, from the stream's device: freed in the stream's order, so nobody waits.
+// Memory for the length of one operator, from the stream's device: freed in the stream's order, so no thread waits.
 class Scratch {
  public:
   Scratch(Stream& stream, std::size_t bytes);

@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-// One backward pass: the nodes below a root, newest first, and what is to be called when all have run.
+// One backward pass: the nodes below a root, newest first, and the callbacks for when all have run.
 class BackwardPass {
  public:
   void prepare(const Tensor& root) {
@@ -35,7 +35,7 @@ class BackwardPass {
     for (const auto& node : nodes_) run_node(*node);
   }
 
-  // What the pass went through asked for first, then what hooks queued.
+  // The hooks of results that the pass went through first, then the callbacks that were queued during it.
   void call_end_callbacks() {
     for (auto* list : {&through_, &queued_})
       for (std::size_t i = 0; i < list->size(); ++i) {

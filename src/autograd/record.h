@@ -1,4 +1,4 @@
-// What every operator does around its kernels: check its tensors, find them by the device, attach its node.
+// The steps of every operator around its kernels: check its tensors, find the kernels by the device, attach its node.
 #pragma once
 
 #include <initializer_list>

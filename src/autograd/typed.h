@@ -41,7 +41,7 @@ void run(const Tensor& of, Plain plain, Half half, Arguments&&... arguments) {
 
 #define LOCKSTEP_TYPED(of, entry, ...) ::lockstep::typed::run(of, &KernelTable::entry, &MixedKernelTable::entry, __VA_ARGS__)
 
-// What conv2d and linear compute with, see AutoCast: recorded, so that the gradient finds its way back.
+// The operand of conv2d and linear, see AutoCast. The cast is recorded, so that the gradient finds its way back.
 inline Tensor autocast(const Tensor& x) { return is_float(x) && AutoCast::active() != DType::kFloat32 ? cast(x, AutoCast::active()) : x; }
 
 // A parameter as an operator on `x` reads it: rounded to x's type. Not recorded: the operator's node has the parameter itself as its input.

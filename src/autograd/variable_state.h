@@ -1,4 +1,4 @@
-// What stands behind AutogradMeta: the state of a leaf, or the link from a result to the node that computed it.
+// The implementation of AutogradMeta: the state of a leaf, or the link from a result to the node that computed it.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// What the CUDA part offers. It is a library of its own, loaded when a program first asks for a GPU: one build runs on machines with a
+// The interface of the CUDA part. It is a library of its own, loaded when a program first asks for a GPU: one build runs on machines with a
 // driver and without.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace lockstep::cuda {
 
-// Changes with whatever passes between program and library: classes, the kernel table.
+// Changes with all that passes between program and library: classes, the kernel table.
 inline constexpr int kLibraryVersion = 2;
 
 class Library {

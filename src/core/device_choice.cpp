@@ -17,7 +17,7 @@ namespace {
 constexpr long kMaxOrdinal = 1023;
 constexpr const char* kNoDriver = "no NVIDIA driver is installed (there is no libcuda.so.1)";
 
-// What the CUDA runtime itself would load. Opened, it does nothing yet.
+// The driver library that the CUDA runtime itself would load. Opened, it does nothing yet.
 bool has_driver() {
   static void* const kDriver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   return kDriver != nullptr;
@@ -68,7 +68,7 @@ std::optional<GpuSearch> clearly_no_gpus() {
 }
 
 int gpu_of_local_rank(int local_rank, int gpus, int share, bool own) {
-  if (gpus == 1 && own && share == 1) return 0;  // if it is not the rank's own, the process group names those who share it
+  if (gpus == 1 && own && share == 1) return 0;  // if it is not the rank's own, the process group names the ranks that share it
   const int ordinal = local_rank / share;
   if (ordinal < gpus) return ordinal;
   throw InvalidArgument(

@@ -46,14 +46,14 @@ GpuSearch find_gpus();  // of this machine; makes no CUDA context
 std::optional<GpuSearch> clearly_no_gpus(const GpuSources& sources, const std::vector<std::filesystem::path>& traces);
 std::optional<GpuSearch> clearly_no_gpus();  // of this machine; where there is a driver it stays unopened
 
-// The GPU of a rank that nobody gave one: `share` ranks take each. `own`: CUDA_VISIBLE_DEVICES is set, and so a single GPU may be what the
-// job's manager (srun --gpus-per-task) gave to this rank alone. Throws InvalidArgument when there are too few.
+// The GPU of a rank to which no launcher gave one: `share` ranks take each. `own`: CUDA_VISIBLE_DEVICES is set, and so a single GPU may be
+// what the job's manager (srun --gpus-per-task) gave to this rank alone. Throws InvalidArgument when there are too few.
 int gpu_of_local_rank(int local_rank, int gpus, int share, bool own);
 
 // Of a GPU that `share` ranks use: a tenth stays for contexts and libraries.
 std::size_t memory_share(std::size_t gpu_bytes, int share);
 
-// LOCKSTEP_GPU_MEMORY, or what is right when it is not set: a rank's share, or as much as is needed.
+// LOCKSTEP_GPU_MEMORY, or the right policy when it is not set: a rank's share, or as much as is needed.
 MemoryPolicy memory_policy_of(const std::optional<std::string>& asked, std::size_t gpu_bytes, int share);
 
 }  // namespace lockstep

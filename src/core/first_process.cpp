@@ -9,7 +9,7 @@ namespace lockstep {
 
 namespace {
 
-// What a shell makes of a process that a signal has ended.
+// The exit code that a shell gives to a process that a signal has ended.
 void end(int signal) { ::_exit(128 + signal); }
 
 }  // namespace

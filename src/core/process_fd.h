@@ -2,7 +2,7 @@
 //
 // That a pipe or a connection has ended tells peers that the process behind it has. A child that fork() has made holds copies of all
 // that is open (exec would close them), and may live on: its parent's death would go unseen. So fork() puts /dev/null in the place of
-// each; the number stays taken, and what the child's copies of its parent's objects do to it harms nobody.
+// each; the number stays taken, and the child's copies of its parent's objects cannot do harm with it.
 #pragma once
 
 #include "src/core/fd.h"
@@ -12,7 +12,7 @@ namespace lockstep {
 class ProcessFd {
  public:
   ProcessFd() = default;
-  ProcessFd(Fd fd);  // not explicit: whoever owns it may make it the process's
+  ProcessFd(Fd fd);  // not explicit: any Fd may become the process's
   ProcessFd(ProcessFd&&) noexcept = default;
   ProcessFd& operator=(ProcessFd&& other) noexcept {
     if (this != &other) {

@@ -1,4 +1,4 @@
-// What the system allows this process: processor time, and why no further process or thread starts, in words (its own are "Resource
+// The system's limits for this process: processor time, and why no further process or thread starts, in words (its own are "Resource
 // temporarily unavailable").
 #pragma once
 

@@ -13,7 +13,7 @@ struct RegularFile {
   std::uint64_t bytes = 0;
 };
 
-// Waits for nobody: opening a FIFO would wait for who writes into it. Throws FileError with path and reason.
+// Never waits: opening a FIFO would wait for a writer. Throws FileError with path and reason.
 RegularFile open_regular_file(const std::string& path);
 
 // From the file's present place; fewer only at its end. `path` is for the FileError.

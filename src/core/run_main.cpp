@@ -21,7 +21,7 @@ int report(const char* program, const char* message, int exit_code) {
   return exit_code;
 }
 
-// What was printed must have arrived: a full disk is no success.
+// All output must have been written: a full disk is no success.
 int finish(const char* program, int exit_code) {
   const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
   if (!written && exit_code == 0) return report(program, "the standard output could not be written: is the disk full?", 1);

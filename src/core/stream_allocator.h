@@ -1,7 +1,7 @@
 // A GPU's caching allocator: policy, accounts and errors, above a pool that the driver keeps (cudaMallocAsync's).
 //
 // Memory is taken and given back in the order of the device's default stream, so that a block may be handed out again while the
-// GPU still works on what was queued before: nobody waits. Apart from the pool, which tests replace.
+// GPU still does the work that was queued before: no thread waits. Apart from the pool, which tests replace.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ class MemoryPool {
   virtual std::byte* take_apart(std::size_t bytes) = 0;
   virtual void give_back(std::byte* block, std::size_t bytes) noexcept = 0;
   virtual std::size_t held() const = 0;  // from the system, in use or not
-  // Of the whole device, whoever holds it.
+  // Of the whole device, whichever process holds it.
   virtual std::size_t free_on_device() const = 0;
   virtual std::size_t size_of_device() const = 0;
 };

@@ -23,7 +23,7 @@ class CudaStream : public Stream {
   CudaStream(int device, int priority);
   ~CudaStream() override;
   void synchronize() override;
-  void* native() const override;  // its device becomes the thread's: whoever asks, NCCL's caller too, is about to queue something
+  void* native() const override;  // its device becomes the thread's: the caller, NCCL's too, is about to queue something
   bool is_capturing() const override;
   cudaStream_t get() const { return stream_; }
   int device() const { return device_; }
@@ -79,7 +79,7 @@ class CudaPinnedSource : public PinnedSource {
   int device_;
 };
 
-// What was captured, ready to launch, and the memory that it works on.
+// The captured work, ready to launch, and the memory that it uses.
 class CudaGraph : public Graph {
  public:
   // Takes what was captured over, which the launches need no more.

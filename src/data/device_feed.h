@@ -31,7 +31,7 @@ class DeviceFeed {
   // The computing thread's.
   Berth allocate(const Shape& inputs, std::int64_t targets);
   Batch take(Berth& berth);  // the default stream goes on when the batch is there
-  // What was not taken goes: the default stream, in whose order its memory is used again, waits for the copies.
+  // Drops the batches that were not taken: the default stream, in whose order their memory is used again, waits for the copies.
   void drop_the_rest();
 
   // The loader's thread's. Host memory for a batch, which waits until the copy before last has left it; then its copy. Of a

@@ -1,6 +1,6 @@
 // The generated stand-in for CIFAR-10: ten textures in random colours, phases and polarities.
 //
-// What makes a class is local structure; every pixel by itself has the same distribution in all classes, so that a linear
+// Local structure makes a class; every pixel by itself has the same distribution in all classes, so that a linear
 // model finds nothing. No two classes are mirror images of each other, since training flips pictures.
 #include <algorithm>
 #include <array>

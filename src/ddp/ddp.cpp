@@ -106,7 +106,7 @@ class DistributedDataParallel::Impl {
 
   // For the warning at the end of the first pass, of which no more is asked than a user's usual step.
   void note_input(const Tensor& x) {
-    if (strangers_named_ || !synchronize || NoGrad::active() || !requires_grad(x) || node_of(x)) return;
+    if (unregistered_named_ || !synchronize || NoGrad::active() || !requires_grad(x) || node_of(x)) return;
     if (inputs_.size() == kMostInputs) inputs_.pop_front();
     inputs_.push_back(x);
   }
@@ -128,7 +128,7 @@ class DistributedDataParallel::Impl {
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       if (!reducer_->is_ready(i) && wants_and_has_grad(parameters_[i].tensor)) reducer_->mark_ready(i);
     name_unused(reducer_->finish());
-    if (!std::exchange(strangers_named_, true)) warn_of_strange_leaves(group_->rank(), parameters_, std::exchange(inputs_, {}));
+    if (!std::exchange(unregistered_named_, true)) warn_of_unregistered_leaves(group_->rank(), parameters_, std::exchange(inputs_, {}));
   }
 
   void name_unused(const std::vector<std::size_t>& missing) {
@@ -156,7 +156,7 @@ class DistributedDataParallel::Impl {
   std::vector<HookHandle> hooks_;
   std::uint64_t begun_pass_ = 0, finished_pass_ = 0;  // numbers of backward passes
   std::deque<Tensor> inputs_;                         // leaves that want a gradient, up to the first pass; the last ones
-  bool unused_named_ = false, frozen_named_ = false, strangers_named_ = false;
+  bool unused_named_ = false, frozen_named_ = false, unregistered_named_ = false;
 };
 
 DistributedDataParallel::DistributedDataParallel(nn::Module& module, std::shared_ptr<ProcessGroup> group,

@@ -16,7 +16,7 @@ namespace lockstep {
 
 namespace {
 
-// A graph under way on a device and in the group. Whoever does not finish it drops it.
+// A graph under way on a device and in the group. It is dropped unless it is finished.
 class Recording {
  public:
   Recording(Device& device, ProcessGroup& group) : device_(device), group_(group) {
@@ -64,7 +64,7 @@ class CapturedStep::Impl {
       : ddp_(ddp), step_(std::move(step)), options_(options), parameters_(ddp.parameters()), device_(parameters_.front().tensor.device()) {
     if (!step_) throw InvalidArgument("capture: the step is an empty function");
     if (options_.warm_up < 1)
-      throw InvalidArgument("capture: warm_up is {}: at least one step runs as written, in which libraries choose their kernels",
+      throw InvalidArgument("capture: warm_up is {}: at least one step runs eagerly, in which libraries choose their kernels",
                             options_.warm_up);
     if (device_.kind() == DeviceKind::kCpu)
       throw InvalidArgument(
@@ -98,7 +98,7 @@ class CapturedStep::Impl {
   const Counts& counts() const { return counts_; }
 
  private:
-  // What a recording takes from the host beside the numbers: when it differs, the graph is of another step.
+  // The host's values that go into a recording beside the numbers: when one differs, the graph is of another step.
   struct Surroundings {
     std::vector<const void*> places;
     bool is_training = false, synchronizes = false, records_no_tape = false;
@@ -170,7 +170,7 @@ class CapturedStep::Impl {
     return result_;
   }
 
-  // Not of a group that is over: its collectives would wait for nobody and leave garbage behind.
+  // Not of a group that is over: its collectives would find no peers and leave garbage behind.
   void launch() {
     ddp_.group().backend(DeviceKind::kCuda).throw_if_over([] { return std::string("the launch of a captured step"); });
     graph_->launch(device_.default_stream());

@@ -9,24 +9,24 @@
 
 namespace lockstep {
 
-void warn_of_strange_leaves(int rank, const std::vector<NamedTensor>& parameters, const std::deque<Tensor>& inputs) {
+void warn_of_unregistered_leaves(int rank, const std::vector<NamedTensor>& parameters, const std::deque<Tensor>& inputs) {
   if (rank != 0) return;
-  std::string strangers;
+  std::string unregistered;
   for (const auto& [found, reader, has_hooks] : leaves_of_backward()) {
     const Tensor& leaf = found;  // a lambda takes no structured binding in Clang 14
     const bool is_ours =
         std::any_of(parameters.begin(), parameters.end(), [&](const NamedTensor& own) { return own.tensor.is_same(leaf); });
     const bool is_input = std::any_of(inputs.begin(), inputs.end(), [&](const Tensor& input) { return input.is_same(leaf); });
     if (is_ours || is_input || has_hooks) continue;
-    strangers += fmt::format("{}{} (read by {})", strangers.empty() ? "" : ", ", describe(leaf), reader);
+    unregistered += fmt::format("{}{} (read by {})", unregistered.empty() ? "" : ", ", describe(leaf), reader);
   }
-  if (strangers.empty()) return;
+  if (unregistered.empty()) return;
   log::warn(
       "rank {}: backward computed gradients of tensors that are no parameters of the module in DistributedDataParallel; each rank keeps "
       "its "
       "own: {}. If these are parameters of the module, add() the layer or add_parameter() the tensor, and unfreeze them, before it is "
       "wrapped",
-      rank, strangers);
+      rank, unregistered);
 }
 
 bool warn_of_frozen(int rank, const std::vector<NamedTensor>& parameters) {

@@ -96,7 +96,7 @@ struct Frontier {
   }
 };
 
-// False when nobody is anywhere.
+// False when no rank is in any call.
 bool find_frontier(const std::vector<Caller>& callers, Frontier& at) {
   if (callers.empty()) return false;
   at.sequence = callers.front().next();
@@ -218,7 +218,8 @@ void look_at_messages(const GroupView& group, bool is_only, std::vector<Finding>
   }
 }
 
-// What the ranks were told, alike texts together: some are told "what I was in: reason", those who were elsewhere the reason alone.
+// The errors that the ranks reported, equal texts together: a rank in the operation reports "operation: reason", any other the reason
+// alone.
 std::vector<Finding::Side> errors_of(const GroupView& group) {
   std::map<std::size_t, std::map<std::string, std::vector<int>>> said;  // by length: the reason comes before what contains it
   for (const RankView& view : group.ranks)

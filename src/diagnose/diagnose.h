@@ -1,8 +1,8 @@
-// What the ranks' flight records say together: which rank, which operation, who waits for whom. Pure: records in, findings out.
+// The findings from the ranks' flight records: which rank, which operation, which ranks wait for which. Pure: records in, findings out.
 //
 // In every group the ranks make the same calls, numbered alike. So the group's trouble is at its frontier: the first call that not
-// all ranks have finished. Who has not called it is waited for; who called something else disagrees; if all have called it and
-// some have finished, the rest were stopped inside or cut off.
+// all ranks have finished. A rank that has not called it is waited for; a rank that called something else disagrees; if all have called it
+// and some have finished, the rest were stopped inside or cut off.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct Finding {
   std::string group = {};         // which group; empty: the job
   std::uint64_t sequence = 0;     // of the call at which it shows; 0: none
   std::vector<int> ranks = {};    // of the job: whom it is about
-  std::vector<int> waiting = {};  // who waits for them
+  std::vector<int> waiting = {};  // ranks that wait for them
   double seconds = 0;             // how long they have waited, or come late
   std::vector<Side> sides = {};
 };

@@ -67,7 +67,7 @@ std::vector<GroupView> groups_of(const std::vector<FlightDump>& dumps) {
       }
       auto& ranks = views[found->second].ranks;
       const auto r = static_cast<std::size_t>(group.rank);
-      if (r >= ranks.size()) continue;  // of another world: said by whoever looks for strangers
+      if (r >= ranks.size()) continue;  // of another world: reported where records are compared
       ranks[r].dump = &dump;
       ranks[r].group = &group;
     }

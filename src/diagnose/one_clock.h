@@ -9,8 +9,8 @@
 
 namespace lockstep::diagnose {
 
-// What to add to each record's times, so that all can be compared. Records of one machine (boot id) meet on its monotonic clock, exactly.
-// Machines' clocks differ by what the ends of their common calls say: all ranks end an all_reduce at nearly the same time, so the
+// The offsets to add to each record's times, so that all can be compared. Records of one machine (boot id) meet on its monotonic clock,
+// exactly. Machines' clocks differ by what the ends of their common calls say: all ranks end an all_reduce at nearly the same time, so the
 // median difference is the clocks'. With fewer than three such calls the wall clocks are believed.
 std::vector<std::int64_t> clock_shifts(const std::vector<FlightDump>& dumps);
 

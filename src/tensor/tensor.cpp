@@ -8,7 +8,7 @@ namespace lockstep {
 
 namespace {
 
-// What a tensor takes; a count that fits 64 bits may have bytes that do not.
+// The memory of a tensor; a count that fits 64 bits may have bytes that do not.
 std::size_t bytes_of(const Shape& shape, DType dtype) {
   std::size_t bytes = 0;
   if (__builtin_mul_overflow(static_cast<std::size_t>(shape.count()), size_of(dtype), &bytes))

@@ -1,4 +1,4 @@
-// The names within a checkpoint, and what a checkpoint says about itself.
+// The names within a checkpoint, and its description of itself.
 #pragma once
 
 #include <fmt/format.h>
@@ -47,7 +47,7 @@ inline bool is_temporary_name(std::string_view name) {
 
 inline constexpr int kFormat = 1;
 
-// What both safetensors files say of themselves; a file that says anything else does not load.
+// The metadata of both safetensors files; a file with any other does not load.
 inline const std::map<std::string, std::string>& metadata() {
   static const std::map<std::string, std::string> kMetadata = {
       {"format", "lockstep"}, {"version", "1"}, {"convolution_weights", "OHWI"}, {"linear_weights", "OI"}, {"flatten", "HWC"}};

@@ -23,7 +23,7 @@ void make_folder(const fs::path& folder) {
   sync_folder(above.empty() ? "." : above.string());
 }
 
-// What a crash left behind, once the folder is ours: nothing of it counts.
+// The files that a crash left behind, once the folder is ours: none of them counts.
 std::vector<fs::path> unfinished_in(const fs::path& folder) {
   std::vector<fs::path> unfinished;
   for (const auto& entry : fs::directory_iterator(folder))

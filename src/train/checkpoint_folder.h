@@ -9,7 +9,7 @@
 namespace lockstep::checkpoint {
 
 // Runs `write` in the folder, which is there then, is no other job's, and holds nothing unfinished: what a crash left is removed here
-// alone, under the lock, because who only reads cannot tell it from what another machine is writing. Throws FileError.
+// alone, under the lock, because a reader cannot tell it from a checkpoint that another machine is writing. Throws FileError.
 void in_own_folder(const std::filesystem::path& folder, const std::function<void()>& write);
 
 // Is it the folder of one checkpoint? A manifest alone does not tell: others call files so, too.

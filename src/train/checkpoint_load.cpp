@@ -74,7 +74,7 @@ void copy_tensors(const std::vector<SavedTensor>& saved, const std::vector<Named
       }
 }
 
-// What rank 0 found, as it travels to the others: first letter N (nothing: what is there instead follows), A (wrong argument) or E (an
+// The result of rank 0, as it travels to the others: first letter N (nothing: what is there instead follows), A (wrong argument) or E (an
 // error follows), S (a state follows).
 std::string read_on_rank_zero(const char* operation, const std::string& folder, const CheckpointParts& parts,
                               std::optional<LoadedCheckpoint>& loaded) {

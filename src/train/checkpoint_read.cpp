@@ -65,7 +65,7 @@ Found read_latest(const fs::path& folder) {
   return {folder / text.substr(0, space), text.substr(space + 1, kHexDigits)};
 }
 
-// What a folder without a checkpoint holds.
+// The contents of a folder without a checkpoint, in words.
 std::string what_is_in(const fs::path& folder) {
   if (!fs::exists(folder)) return "there is no such folder";
   if (!fs::is_directory(folder)) return "it is no folder";

@@ -1,4 +1,4 @@
-// A checkpoint as it lies in its folder: found, read, verified and parsed, before anybody asks whose model it is of.
+// A checkpoint as it lies in its folder: found, read, verified and parsed, before it is compared with any model.
 #pragma once
 
 #include <filesystem>
@@ -29,7 +29,7 @@ struct LoadedCheckpoint {
   std::vector<SavedTensor> model, optimizer;  // views of files
 };
 
-// Throws FileError with file and reason for whatever is missing, damaged, too large or of another format or layout.
+// Throws FileError with file and reason for all that is missing, damaged, too large or of another format or layout.
 LoadedCheckpoint read_checkpoint(const Found& found);
 
 }  // namespace lockstep::checkpoint

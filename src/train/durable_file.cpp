@@ -20,8 +20,8 @@ namespace lockstep {
 
 namespace {
 
-constexpr std::size_t kPiece = std::size_t{4} << 20;  // what is hashed while it is in the cache
-constexpr std::chrono::seconds kPatience(3);          // for who was killed and is not gone yet
+constexpr std::size_t kPiece = std::size_t{4} << 20;  // hashed while it is in the cache
+constexpr std::chrono::seconds kPatience(3);          // for a process that was killed and is not gone yet
 
 Fd open_new(const std::string& path) { return Fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)); }
 

@@ -58,7 +58,7 @@ class FolderLock {
   static constexpr const char* kFile = ".lock";  // made, and left: another process may have it open by then
 
   // Waits some seconds for a process that was killed and is not gone yet. Throws FileError when another job has it. A file system that
-  // knows no locks gives one that keeps nobody out.
+  // knows no locks gives one that keeps no process out.
   explicit FolderLock(const std::string& folder);
 
  private:
@@ -67,7 +67,7 @@ class FolderLock {
 
 void rename_file(const std::string& from, const std::string& to);
 
-// What a file may have, so that one that grew is not read first.
+// The size that a file may have, so that one that grew is not read first.
 struct FileSize {
   std::uint64_t least = 0, most = UINT64_MAX;
   std::string text() const { return least == most ? fmt::format("{}", most) : fmt::format("at most {}", most); }

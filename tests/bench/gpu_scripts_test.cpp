@@ -150,7 +150,7 @@ TEST(BenchGpu, CountsTheGpusThatProgramsSee) {
   EXPECT_THAT(beyond->errors(), HasSubstr("--device cuda:1: this machine shows 1, counted from 0"));
 }
 
-// Every precision: ours in that type, as written and in graph mode, beside PyTorch's modes in the same. The times that the programs tell
+// Every precision: ours in that type, eager and in graph mode, beside PyTorch's modes in the same. The times that the programs tell
 // say how they were called.
 TEST(BenchGpu, ComparesEveryPrecisionWithPyTorchsOwn) {
   const FakeBuild fake("bench-gpu-precisions-");

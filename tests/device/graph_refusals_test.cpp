@@ -1,4 +1,4 @@
-// Graph mode: what cannot be recorded is refused with the reason, and goes on as written.
+// Graph mode: a step that cannot be recorded is refused with the reason, and goes on eagerly.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ TEST(GraphMode, RefusesTheCpuAndStepsThatAreNone) {
   EXPECT_THAT(message_of([&] { there.ddp->capture({}); }), HasSubstr("capture: the step is an empty function"));
 }
 
-// The step is refused when it is to be recorded; nothing of it has run, and as written it still does.
+// The step is refused when it is to be recorded; nothing of it has run, and eagerly it still does.
 void expect_refusal(const std::function<Tensor(const Trainee&)>& step, const std::string& reason) {
   RecordingDevice device;
   const Trainee trainee(group_of_one(device), device);
@@ -32,7 +32,7 @@ void expect_refusal(const std::function<Tensor(const Trainee&)>& step, const std
   const auto before = weights_of(*trainee.net);
   EXPECT_THAT(message_of([&] { captured(); }), AllOf(HasSubstr("capture: the step cannot be recorded as a graph: "), HasSubstr(reason)));
   EXPECT_EQ(weights_of(*trainee.net), before);
-  EXPECT_GT(step(trainee).item(), 0) << "as written it goes on";
+  EXPECT_GT(step(trainee).item(), 0) << "eagerly it goes on";
   EXPECT_NE(weights_of(*trainee.net), before);
   expect_counts(captured, 1, 0, 0);
 }
@@ -98,7 +98,7 @@ TEST(GraphMode, RefusesCollectivesThatWaitOrRunOnTheHost) {
                                   trainee.ddp->capture([&] { return group->broadcast_text("a", 0), trainee.step(); }, {.warm_up = 1});
                               texts();
                               EXPECT_THAT(message_of([&] { texts(); }), AllOf(HasSubstr("capture:"), HasSubstr("host's memory")));
-                              EXPECT_GT(trainee.step().item(), 0) << "as written it goes on";
+                              EXPECT_GT(trainee.step().item(), 0) << "eagerly it goes on";
                             }),
               Each(""));
 }

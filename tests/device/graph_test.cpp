@@ -166,7 +166,7 @@ TEST(GraphMode, ARateThatChangesNowAndThenIsRecordedAnew) {
   const Trainee trainee(group, device);
   CapturedStep step = trainee.captured();
   EXPECT_EQ(trainee.train(12, [&](int number) { return schedule(trainee, number), step(); }), expected);
-  // 0 1 2 as written, 3 recorded, 4 5 replayed; 6 as written, 7 recorded, 8 to 11 replayed.
+  // 0 1 2 eager, 3 recorded, 4 5 replayed; 6 eager, 7 recorded, 8 to 11 replayed.
   expect_counts(step, 4, 2, 6);
 }
 

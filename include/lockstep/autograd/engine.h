@@ -26,7 +26,7 @@ inline bool in_backward() { return backward_pass() != 0; }
 struct LeafUse {
   Tensor leaf;
   const char* reader;  // an operator that reads it
-  bool has_hooks;      // somebody waits for its gradient
+  bool has_hooks;      // a hook waits for its gradient
 };
 // Those of the pass that runs on this thread, until its last callback has returned; none outside.
 std::vector<LeafUse> leaves_of_backward();
@@ -36,7 +36,7 @@ std::vector<LeafUse> leaves_of_backward();
 void queue_callback(std::function<void()> callback);
 
 // Calls `callback` at the end of every backward pass that goes through `result`, before those queued by
-// queue_callback() in that pass. How a wrapper learns of passes that reach none of its parameters. No effect on a
+// queue_callback() in that pass. A wrapper learns by it of passes that reach none of its parameters. No effect on a
 // result that was not recorded.
 void register_backward_end_hook(const Tensor& result, std::function<void()> callback);
 

@@ -1,4 +1,4 @@
-// What autograd keeps beside a tensor: whether it wants a gradient, where that gradient lives, and its hooks.
+// Autograd's state of a tensor: whether it wants a gradient, where that gradient lives, and its hooks.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace lockstep {
 void require_grad(const Tensor& leaf, bool wanted = true);
 bool requires_grad(const Tensor& tensor);  // a leaf that is marked, or a result that depends on one
 
-// What messages call it. A module names its parameters "weight", a DistributedDataParallel "block.first.weight".
+// The name of the leaf in messages. A module names its parameters "weight", a DistributedDataParallel "block.first.weight".
 void set_name(const Tensor& leaf, const std::string& name);
 std::string describe(const Tensor& tensor);  // "parameter 'block.first.weight' of shape (8, 4)", "a tensor of shape (8, 4)"
 

@@ -63,9 +63,9 @@ class Backend {
   virtual void compare(const Operation& operation);
 
   // -- graphs of a GPU. Between the first two calls start() puts an operation into the graph that the device's default stream records:
-  // nothing runs and nothing is compared, and of its Work only order_before() is of use. What all ranks' graphs must agree on comes back.
-  // After each launch of the graph on the default stream, start_replay() with a kBarrier whose layout that is: it is compared, and done
-  // when the device is. A backend whose operations run on the host throws InvalidArgument.
+  // nothing runs and nothing is compared, and of its Work only order_before() is of use. Returns a hash of the part on which all ranks'
+  // graphs must agree. After each launch of the graph on the default stream, start_replay() with a kBarrier whose layout that is: it is
+  // compared, and done when the device is. A backend whose operations run on the host throws InvalidArgument.
   virtual void begin_capture();
   virtual std::uint64_t end_capture();
   virtual Work start_replay(const Operation& replay);
@@ -81,7 +81,7 @@ class Backend {
   virtual void on_over(std::function<void(const std::string& why)> call) {}
 };
 
-// What a backend gets to know when a group is made. `store` and the timeouts outlive the backend.
+// A backend's arguments when a group is made. `store` and the timeouts outlive the backend.
 struct BackendContext {
   Place place;
   std::shared_ptr<Store> store;             // scoped to this group: keys do not clash with another group's
@@ -90,7 +90,7 @@ struct BackendContext {
   std::string advertise_address;            // numeric address under which peers reach this rank
   std::chrono::milliseconds timeout;        // a collective's default deadline
   std::chrono::milliseconds store_timeout;  // for the rendezvous
-  std::chrono::milliseconds stall_timeout = std::chrono::seconds(30);  // how long a rank may give no sign of life
+  std::chrono::milliseconds stall_timeout = std::chrono::seconds(30);  // how long a rank may send no heartbeat
   std::string node = {};                                               // LOCKSTEP_NODE: ranks with different ones do not share memory
   Device* device = nullptr;                                            // this rank's; null: local_device()
   Backend* host = nullptr;  // a GPU's: the group's backend for host memory, which outlives it; null: there is none

@@ -1,4 +1,5 @@
-// Who am I? The job's environment, read into plain data: a pure function of a look-up, tested without processes.
+// The rank and the world of this process: the job's environment, read into plain data by a pure function of a look-up, tested without
+// processes.
 #pragma once
 
 #include <chrono>
@@ -24,7 +25,7 @@ struct JobEnvironment {
   Place place;
   std::string master_host;        // kAddress
   std::uint16_t master_port = 0;  // kAddress
-  // kAddress: what host and port were read from, for messages.
+  // kAddress: the source of host and port, for messages.
   std::string host_source = env::kMasterAddr, port_source = env::kMasterPort;
   bool store_is_hosted = false;  // lockrun (or spawn) serves the store already; else rank 0 does
   // kAddress, rank 0: MASTER_ADDR may be a name for the others alone, as a Kubernetes service or a cluster's node has.
@@ -48,7 +49,7 @@ bool is_rank(const EnvironmentLookup& lookup);
 // Connects to (or first hosts) the job's store. The server, when this rank hosts one, lives as long as the result.
 struct Rendezvous {
   std::shared_ptr<Store> store;
-  std::shared_ptr<StoreServer> server;  // null when somebody else hosts it
+  std::shared_ptr<StoreServer> server;  // null when another process hosts it
   std::string token;                    // kOneMachine, kMpi: made by rank 0 and handed over
   std::string advertise_address;        // numeric address of this rank for its peers
 };

@@ -1,4 +1,4 @@
-// What a backend has and what it promises, as plain data: one table in src/comm/backends.cpp, a few lines a backend.
+// The features and the promises of a backend, as plain data: one table in src/comm/backends.cpp, a few lines a backend.
 //
 // The process group refuses by it what a backend lacks, on all ranks alike; the conformance suite holds a backend to it.
 #pragma once

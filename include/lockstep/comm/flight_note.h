@@ -12,7 +12,7 @@ class FlightRecorder;
 struct FlightEntrySlot;
 
 struct FlightNote {
-  FlightRecorder* recorder = nullptr;  // null: nobody notes this call
+  FlightRecorder* recorder = nullptr;  // null: this call is not recorded
   FlightEntrySlot* slot = nullptr;
   std::uint64_t number = 0;  // tells the entry from a later one in the same slot
 };

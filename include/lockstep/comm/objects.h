@@ -1,7 +1,7 @@
 // JSON values among the ranks: settings, metrics, paths. Over the CPU backend, collective and blocking; finite numbers arrive to
 // the bit, NaN stays NaN. Byte strings go with ProcessGroup::broadcast_text() and all_gather_text().
 //
-// The type is nlohmann/json's: whoever makes or reads one includes <nlohmann/json.hpp>.
+// The type is nlohmann/json's: code that makes or reads one includes <nlohmann/json.hpp>.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

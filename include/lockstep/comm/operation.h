@@ -1,4 +1,4 @@
-// One collective call, as plain data: what the process group hands to a backend.
+// One collective call, as plain data, which the process group hands to a backend.
 #pragma once
 
 #include <chrono>
@@ -37,7 +37,7 @@ bool is_reduction(OperationKind kind);
 std::string_view name_of(ReduceOp op);         // "sum", "avg", ...
 std::string_view name_of(OperationKind kind);  // "all_reduce", ...
 
-// What a call is for, so that an error can say "bucket 2". Names are string literals: nothing is copied.
+// The purpose of a call, so that an error can say "bucket 2". Names are string literals: nothing is copied.
 struct Purpose {
   const char* name = nullptr;  // "bucket", "parameter check"; null: nothing to say
   std::int32_t index = -1;     // -1: no index
@@ -55,11 +55,11 @@ struct Layout {
   std::vector<std::size_t> receive_counts;  // the same; kAllToAllV and kAllGatherV
   std::vector<Region> regions;              // of a coalesced kAllReduce or kBroadcast
 };
-// What of a layout all ranks must agree on; never 0. (What ranks send each other in kAllToAllV differs by nature: backends
-// compare what one sends with what the other receives.)
+// A hash of the part of a layout on which all ranks must agree; never 0. (Counts in kAllToAllV differ by nature: backends
+// compare what one rank sends with what the other receives.)
 std::uint64_t hash_of(const Layout& layout);
 
-// What all ranks must agree on in one call. 40 bytes, plain, comparable: it travels in front of the data.
+// The values on which all ranks must agree in one call. 40 bytes, plain, comparable: it travels in front of the data.
 struct Signature {
   std::uint64_t sequence = 0;  // the how-many-th operation of the group, from 1
   std::uint64_t count = 0;     // elements; where every rank has a part of its own (all_gather, scatter, ...): of one part;

@@ -1,4 +1,4 @@
-// What a process group and its calls may be told.
+// Options of a process group and of its calls.
 #pragma once
 
 #include <chrono>
@@ -16,14 +16,14 @@ struct ProcessGroupOptions {
   std::string backend = {};
   std::string transport = {};  // "": LOCKSTEP_TRANSPORT, else "auto": shared memory when handing over a memfd works, else TCP
   std::optional<std::chrono::milliseconds> timeout = {};  // a collective's deadline; LOCKSTEP_TIMEOUT_S, else 5 min; all are > 0
-  // How long a rank may give no sign of life: its process is stopped, its machine or the network gone. (A rank that computes gives
+  // How long a rank may send no heartbeat: its process is stopped, its machine or the network gone. (A rank that computes sends
   // them.) LOCKSTEP_STALL_TIMEOUT_S, else 30 s; the same on all ranks.
   std::optional<std::chrono::milliseconds> stall_timeout = {};
   std::optional<std::chrono::milliseconds> store_timeout = {};  // the rendezvous'; LOCKSTEP_STORE_TIMEOUT_S, else 60 s
   Device* device = nullptr;                                     // this rank's; null: local_device()
 };
 
-// What a single call may say beyond its data.
+// Options of a single call, beside its data.
 struct CallOptions {
   Purpose purpose = {};
   std::chrono::milliseconds timeout{0};  // 0: the group's

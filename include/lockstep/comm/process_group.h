@@ -63,7 +63,7 @@ class ProcessGroup {
   // The same on `root` alone; the others' `receive` is not used and may be null.
   void reduce(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op, int root, const CallOptions& = {});
   Work reduce_async(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op, int root, const CallOptions& = {});
-  // send: world_size parts of `count`; receive: the reduction of everybody's part `rank`.
+  // send: world_size parts of `count`; receive: the reduction of all ranks' part `rank`.
   void reduce_scatter(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op = ReduceOp::kSum,
                       const CallOptions& = {});
   Work reduce_scatter_async(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op = ReduceOp::kSum,
@@ -103,16 +103,16 @@ class ProcessGroup {
 
   // A barrier that names all ranks that do not come within `timeout` (0: the group's) of this rank's arrival; then the group is over:
   // this rank throws TimeoutError, the others PeerLost with the same text. Every rank writes to every other: for the start, an epoch's
-  // end, or to find who hangs, not for every step. Needs a backend with messages.
+  // end, or to find the rank that hangs, not for every step. Needs a backend with messages.
   void monitored_barrier(std::chrono::milliseconds timeout = {}, const CallOptions& = {});
 
   // -- messages from rank to rank, apart from the collectives: a receive takes the oldest message of that sender and tag (>= 0)
   // and must name its type and count, else all ranks get MismatchError. send() returns when the data may be changed: it is
-  // under way, or kept by the receiver, which keeps what nobody asked for yet. A call's time counts from its wait. Messages
+  // under way, or kept by the receiver, which keeps messages until a call asks for them. A call's time counts from its wait. Messages
   // move while a rank waits for one, and not while it waits for a collective: a barrier does not complete a large send_async.
   void send(const void* data, std::size_t count, DType dtype, int to, int tag = 0, const CallOptions& = {});
   Work send_async(const void* data, std::size_t count, DType dtype, int to, int tag = 0, const CallOptions& = {});
-  // Returns the sender: `from`, or with kAnyRank whoever it was (async: *sender, which must live until the Work is done).
+  // Returns the sender: `from`, or with kAnyRank the rank that it was (async: *sender, which must live until the Work is done).
   int recv(void* data, std::size_t count, DType dtype, int from, int tag = 0, const CallOptions& = {});
   Work recv_async(void* data, std::size_t count, DType dtype, int from, int tag = 0, int* sender = nullptr, const CallOptions& = {});
 
@@ -125,7 +125,7 @@ class ProcessGroup {
     broadcast(data.data(), data.size(), kDTypeOf<T>, root, call);
   }
 
-  // Byte strings of any length, over the CPU backend: `text` of `root` to all; everybody's to all, by rank.
+  // Byte strings of any length, over the CPU backend: `text` of `root` to all; each rank's to all, by rank.
   std::string broadcast_text(std::string_view text, int root, const CallOptions& = {});
   std::vector<std::string> all_gather_text(std::string_view text, const CallOptions& = {});
 
@@ -150,12 +150,12 @@ class ProcessGroup {
   // Registered memory, zeroed, see Backend::allocate. Collective.
   Buffer allocate(std::size_t bytes, DeviceKind device = DeviceKind::kCpu);
 
-  // This rank's part ends, as with the destructor; what is called later throws InvalidArgument.
+  // This rank's part ends, as with the destructor; a later call throws InvalidArgument.
   void leave();
 
-  // Ends the group for all: whoever is in a call of it, on any rank, or calls later, gets PeerLost with "rank R aborted the group: reason".
+  // Ends the group for all: a call under way on any rank, and any later one, throws PeerLost with "rank R aborted the group: reason".
   // For a rank that cannot go on (a bad batch, a full disk) and does not want the others to wait for their deadline. Any thread, also
-  // while another is in a call; does not throw, and does nothing more once the group is over. What was in flight is undefined.
+  // while another is in a call; does not throw, and does nothing more once the group is over. The results of calls under way are undefined.
   void abort(const std::string& reason);
 
   // Writes this rank's last 1,000 operations of each of its groups to `path`, as JSON for `lockrun diagnose`; "": to

@@ -35,7 +35,7 @@ class Store {
   // Ends all keys that begin with `prefix`, which is not empty.
   virtual void erase_below(std::string_view prefix) = 0;
 
-  // -- who is still there. A store without connections, which cannot end, keeps to these defaults.
+  // -- presence of the members. A store without connections, which cannot end, keeps to these defaults.
 
   // Sets a key that belongs to this connection, unless another one that is still there has it; returns the value that stands afterwards.
   virtual std::string claim(std::string_view key, std::string_view value) { return set_if_absent(key, value); }
@@ -82,7 +82,7 @@ class StoreServer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Connects, retrying until the timeout; proves the token. Throws RendezvousError: nobody answers at that address, or
+// Connects, retrying until the timeout; proves the token. Throws RendezvousError: no store answers at that address, or
 // the token is refused (it says which).
 std::shared_ptr<Store> connect_store(const Endpoint& endpoint, std::string_view token, std::chrono::milliseconds timeout);
 

@@ -1,7 +1,7 @@
 // Numbers of the host that go into the arguments of kernels, and may be others in the next step: a learning rate, a loss scale.
 //
 // A step that is recorded as a graph repeats the numbers of its recording. Code that hands such a number to a kernel notes it, every time;
-// whoever records sees later whether it still holds (ddp/graph.h), and records anew when it does not.
+// the recorder sees later whether it still holds (ddp/graph.h), and records anew when it does not.
 #pragma once
 
 #include <functional>

@@ -15,7 +15,7 @@ namespace lockstep {
 
 enum class Isa { kBaseline, kAvx2, kAvx512 };
 
-// What this CPU and operating system support, asked once; LOCKSTEP_ISA=baseline|avx2|avx512 lowers it (for tests).
+// The instruction set that this CPU and operating system support, asked once; LOCKSTEP_ISA=baseline|avx2|avx512 lowers it (for tests).
 Isa cpu_isa();
 
 }  // namespace lockstep

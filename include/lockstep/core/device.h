@@ -37,15 +37,15 @@ class Event {
   virtual void synchronize() = 0;                // blocks the host until the mark is reached
 };
 
-// What was queued between begin_capture() and end_capture(), to be queued again as a whole. Owns the device memory that was allocated
-// meanwhile; memory that was there before is its users' to keep.
+// The work that was queued between begin_capture() and end_capture(), to be queued again as a whole. Owns the device memory that was
+// allocated meanwhile; memory that was there before is its users' to keep.
 class Graph {
  public:
   virtual ~Graph() = default;
   virtual void launch(Stream& stream) = 0;  // never blocks; on the stream that was captured
 };
 
-// What the device's caching allocator did so far. After warm-up a training step must not raise system_allocations.
+// Counters of the device's caching allocator. After warm-up a training step must not raise system_allocations.
 struct AllocatorStats {
   std::uint64_t system_allocations = 0;  // blocks asked from the system (malloc, cudaMalloc)
   std::uint64_t cache_hits = 0;          // allocations served from freed blocks
@@ -70,7 +70,7 @@ class Device {
   virtual AllocatorStats allocator_stats() const = 0;
 
   // Host memory that the device reads and writes by itself (pinned), from a cache, and slow to make anew; plain memory on the CPU. Its
-  // Buffer is of the CPU. Whoever lets it go sees to it that no copy from or to it is under way.
+  // Buffer is of the CPU. Before it is freed, the owner must see to it that no copy from or to it is under way.
   Buffer allocate_pinned(std::size_t bytes);
 
   // Copies `bytes`, ordered on `stream`; the ranges must not overlap. Blocks on the CPU; on a GPU only from or to host memory that is
@@ -82,7 +82,7 @@ class Device {
 
   virtual Stream& default_stream() = 0;
   virtual std::unique_ptr<Stream> new_stream() = 0;
-  // Whose work goes first where both could run: for communication beside computation.
+  // Its work goes first where that of both streams could run: for communication beside computation.
   virtual std::unique_ptr<Stream> new_priority_stream() { return new_stream(); }
   virtual std::unique_ptr<Event> new_event() = 0;
 

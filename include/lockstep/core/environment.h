@@ -48,13 +48,13 @@ inline constexpr const char* kTerminalWidth = "LOCKSTEP_TERMINAL_WIDTH";      //
 inline constexpr const char* kStoreHosted = "LOCKSTEP_STORE_HOSTED";          // set by lockrun: "1", it serves the store itself
 
 inline constexpr const char* kIsa = "LOCKSTEP_ISA";                    // baseline, avx2, avx512: use no more than this
-inline constexpr const char* kDelayAlpha = "LOCKSTEP_DELAY_ALPHA_US";  // what backend `delay` adds to every message
+inline constexpr const char* kDelayAlpha = "LOCKSTEP_DELAY_ALPHA_US";  // backend `delay`'s addition to every message
 inline constexpr const char* kDelayBandwidth = "LOCKSTEP_DELAY_GBPS";  // and the GB/s at which its bytes pass
 
 // Of collectives over TCP, 1 to 16, default 2, beyond 16 ranks 1; rank 0's counts.
 inline constexpr const char* kSocketsPerPeer = "LOCKSTEP_SOCKETS_PER_PEER";
 
-// What the names of Lockstep's own variables begin with.
+// The prefix of the names of Lockstep's own variables.
 inline constexpr const char* kPrefix = "LOCKSTEP_";
 
 // The value, or nullopt when unset or empty.

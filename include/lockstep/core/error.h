@@ -1,4 +1,4 @@
-// What the world does to us throws an Error; a broken invariant of our own is LOCKSTEP_CHECK.
+// A failure that comes from outside throws an Error; a broken invariant of our own is LOCKSTEP_CHECK.
 //
 // A message carries the operation, the rank, the peer, what was expected, what came, and what to do about it.
 #pragma once

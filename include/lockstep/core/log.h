@@ -18,8 +18,8 @@ void write(Level level, fmt::string_view format, fmt::format_args args);
 
 // From now on every line that is written also goes to `sink` (level and text, without prefix), on the thread that logs; an empty one ends
 // that. For tests and for programs that show the log elsewhere. Calls of `sink` do not overlap, and none is under way once set_sink has
-// returned (but for one that called it). It may be called with locks of the library held: it must not call the library. What it throws is
-// dropped, and what it logs itself goes to stderr alone.
+// returned (but for one that called it). It may be called with locks of the library held: it must not call the library. An exception
+// from it is dropped, and a line that it logs itself goes to stderr alone.
 void set_sink(std::function<void(Level, const std::string&)> sink);
 
 template <typename... Args>

@@ -45,7 +45,7 @@ class DistributedDataParallel {
 
   nn::Module& module() const;
   ProcessGroup& group() const;
-  // What an optimizer takes: the parameters that want a gradient, each once, under the bare module's names.
+  // The parameters for an optimizer: those that want a gradient, each once, under the bare module's names.
   std::vector<NamedTensor> parameters() const;
 
   // While one lives, backward adds to the local gradients and communicates nothing: gradient accumulation.

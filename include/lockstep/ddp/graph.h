@@ -16,12 +16,12 @@
 //
 // A replay repeats what the recording queued on the device: the same kernels on the same memory. So
 //   - inputs are tensors of the user's, made before and filled before each step; the result is one tensor, which the next step overwrites;
-//   - whatever the step uses (model, optimizer, inputs) stays where it is and outlives the CapturedStep;
+//   - all that the step uses (model, optimizer, inputs) stays where it is and outlives the CapturedStep;
 //   - the host's code of the step runs when it is recorded, and not in a replay: counters, schedules and prints belong outside;
 //   - nothing in it may wait for the device: item(), to(cpu_device()), a collective's wait(). That throws when it is recorded.
-// What of the host's does go into the recording is watched: the learning rate and other numbers that optimizers note
+// The host's values that do go into the recording are watched: the learning rate and other numbers that optimizers note
 // (core/baked_numbers.h), the places of weights and gradients, which gradients were cleared, train() or not, no_sync(), AutoCast around the
-// call. When one has changed, that step runs as written, and the next one with the same values is recorded anew: a rate that changes now
+// call. When one has changed, that step runs eagerly, and the next one with the same values is recorded anew: a rate that changes now
 // and then costs a step each time, one that changes in every step never gets to a graph.
 #pragma once
 
@@ -36,7 +36,7 @@ namespace lockstep {
 class DistributedDataParallel;
 
 struct CaptureOptions {
-  // Steps that run as written before one is recorded: real ones, which train. Libraries choose their kernels in them.
+  // Steps that run eagerly before one is recorded: real ones, which train. Libraries choose their kernels in them.
   int warm_up = 3;
 };
 
@@ -48,7 +48,7 @@ class CapturedStep {
   CapturedStep& operator=(CapturedStep&&) noexcept;
   ~CapturedStep();  // waits for the last replay
 
-  // One training step: as written, recorded and launched, or replayed. Collective, and the same on all ranks. A replay never waits for
+  // One training step: eager, recorded and launched, or replayed. Collective, and the same on all ranks. A replay never waits for
   // the device; a recording waits for the collectives under way, and for the other ranks'. Throws InvalidArgument that says why when the
   // step cannot be recorded; the step then has not been made, and calling it directly still works. Throws what a lost peer or a rank that
   // replays another graph causes, as the next collective would.

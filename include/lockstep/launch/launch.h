@@ -1,4 +1,4 @@
-// Starting ranks: spawn them, watch them, end all when one fails. What lockrun's main and in-program spawn() share.
+// Starting ranks: spawn them, watch them, end all when one fails. lockrun's main and a program's spawn() share this.
 #pragma once
 
 #include <chrono>

@@ -7,7 +7,7 @@
 //   sgd.step();  // skipped when a gradient is infinite or no number; the scale follows
 //
 // The scale and the decision live on the device: the host waits for neither. Averaged gradients are the same on all ranks, so all ranks
-// decide alike. What hooks and grad() see in between is scaled. bfloat16 has float32's range and needs none of this.
+// decide alike. Gradients that hooks and grad() see in between are scaled. bfloat16 has float32's range and needs none of this.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Optimizers: what step() does to the parameters, and the state that a checkpoint keeps.
+// Optimizers: step() changes the parameters by their gradients; a checkpoint keeps the state.
 #pragma once
 
 #include <cmath>
@@ -30,7 +30,7 @@ class Optimizer {
   virtual float lr() const = 0;
   virtual void set_lr(float lr) = 0;  // InvalidArgument: not a finite number, or negative
 
-  // What a checkpoint saves beside the weights, named "<parameter>.<state>" ("conv1.weight.momentum"). The tensors are
+  // The tensors that a checkpoint saves beside the weights, named "<parameter>.<state>" ("conv1.weight.momentum"). They are
   // the live ones: loading writes into them.
   virtual std::vector<NamedTensor> state() = 0;
   virtual std::string kind() const = 0;  // "SGD"

@@ -35,7 +35,7 @@ struct ReducerOptions {
   CommHook comm_hook = {};  // empty: average
 };
 
-// What happened in the last pass. Times are seconds since the pass's first mark_ready().
+// The times of the last pass. They are seconds since the pass's first mark_ready().
 struct BucketTimes {
   double ready = 0;     // its last gradient arrived
   double launched = 0;  // the all-reduce was issued (buckets before it were launched)

@@ -32,7 +32,7 @@ class Philox {
   bool has_spare_ = false;
 };
 
-// What a stream is for. Everything in a program may have the same seed and yet no two purposes draw the same numbers.
+// The purpose of a stream. Everything in a program may have the same seed and yet no two purposes draw the same numbers.
 enum class RandomUse : std::uint64_t { kProgram, kWeights, kOrder, kDistortion, kGeneratedSet };
 
 // Stream `number` of a purpose, which takes the highest 4 bits: a program's own streams are 0, 1, 2, ... below 2^60. Throws

@@ -20,7 +20,7 @@ namespace lockstep {
 
 class Tensor;
 
-// What autograd keeps beside a tensor; see autograd/variable.h.
+// Autograd's state of a tensor; see autograd/variable.h.
 class AutogradMeta {
  public:
   virtual ~AutogradMeta() = default;
@@ -76,8 +76,8 @@ class Tensor {
   void fill(float value) const;
 
   // How often the values were changed in place, through this tensor or a view of it: by fill, copy_from, a load, an optimizer's step.
-  // Backward compares, so that it never mixes old values with new ones; it compares no bits: who puts the same values back has changed
-  // them all the same. Who writes through data() or span() after forward says so by mark_changed().
+  // Backward compares, so that it never mixes old values with new ones; it compares no bits: a caller that puts the same values back has
+  // changed them all the same. A caller that writes through data() or span() after forward says so by mark_changed().
   std::uint64_t version() const { return *impl().version; }
   void mark_changed() const { ++*impl().version; }
 

@@ -5,7 +5,7 @@
 //                          state.json             step, epoch, sampler position, random state, versions, bucket layout
 //                          manifest.json          SHA-256 and size of every file above
 //   run/ckpt/latest        the folder's name and the SHA-256 of its manifest; replaced last
-//   run/ckpt/.lock         locked by who saves, on NFS too
+//   run/ckpt/.lock         locked by the process that saves, on NFS too
 // A checkpoint is written to a temporary folder, synced, renamed; then `latest` moves; then all but the newest `keep` are removed. A crash
 // at any point leaves the one before intact, and at most a folder `writing-*`, which the next save removes (a load never writes); where the
 // file system has files without a name (O_TMPFILE) it leaves nothing while the data is written. Convolution weights are saved as they lie
@@ -40,7 +40,7 @@ class OptionalReference {
   T* object_ = nullptr;
 };
 
-// What a checkpoint is made of. Only the model is needed. All are the caller's and are used during the call alone.
+// The parts of a checkpoint. Only the model is needed. All are the caller's and are used during the call alone.
 struct CheckpointParts {
   nn::Module& model;  // the bare one, not the wrapper
   OptionalReference<optim::Optimizer> optimizer = {};
@@ -75,7 +75,7 @@ struct CheckpointState {
 // another layout or format: FileError with file and difference, the same on every rank, and nothing was changed.
 std::optional<CheckpointState> load_checkpoint(const std::string& folder, const CheckpointParts& parts);
 
-// The same for who knows that there is one: none is a FileError that says what the folder holds instead.
+// The same for callers who know that there is one: without one it throws a FileError that says what the folder holds instead.
 CheckpointState resume_checkpoint(const std::string& folder, const CheckpointParts& parts);
 
 }  // namespace lockstep

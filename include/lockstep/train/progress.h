@@ -1,4 +1,4 @@
-// What a person sees of a training run. Only rank 0 prints.
+// The progress of a training run, for people. Only rank 0 prints.
 #pragma once
 
 #include <chrono>
