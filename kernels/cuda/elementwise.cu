@@ -46,7 +46,7 @@ struct ScaleByAndAdd : Reads<true, false, true> {
 struct ReLU : Reads<true, false, false> {  // NaN goes through
   __device__ float operator()(float in, float, float) const { return in < 0 ? 0.0F : in; }
 };
-struct ReluBackward : Reads<true, false, true> {
+struct ReLUBackward : Reads<true, false, true> {
   __device__ float operator()(float y, float, float grad) const { return y > 0 ? grad : 0.0F; }
 };
 
@@ -155,7 +155,7 @@ void scale_by(const float* in, const float* factor, float* out, Index count, boo
 
 void relu(const float* in, float* out, Index count, Stream& stream) { run(in, kNothing, out, count, ReLU{}, stream); }
 
-void relu_backward(const float* y, float* grad, Index count, Stream& stream) { run(y, kNothing, grad, count, ReluBackward{}, stream); }
+void relu_backward(const float* y, float* grad, Index count, Stream& stream) { run(y, kNothing, grad, count, ReLUBackward{}, stream); }
 
 namespace mixed {
 
@@ -184,7 +184,7 @@ void relu(DType type, const void* in, void* out, Index count, Stream& stream) {
 
 void relu_backward(DType type, const void* y, void* grad, Index count, Stream& stream) {
   with_half(type, [&](auto* of) {
-    run(like(of, y), like(of, static_cast<const void*>(nullptr)), like(of, grad), count, ReluBackward{}, stream);
+    run(like(of, y), like(of, static_cast<const void*>(nullptr)), like(of, grad), count, ReLUBackward{}, stream);
   });
 }
 

@@ -22,7 +22,7 @@ class BiasAddNode : public Node {
 };
 
 // Saved: the result.
-class ReluNode : public Node {
+class ReLUNode : public Node {
  public:
   using Node::Node;
   const char* name() const override { return "relu"; }
@@ -95,7 +95,7 @@ Tensor relu(const Tensor& x) {
   check_activation("relu", "x", x, -1);
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
   LOCKSTEP_TYPED(x, relu, Pointer(x), Pointer(y), x.count());
-  record<ReluNode>(y, {x}, std::vector{detached(y)});
+  record<ReLUNode>(y, {x}, std::vector{detached(y)});
   return y;
 }
 

@@ -87,7 +87,7 @@ class CapturedStep::Impl {
   Impl& operator=(const Impl&) = delete;
 
   Tensor run() {
-    if (counts_.as_written < static_cast<std::size_t>(options_.warm_up) || has_changed()) return run_as_written();
+    if (counts_.eager < static_cast<std::size_t>(options_.warm_up) || has_changed()) return run_eagerly();
     if (!graph_) return record();
     launch();
     set_has_grads(left_grads_);
@@ -142,10 +142,10 @@ class CapturedStep::Impl {
     return result;
   }
 
-  Tensor run_as_written() {
+  Tensor run_eagerly() {
     graph_.reset();
     result_ = Tensor();
-    ++counts_.as_written;
+    ++counts_.eager;
     return run_step();
   }
 

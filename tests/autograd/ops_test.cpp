@@ -38,7 +38,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Conv2dGradient,
                                            ConvCase{"pointwise", {3, 2, 2, 5}, {4, 1, 1, 5}, {}}),
                          [](const auto& test) { return test.param.name; });
 
-TEST(Gradients, Conv2dWithFusedRelu) {
+TEST(Gradients, Conv2dWithFusedReLU) {
   manual_seed(2);
   const Tensor x = spaced_leaf({2, 4, 4, 2}, 1), weight = spaced_leaf({3, 1, 1, 2}, 2);
   const Conv2dOptions fused{.activation = Activation::kReLU};
@@ -149,7 +149,7 @@ TEST(Gradients, OfNothingAreEmpty) {
   EXPECT_TRUE(has_grad(no_bias));
 }
 
-TEST(Gradients, Conv2dWithFusedReluOverThreeByThree) {
+TEST(Gradients, Conv2dWithFusedReLUOverThreeByThree) {
   for (const std::int64_t stride : {1, 2}) {
     SCOPED_TRACE("stride " + std::to_string(stride));
     manual_seed(static_cast<std::uint64_t>(stride));

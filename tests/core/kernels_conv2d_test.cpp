@@ -110,7 +110,7 @@ std::vector<Conv2dShape> shapes_with_relu() {
 }
 
 // What is broken in one place must show in the loss, whichever place that is.
-TEST(Conv2d, FusedReluLetsNanThrough) {
+TEST(Conv2d, FusedReLULetsNanThrough) {
   for (const Conv2dShape& s : shapes_with_relu())
     for (const int broken : {0, 1, 2})
       for (const KernelTable* kernels : {&plain(), &tested()}) {
@@ -123,7 +123,7 @@ TEST(Conv2d, FusedReluLetsNanThrough) {
       }
 }
 
-TEST(Conv2d, FusedReluOfInfinities) {
+TEST(Conv2d, FusedReLUOfInfinities) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const Conv2dShape s = conv2d_shape(1, 1, 1, 1, 16, 1, 1, 1, 1, {0, 0, 0, 0});
   for (const KernelTable* kernels : {&plain(), &tested()})
@@ -137,7 +137,7 @@ TEST(Conv2d, FusedReluOfInfinities) {
     }
 }
 
-TEST(Linear, FusedReluLetsNanThrough) {
+TEST(Linear, FusedReLULetsNanThrough) {
   for (const LinearShape& s : {LinearShape{2, 5, 7}, LinearShape{64, 33, 5}})
     for (const KernelTable* kernels : {&plain(), &tested()}) {
       Floats x = uniform(s.batch * s.in_features, 1), y(s.batch * s.out_features);

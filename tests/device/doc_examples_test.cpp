@@ -93,13 +93,13 @@ TEST(DocExamples, GraphModeTrainsAsTheStepAsWritten) {
   Around graph(device), plain(device);
   std::vector<ls::data::Batch> loader;
   for (int number = 0; number < 7; ++number) loader.push_back(small_batch(number));
-  ls::optim::SGD by_graph(graph.ddp->parameters(), {.lr = 0.05f}), as_written(plain.ddp->parameters(), {.lr = 0.05f});
+  ls::optim::SGD by_graph(graph.ddp->parameters(), {.lr = 0.05f}), eager(plain.ddp->parameters(), {.lr = 0.05f});
   const auto counts = train_by_graph(*graph.ddp, by_graph, graph.images, graph.labels, loader);
-  EXPECT_EQ(counts.as_written, 3U);
+  EXPECT_EQ(counts.eager, 3U);
   EXPECT_EQ(counts.recorded, 1U);
   EXPECT_EQ(counts.replayed, 3U);
   for (const ls::data::Batch& batch : loader)
-    train_step([&](const ls::Tensor& x) { return (*plain.ddp)(x); }, as_written, {batch.inputs.to(device), batch.targets.to(device)});
+    train_step([&](const ls::Tensor& x) { return (*plain.ddp)(x); }, eager, {batch.inputs.to(device), batch.targets.to(device)});
   EXPECT_EQ(weights_of(*graph.net), weights_of(*plain.net));
 }
 

@@ -65,8 +65,8 @@ inline Tensor scaled_step(const Trainee& trainee, DType type, optim::LossScaler&
   return loss;
 }
 
-inline void expect_counts(const CapturedStep& step, std::size_t as_written, std::size_t recorded, std::size_t replayed) {
-  EXPECT_EQ(step.counts().as_written, as_written);
+inline void expect_counts(const CapturedStep& step, std::size_t eager, std::size_t recorded, std::size_t replayed) {
+  EXPECT_EQ(step.counts().eager, eager);
   EXPECT_EQ(step.counts().recorded, recorded);
   EXPECT_EQ(step.counts().replayed, replayed);
 }

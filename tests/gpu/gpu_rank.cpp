@@ -36,7 +36,7 @@ int train(const RankArguments& arguments, const std::shared_ptr<ls::ProcessGroup
   const ls::testing::Samples first = ls::testing::make_samples(name, 0, 0, batch);
   const ls::Tensor inputs = ls::Tensor::empty(first.inputs.shape(), ls::DType::kFloat32, device);
   const ls::Tensor labels = ls::Tensor::empty({batch}, ls::DType::kInt64, device);
-  const std::function<ls::Tensor()> as_written = [&] {
+  const std::function<ls::Tensor()> eager = [&] {
     const ls::Tensor loss = ls::nn::cross_entropy(ddp(inputs), labels);
     sgd.zero_grad();
     loss.backward();
@@ -44,12 +44,12 @@ int train(const RankArguments& arguments, const std::shared_ptr<ls::ProcessGroup
     return loss;
   };
   std::optional<ls::CapturedStep> captured;
-  if (arguments.number("graph", 0) != 0) captured.emplace(ddp.capture(as_written));
+  if (arguments.number("graph", 0) != 0) captured.emplace(ddp.capture(eager));
   for (int step = 0; step < arguments.number("steps", 40); ++step) {
     const ls::testing::Samples samples = ls::testing::make_samples(name, step, group->rank() * batch, batch);
     inputs.copy_from(samples.inputs);
     labels.copy_from(samples.labels);
-    float mean = (captured ? (*captured)() : as_written()).item();
+    float mean = (captured ? (*captured)() : eager()).item();
     group->all_reduce(std::span(&mean, 1), ls::ReduceOp::kAvg);
     if (group->rank() == 0) fmt::print("loss {} {:.6f}\n", step, mean);
   }

@@ -101,12 +101,12 @@ std::vector<float> train(Device& device, bool graphs, CapturedStep::Counts* coun
 
 TEST_F(GpuGraph, ReplaysTrainAsTheStepsAsWritten) {
   CapturedStep::Counts counts;
-  const std::vector<float> replayed = train(gpu(), true, &counts), as_written = train(gpu(), false);
-  EXPECT_EQ(counts.as_written, 3U);
+  const std::vector<float> replayed = train(gpu(), true, &counts), eager = train(gpu(), false);
+  EXPECT_EQ(counts.eager, 3U);
   EXPECT_EQ(counts.recorded, 1U);
   EXPECT_EQ(counts.replayed, 6U);
   // cuDNN may choose other algorithms, which sum in another order.
-  for (std::size_t i = 0; i < replayed.size(); ++i) EXPECT_NEAR(replayed[i], as_written[i], 1e-3F * as_written[i]) << "step " << i;
+  for (std::size_t i = 0; i < replayed.size(); ++i) EXPECT_NEAR(replayed[i], eager[i], 1e-3F * eager[i]) << "step " << i;
 }
 
 }  // namespace

@@ -117,7 +117,7 @@ TEST_P(MixedTwin, Linear) {
 }
 
 // The first image or row is no number.
-TEST_P(MixedTwin, FusedReluLetsNanThrough) {
+TEST_P(MixedTwin, FusedReLULetsNanThrough) {
   const auto broken = [](Index count, Index batch) {
     Floats values = uniform(count, 1);
     std::fill_n(values.begin(), count / batch, std::numeric_limits<float>::quiet_NaN());

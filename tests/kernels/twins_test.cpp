@@ -32,7 +32,7 @@ TEST_P(Twin, Elementwise) {
         });
 }
 
-TEST_P(Twin, ReluWorksInPlaceAndLetsNanThrough) {
+TEST_P(Twin, ReLUWorksInPlaceAndLetsNanThrough) {
   compare("relu", {kExact}, [](Bench& b) {
     Floats values = uniform(41, 1);
     values[3] = kNan, values[40] = kNan, values[5] = -kInfinity;
@@ -92,7 +92,7 @@ Floats broken_at_first(Index count, Index batch) {
 }
 
 // Where every window holds a pixel: of padding alone, a library that computes tiles may make NaN and the plain kernel makes 0.
-TEST_P(Twin, FusedReluLetsNanThrough) {
+TEST_P(Twin, FusedReLULetsNanThrough) {
   for (const Conv2dShape& s : conv2d_shapes())
     if (s.batch > 0 && s.pad_top < s.kernel_height)
       for (const bool with_bias : {false, true})

@@ -69,7 +69,7 @@ class Device {
   virtual Buffer allocate(std::size_t bytes) = 0;
   virtual AllocatorStats allocator_stats() const = 0;
 
-  // Host memory that the device reads and writes by itself (pinned), from a cache, and slow to make anew; plain memory on the CPU. Its
+  // Host memory that the device reads and writes by itself (pinned), from a cache, and slow to make anew; ordinary memory on the CPU. Its
   // Buffer is of the CPU. Before it is freed, the owner must see to it that no copy from or to it is under way.
   Buffer allocate_pinned(std::size_t bytes);
 

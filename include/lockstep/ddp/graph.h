@@ -55,9 +55,9 @@ class CapturedStep {
   Tensor operator()();
 
   struct Counts {
-    std::size_t as_written = 0;  // steps run by the host's code, those of the warm-up counted
-    std::size_t recorded = 0;    // graphs made; each was launched at once
-    std::size_t replayed = 0;    // launched again
+    std::size_t eager = 0;     // steps run by the host's code, those of the warm-up counted
+    std::size_t recorded = 0;  // graphs made; each was launched at once
+    std::size_t replayed = 0;  // launched again
   };
   const Counts& counts() const;
 
