@@ -142,7 +142,8 @@ TEST(Gradients, OfNothingAreEmpty) {
   // No rows either: the bias got nothing, which is 0.
   const Tensor none = random_leaf({0, 3}), three = random_leaf({3});
   (l2_loss(bias_add(none, three))).backward();
-  for (const float value : grad(three).span<float>()) EXPECT_EQ(value, 0);
+  const Tensor of_three = grad(three);
+  for (const float value : of_three.span<float>()) EXPECT_EQ(value, 0);
   // The filters frozen, the bias trained: that gradient has a way of its own.
   const Tensor image = Tensor::zeros({1, 2, 2, 1}), no_filters = Tensor::zeros({0, 1, 1, 1}), no_bias = random_leaf({0});
   (l2_loss(conv2d(image, no_filters, no_bias))).backward();
