@@ -48,7 +48,7 @@ struct Flags {
   std::int64_t epochs, batch, steps, save_every, log_every;
   std::uint64_t seed;
   float lr;
-  bool distort, generated, resume, auto_resume, summary;
+  bool augment, generated, resume, auto_resume, summary;
 };
 
 static bool read_flags(int argc, char** argv, Flags& flags) {
@@ -61,10 +61,10 @@ static bool read_flags(int argc, char** argv, Flags& flags) {
   add("steps", "stop after so many steps (0: all), as if the rest were to follow", cxxopts::value(flags.steps)->default_value("0"));
   add("batch", "global batch, divided by the ranks", cxxopts::value(flags.batch)->default_value("128"));
   add("lr", "peak learning rate (0: 0.05, and 0.02 on the generated set)", cxxopts::value(flags.lr)->default_value("0"));
-  add("seed", "of weights, order and distortion", cxxopts::value(flags.seed)->default_value("1"));
+  add("seed", "of weights, order and augmentation", cxxopts::value(flags.seed)->default_value("1"));
   add("dtype", "what layers compute in: float32, bfloat16, float16; weights stay float32",
       cxxopts::value(flags.dtype)->default_value("float32"));
-  add("distort", "random crop, flip, brightness, contrast", cxxopts::value(flags.distort)->default_value("true"));
+  add("augment", "random crop, flip, brightness, contrast", cxxopts::value(flags.augment)->default_value("true"));
   add("checkpoint", "folder for checkpoints, one an epoch", cxxopts::value(flags.checkpoint)->default_value(""));
   add("save-every", "steps between checkpoints within an epoch (0: none)", cxxopts::value(flags.save_every)->default_value("0"));
   add("resume", "go on from the newest checkpoint there, or from --resume=DIR: another run's folder, or one checkpoint's own",
@@ -106,8 +106,8 @@ struct Data {
 template <typename Source>
 static Data open_data(const Source& source, const Flags& flags, const std::string& what) {
   using ls::data::Cifar10;
-  Data data{std::make_unique<Cifar10>(source, ls::data::Cifar10Options{.distort = flags.distort, .seed = flags.seed}),
-            std::make_unique<Cifar10>(source, ls::data::Cifar10Options{.train = false, .distort = false}), ""};
+  Data data{std::make_unique<Cifar10>(source, ls::data::Cifar10Options{.augment = flags.augment, .seed = flags.seed}),
+            std::make_unique<Cifar10>(source, ls::data::Cifar10Options{.train = false, .augment = false}), ""};
   data.what = fmt::format("{} ({} training, {} test images)", what, data.train->size(), data.test->size());
   return data;
 }
@@ -179,7 +179,7 @@ static int train(const Flags& flags) {
   if (group->rank() == 0 && !flags.json_file.empty()) write_json_file(flags.json_file, "", /*only_try=*/true);
   if (!flags.checkpoint.empty() && !flags.resume) ls::prepare_checkpoint_folder(flags.checkpoint);
   const std::string folder = flags.generated ? "" : ls::data::find_cifar10(flags.data);
-  const Data data = folder.empty() ? open_data(ls::data::GeneratedCifar10{}, flags, "generated pictures of 10 textures")
+  const Data data = folder.empty() ? open_data(ls::data::GeneratedCifar10{}, flags, "generated images of 10 textures")
                                    : open_data(folder, flags, "CIFAR-10 in " + folder);
   if (flags.batch > data.train->size())
     throw ls::InvalidArgument("--batch {} is larger than the set of {} images", flags.batch, data.train->size());

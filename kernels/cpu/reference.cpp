@@ -5,8 +5,10 @@
 
 namespace lockstep {
 
-const KernelTable& reference_kernels() {
-  static const KernelTable kTable = {
+namespace {
+
+KernelTable make_reference_kernels() {
+  KernelTable table = {
       .fill = reference::fill,
       .add = reference::add,
       .accumulate = reference::accumulate,
@@ -32,9 +34,18 @@ const KernelTable& reference_kernels() {
       .sgd_step = reference::sgd_step,
       .find_bad_gradients = reference::find_bad_gradients,
       .update_loss_scale = reference::update_loss_scale,
-      .distort = reference::distort,
       .mixed = reference_mixed_kernels(),
+      .families = {},
   };
+  // Families of the layers above core: each has one function that adds its kernels, named here.
+  for (const auto add : {reference::add_augment_kernels}) add(table);
+  return table;
+}
+
+}  // namespace
+
+const KernelTable& reference_kernels() {
+  static const KernelTable kTable = make_reference_kernels();
   return kTable;
 }
 

@@ -57,6 +57,7 @@ void sgd_step(std::span<const SgdTensor> tensors, const SgdParams&, Stream&);
 void find_bad_gradients(std::span<const SgdTensor> tensors, LossScaleState* state, Stream&);
 void update_loss_scale(const LossScaleRule&, LossScaleState* state, Stream&);
 
-void distort(const PictureShape&, const std::uint8_t* planes, const Distortion* each, float* out, Stream&);
+// Families of the layers above core.
+void add_augment_kernels(KernelTable& table);
 
 }  // namespace lockstep::reference

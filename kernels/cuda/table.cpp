@@ -5,7 +5,7 @@
 namespace lockstep::cuda {
 
 KernelTable cuda_kernels() {
-  return {
+  KernelTable table = {
       .fill = fill,
       .add = add,
       .accumulate = accumulate,
@@ -31,7 +31,6 @@ KernelTable cuda_kernels() {
       .sgd_step = sgd_step,
       .find_bad_gradients = find_bad_gradients,
       .update_loss_scale = update_loss_scale,
-      .distort = distort,
       .mixed =
           {
               .convert = mixed::convert,
@@ -52,7 +51,11 @@ KernelTable cuda_kernels() {
               .linear_backward_data = mixed::linear_backward_data,
               .linear_backward_weights = mixed::linear_backward_weights,
           },
+      .families = {},
   };
+  // Families of the layers above core: each has one function that adds its kernels, named here.
+  for (const auto add : {add_augment_kernels}) add(table);
+  return table;
 }
 
 }  // namespace lockstep::cuda

@@ -11,7 +11,7 @@
 namespace lockstep::cuda {
 
 // Changes with all that passes between program and library: classes, the kernel table.
-inline constexpr int kLibraryVersion = 2;
+inline constexpr int kLibraryVersion = 3;
 
 class Library {
  public:

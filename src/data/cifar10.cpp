@@ -7,8 +7,8 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "src/data/augment.h"
 #include "src/data/cifar10_format.h"
-#include "src/data/distort.h"
 #include "src/data/mapped_file.h"
 
 namespace lockstep::data {
@@ -71,15 +71,15 @@ class Cifar10::Impl {
   void read(std::int64_t index, std::int64_t epoch, std::span<float> input, std::int64_t& target) const {
     const std::uint8_t* record = records_.at(static_cast<std::size_t>(index));
     target = record[0];
-    const Distortion how = distortion_of(index, epoch);
+    const Augmentation how = augmentation_of(index, epoch);
     Device& cpu = cpu_device();
-    cpu.kernels().distort({1, kCifar10Side, kCrop}, record + 1, &how, input.data(), cpu.default_stream());
+    cpu.kernels().families.get<AugmentKernels>().augment({1, kCifar10Side, kCrop}, record + 1, &how, input.data(), cpu.default_stream());
   }
 
-  void read_picture(std::int64_t index, std::int64_t epoch, std::span<std::uint8_t> planes, Distortion& how, std::int64_t& target) const {
+  void read_image(std::int64_t index, std::int64_t epoch, std::span<std::uint8_t> planes, Augmentation& how, std::int64_t& target) const {
     const std::uint8_t* record = records_.at(static_cast<std::size_t>(index));
     target = record[0];
-    how = distortion_of(index, epoch);
+    how = augmentation_of(index, epoch);
     std::copy_n(record + 1, planes.size(), planes.begin());
   }
 
@@ -88,12 +88,12 @@ class Cifar10::Impl {
     for (std::size_t at = 0; at < bytes.size(); at += kCifar10RecordBytes) records_.push_back(bytes.data() + at);
   }
 
-  Distortion distortion_of(std::int64_t index, std::int64_t epoch) const {
-    if (!options_.distort) return centre_crop(kCifar10Side, kCrop);
+  Augmentation augmentation_of(std::int64_t index, std::int64_t epoch) const {
+    if (!options_.augment) return centre_crop(kCifar10Side, kCrop);
     // 2^28 epochs of 2^32 samples: each has a stream of its own.
     const std::uint64_t number = (static_cast<std::uint64_t>(epoch) << 32) + static_cast<std::uint64_t>(index);
-    Philox random(options_.seed, random_stream(RandomUse::kDistortion, number));
-    return draw_distortion(kCifar10Side, kCrop, random);
+    Philox random(options_.seed, random_stream(RandomUse::kAugmentation, number));
+    return draw_augmentation(kCifar10Side, kCrop, random);
   }
 
   const Cifar10Options options_;
@@ -107,9 +107,9 @@ Cifar10::Cifar10(const GeneratedCifar10& what, const Cifar10Options& options) : 
 Cifar10::~Cifar10() = default;
 std::int64_t Cifar10::size() const { return impl_->size(); }
 std::int64_t Cifar10::side() const { return kCifar10Side; }
-void Cifar10::read_picture(std::int64_t index, std::int64_t epoch, std::span<std::uint8_t> planes, Distortion& how,
-                           std::int64_t& target) const {
-  impl_->read_picture(index, epoch, planes, how, target);
+void Cifar10::read_image(std::int64_t index, std::int64_t epoch, std::span<std::uint8_t> planes, Augmentation& how,
+                         std::int64_t& target) const {
+  impl_->read_image(index, epoch, planes, how, target);
 }
 void Cifar10::read(std::int64_t index, std::int64_t epoch, std::span<float> input, std::int64_t& target) const {
   impl_->read(index, epoch, input, target);

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "src/data/packed_pictures.h"
+#include "src/data/packed_images.h"
 
 namespace lockstep::data {
 
@@ -14,7 +14,7 @@ DeviceFeed::~DeviceFeed() {
 DeviceFeed::Berth DeviceFeed::allocate(const Shape& inputs, std::int64_t targets) {
   Berth berth;
   berth.batch = {Tensor::empty(inputs, DType::kFloat32, device_), Tensor::empty({targets}, DType::kInt64, device_)};
-  if (pictures_ != nullptr) berth.pictures = device_.allocate(PackedPictures::bytes(picture_shape(targets)));
+  if (images_ != nullptr) berth.images = device_.allocate(PackedImages::bytes(image_shape(targets)));
   berth.writable = device_.new_event();
   berth.writable->record(device_.default_stream());
   berth.copied = device_.new_event();
@@ -46,20 +46,21 @@ Batch DeviceFeed::host_batch(const Shape& inputs, std::int64_t targets) {
   else
     memory.left = device_.new_event();
   const Tensor labels = view(device_, memory.targets, {targets}, DType::kInt64);
-  if (pictures_ == nullptr) return {view(device_, memory.inputs, inputs, DType::kFloat32), labels};
-  return {view(device_, memory.inputs, {static_cast<std::int64_t>(PackedPictures::bytes(picture_shape(targets)))}, DType::kUInt8), labels};
+  if (images_ == nullptr) return {view(device_, memory.inputs, inputs, DType::kFloat32), labels};
+  return {view(device_, memory.inputs, {static_cast<std::int64_t>(PackedImages::bytes(image_shape(targets)))}, DType::kUInt8), labels};
 }
 
 void DeviceFeed::copy(const Batch& from, Berth& to) {
   to.writable->order_before(*stream_);
-  const Buffer& inputs = pictures_ == nullptr ? to.batch.inputs.buffer() : to.pictures;
+  const Buffer& inputs = images_ == nullptr ? to.batch.inputs.buffer() : to.images;
   device_.copy(inputs.data(), from.inputs.buffer().data(), from.inputs.bytes(), *stream_);
   device_.copy(to.batch.targets.buffer().data(), from.targets.buffer().data(), from.targets.bytes(), *stream_);
   host_[turn_].left->record(*stream_);
-  if (pictures_ != nullptr) {
-    const PictureShape shape = picture_shape(to.batch.targets.count());
-    const PackedPictures packed(shape, to.pictures.data());
-    device_.kernels().distort(shape, packed.planes(), packed.each(), to.batch.inputs.data<float>(), *stream_);
+  if (images_ != nullptr) {
+    const ImageShape shape = image_shape(to.batch.targets.count());
+    const PackedImages packed(shape, to.images.data());
+    device_.kernels().families.get<AugmentKernels>().augment(shape, packed.planes(), packed.each(), to.batch.inputs.data<float>(),
+                                                             *stream_);
   }
   to.copied->record(*stream_);
 }

@@ -1,6 +1,6 @@
 // Batches on their way into a GPU: filled in pinned memory and copied on a stream of their own, beside the computation.
 //
-// Pictures of a PictureSource travel as bytes; the device makes the inputs of them, on the same stream.
+// Images of an ImageSource travel as bytes; the device makes the inputs of them, on the same stream.
 //
 // The thread that computes allocates the device's memory, in whose stream's order memory is handed out, and takes the batches; the
 // loader's thread fills and copies, and touches no stream but its own. Between them stand two events a batch: the memory may be
@@ -18,13 +18,13 @@ namespace lockstep::data {
 
 class DeviceFeed {
  public:
-  DeviceFeed(Device& device, const PictureSource* pictures) : device_(device), pictures_(pictures), stream_(device.new_stream()) {}
+  DeviceFeed(Device& device, const ImageSource* images) : device_(device), images_(images), stream_(device.new_stream()) {}
   ~DeviceFeed();  // waits for copies that are under way
 
   // Device memory for one batch, and the marks of its journey.
   struct Berth {
     Batch batch;
-    Buffer pictures;  // as they came, of a PictureSource
+    Buffer images;  // as they came, of an ImageSource
     std::unique_ptr<Event> writable, copied;
   };
 
@@ -35,10 +35,10 @@ class DeviceFeed {
   void drop_the_rest();
 
   // The loader's thread's. Host memory for a batch, which waits until the copy before last has left it; then its copy. Of a
-  // PictureSource the inputs are bytes: PackedPictures.
+  // ImageSource the inputs are bytes: PackedImages.
   Batch host_batch(const Shape& inputs, std::int64_t targets);
-  PictureShape picture_shape(std::int64_t batch) const { return {batch, pictures_->side(), pictures_->crop()}; }
-  const PictureSource* pictures() const { return pictures_; }
+  ImageShape image_shape(std::int64_t batch) const { return {batch, images_->side(), images_->crop()}; }
+  const ImageSource* images() const { return images_; }
   void copy(const Batch& from, Berth& to);
 
  private:
@@ -49,7 +49,7 @@ class DeviceFeed {
   static Tensor view(Device& device, Buffer& memory, const Shape& shape, DType dtype);
 
   Device& device_;
-  const PictureSource* pictures_;  // may be null
+  const ImageSource* images_;  // may be null
   std::unique_ptr<Stream> stream_;
   std::array<HostMemory, 2> host_;  // one is copied while the other is filled
   std::size_t turn_ = 0;

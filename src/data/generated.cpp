@@ -1,7 +1,7 @@
 // The generated stand-in for CIFAR-10: ten textures in random colours, phases and polarities.
 //
 // Local structure makes a class; every pixel by itself has the same distribution in all classes, so that a linear
-// model finds nothing. No two classes are mirror images of each other, since training flips pictures.
+// model finds nothing. No two classes are mirror images of each other, since training flips images.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Where a picture's texture lies; drawn anew for each picture.
+// Where an image's texture lies; drawn anew for each image.
 struct Texture {
   float x0, y0;    // phase
   float period;    // of fine textures; coarse ones have twice as much
@@ -69,7 +69,7 @@ void draw_colours(Philox& random, std::array<float, 3>& foreground, std::array<f
   }
 }
 
-void draw_picture(std::uint8_t* record, int label, Philox random) {
+void draw_image(std::uint8_t* record, int label, Philox random) {
   const Texture texture{random.uniform(0, 32), random.uniform(0, 32), random.uniform(3.6f, 4.4f), random.below(2) == 1};
   std::array<float, 3> foreground, background;
   draw_colours(random, foreground, background);
@@ -101,7 +101,7 @@ std::vector<std::uint8_t> generate_cifar10(const GeneratedCifar10& what, bool tr
   std::vector<std::uint8_t> records(images * kCifar10RecordBytes);
   for (std::size_t i = 0; i < images; ++i) {
     const std::uint64_t stream = random_stream(RandomUse::kGeneratedSet, first_number + i);
-    draw_picture(&records[i * kCifar10RecordBytes], static_cast<int>(i % kCifar10Classes), Philox(what.seed, stream));
+    draw_image(&records[i * kCifar10RecordBytes], static_cast<int>(i % kCifar10Classes), Philox(what.seed, stream));
   }
   return records;
 }

@@ -11,7 +11,7 @@
 
 #include "lockstep/core/error.h"
 #include "src/data/device_feed.h"
-#include "src/data/packed_pictures.h"
+#include "src/data/packed_images.h"
 
 namespace lockstep::data {
 
@@ -30,7 +30,7 @@ class DataLoader::Impl {
       throw InvalidArgument("DataLoader: a batch of {} is larger than the {} samples of rank {}: nothing is left to train on",
                             options.batch_size, sampler.size(), sampler.place().rank);
     if (options.device != nullptr && options.device->kind() != DeviceKind::kCpu)
-      feed_ = std::make_unique<DeviceFeed>(*options.device, dataset.pictures());
+      feed_ = std::make_unique<DeviceFeed>(*options.device, dataset.images());
   }
 
   ~Impl() { stop(); }
@@ -101,7 +101,7 @@ class DataLoader::Impl {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [&] { return stop_ || has_room(); });
         if (stop_) return;
-        DeviceFeed::Berth berth{.batch = batch, .pictures = {}, .writable = {}, .copied = {}};
+        DeviceFeed::Berth berth{.batch = batch, .images = {}, .writable = {}, .copied = {}};
         if (feed_) {
           berth = std::move(berths_.front());
           berths_.pop_front();
@@ -139,11 +139,11 @@ class DataLoader::Impl {
     const Shape shape = shape_of(number);
     Batch batch = feed_ ? feed_->host_batch(shape, count) : Batch{Tensor::empty(shape), Tensor::empty({count}, DType::kInt64)};
     const auto labels = batch.targets.span<std::int64_t>();
-    if (feed_ && feed_->pictures() != nullptr) {
-      const PackedPictures packed(feed_->picture_shape(count), batch.inputs.buffer().data());
+    if (feed_ && feed_->images() != nullptr) {
+      const PackedImages packed(feed_->image_shape(count), batch.inputs.buffer().data());
       for (std::int64_t i = 0; i < count; ++i)
-        feed_->pictures()->read_picture(indices_[static_cast<std::size_t>(begin + i)], epoch_, packed.planes_of(i), packed.each()[i],
-                                        labels[static_cast<std::size_t>(i)]);
+        feed_->images()->read_image(indices_[static_cast<std::size_t>(begin + i)], epoch_, packed.planes_of(i), packed.each()[i],
+                                    labels[static_cast<std::size_t>(i)]);
       return batch;
     }
     const auto values = batch.inputs.span<float>();

@@ -37,6 +37,12 @@ std::string layer_of(const std::string& path) {
   return match.empty() ? "" : match[1] + match[2];
 }
 
+// A family of kernels (core/kernel_families.h): a layer above core says which kernels its operators want, each device implements them. So
+// kernels include this header of the layer and no other, and it includes nothing of the layer but core.
+bool declares_family(const std::string& path) {
+  return !lockstep::testing::find_match(path, "^(?:include/)?lockstep/(?!core/)[a-z]+/[a-z_0-9]+_kernels\\.h$").empty();
+}
+
 std::vector<std::string> includes_of(const std::string& text) {
   std::vector<std::string> found;
   for (const auto& match : lockstep::testing::find_matches_by_line(text, R"(^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">])"))
@@ -55,6 +61,8 @@ std::vector<std::string> forbidden_arrows(const std::string& path, const std::st
     if (path.rfind("include/", 0) == 0 && included.rfind("src/", 0) == 0) faults.push_back(path + " is public but includes " + included);
     if (included == "lockstep/lockstep.h") faults.push_back(path + " includes the header that includes everything");
     const std::string target = layer_of(included);
+    if (declares_family(path) && !target.empty() && target != "core") faults.push_back(path + " declares kernels but includes " + included);
+    if (declares_family(included) && (layer == "kernels" || layer == "cuda")) continue;
     if (!target.empty() && target != layer && allowed->second.count(target) == 0)
       faults.push_back(path + ": " + layer + " may not include " + target + " (" + included + ")");
   }
@@ -105,6 +113,11 @@ TEST(IncludeArrows, AnArrowThatPointsBackIsNoticed) {
   EXPECT_EQ(forbidden_arrows("include/lockstep/comm/x.h", "#include \"src/comm/y.h\"\n").size(), 1u);
   EXPECT_EQ(forbidden_arrows("src/nn/x.cpp", "#include \"lockstep/lockstep.h\"\n").size(), 1u);
   EXPECT_EQ(forbidden_arrows("src/magic/x.cpp", "").size(), 1u);
+  EXPECT_EQ(forbidden_arrows("kernels/cpu/x.cpp", "#include \"lockstep/data/loader.h\"\n").size(), 1u);
+  EXPECT_EQ(forbidden_arrows("kernels/cuda/x.cu", "#include \"src/data/x_kernels.h\"\n").size(), 1u);
+  EXPECT_EQ(forbidden_arrows("src/core/x.cpp", "#include \"lockstep/data/x_kernels.h\"\n").size(), 1u);
+  EXPECT_EQ(forbidden_arrows("include/lockstep/data/x_kernels.h", "#include \"lockstep/data/dataset.h\"\n").size(), 1u);
+  EXPECT_TRUE(forbidden_arrows("kernels/cuda/x.cu", "#include \"lockstep/data/x_kernels.h\"\n").empty());
   EXPECT_TRUE(forbidden_arrows("src/ddp/x.cpp", "#include \"lockstep/reduce/reducer.h\"\n#include <vector>\n").empty());
   EXPECT_TRUE(forbidden_arrows("examples/x.cpp", "#include <lockstep/lockstep.h>\n").empty());
 }

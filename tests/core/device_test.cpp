@@ -1,6 +1,7 @@
 // The CPU as a device: its caching allocator, buffers and copies.
 #include "lockstep/core/device.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -105,14 +106,29 @@ TEST(CpuDevice, CopiesAndIsAlwaysDone) {
 }
 
 TEST(KernelTable, HasEveryEntry) {
-  // The table is a struct of function pointers: none may be null.
+  // The table is a struct of function pointers, none of which may be null, with the families behind them.
   const auto check = [](const KernelTable& table) {
-    std::vector<void*> entries(sizeof(KernelTable) / sizeof(void*));
-    std::memcpy(entries.data(), &table, sizeof(KernelTable));
+    std::vector<void*> entries((sizeof(KernelTable) - sizeof(KernelFamilies)) / sizeof(void*));
+    std::memcpy(entries.data(), &table, entries.size() * sizeof(void*));
     for (std::size_t i = 0; i < entries.size(); ++i) EXPECT_NE(entries[i], nullptr) << "entry " << i;
   };
   check(reference_kernels());
   check(cpu_device().kernels());
+}
+
+struct Doubling {
+  static constexpr const char* kFamily = "doubling";
+  int (*twice)(int);
+};
+
+TEST(KernelFamilies, AreFoundByTheirNameOrMissedByIt) {
+  static constexpr Doubling kDoubling = {.twice = [](int value) { return 2 * value; }};
+  KernelTable table = reference_kernels();
+  table.families.set(kDoubling);
+  const KernelTable copy = table;
+  EXPECT_EQ(copy.families.get<Doubling>().twice(21), 42);
+  EXPECT_THAT(([] { reference_kernels().families.get<Doubling>(); }),
+              ::testing::ThrowsMessage<std::logic_error>(::testing::HasSubstr("no family 'doubling'")));
 }
 
 TEST(Check, NamesConditionAndValues) {

@@ -102,7 +102,7 @@ TEST(Linear, IsThePlainKernels) {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// A shape for each way of convolving: 1 x 1, pictures, many channels, and Winograd's.
+// A shape for each way of convolving: 1 x 1, images, many channels, and Winograd's.
 std::vector<Conv2dShape> shapes_with_relu() {
   return {conv2d_shape(2, 1, 1, 1, 1, 1, 1, 1, 1, {0, 0, 0, 0}), conv2d_shape(2, 7, 5, 16, 17, 1, 1, 1, 1, {0, 0, 0, 0}),
           conv2d_shape(2, 12, 12, 3, 64, 5, 5, 1, 1, {2, 2, 2, 2}), conv2d_shape(2, 8, 8, 16, 24, 3, 3, 2, 2, {1, 1, 1, 1}),

@@ -20,7 +20,7 @@
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/loader.h"
-#include "src/data/distort.h"
+#include "src/data/augment.h"
 
 namespace lockstep::data {
 namespace {
@@ -59,9 +59,10 @@ std::vector<float> sample(const Cifar10& set, std::int64_t index, std::int64_t e
   return input;
 }
 
-std::vector<float> distorted_by(const Distortion& how, const std::uint8_t* planes) {
+std::vector<float> augmented_by(const Augmentation& how, const std::uint8_t* planes) {
   std::vector<float> out(24 * 24 * 3);
-  cpu_device().kernels().distort({1, 32, 24}, planes, &how, out.data(), cpu_device().default_stream());
+  const auto& kernels = cpu_device().kernels().families.get<AugmentKernels>();
+  kernels.augment({1, 32, 24}, planes, &how, out.data(), cpu_device().default_stream());
   return out;
 }
 
@@ -69,7 +70,7 @@ TEST(Cifar10, ReadsTheRealFilesWhenTheyAreThere) {
   if (std::getenv("LOCKSTEP_DATA") == nullptr) GTEST_SKIP() << "LOCKSTEP_DATA names no folder with CIFAR-10";
   const std::string folder = find_cifar10("");
   ASSERT_FALSE(folder.empty());
-  const Cifar10 train(folder, {}), test(folder, {.train = false, .distort = false});
+  const Cifar10 train(folder, {}), test(folder, {.train = false, .augment = false});
   EXPECT_EQ(train.size() % 10'000, 0);
   EXPECT_EQ(test.size(), 10'000);
   std::vector<int> counts(10);
@@ -87,12 +88,12 @@ TEST(Cifar10, PutsPlanesIntoPixelsAndStandardises) {
   std::ifstream file(folder.file("data_batch_1.bin"), std::ios::binary);
   std::vector<char> record(3073);
   file.read(record.data(), 3073);
-  const Cifar10 set(folder.path(), {.distort = false});
+  const Cifar10 set(folder.path(), {.augment = false});
   std::int64_t label = -1;
-  const std::vector<float> picture = sample(set, 0, 0, &label);
+  const std::vector<float> image = sample(set, 0, 0, &label);
   EXPECT_EQ(label, record[0]);
   double mean = 0, square = 0;
-  for (const float value : picture) mean += value, square += double{value} * value;
+  for (const float value : image) mean += value, square += double{value} * value;
   EXPECT_NEAR(mean / 1728, 0, 1e-5);
   EXPECT_NEAR(square / 1728, 1, 1e-4);
   // Two pixels of the centre crop, each channel: their order is that of the file's bytes.
@@ -100,13 +101,13 @@ TEST(Cifar10, PutsPlanesIntoPixelsAndStandardises) {
     return static_cast<unsigned char>(record[static_cast<std::size_t>(1 + channel * 1024 + (row + 4) * 32 + column + 4)]);
   };
   for (int channel = 0; channel < 3; ++channel) {
-    const float a = picture[static_cast<std::size_t>((2 * 24 + 5) * 3 + channel)],
-                b = picture[static_cast<std::size_t>((17 * 24 + 20) * 3 + channel)];
+    const float a = image[static_cast<std::size_t>((2 * 24 + 5) * 3 + channel)],
+                b = image[static_cast<std::size_t>((17 * 24 + 20) * 3 + channel)];
     EXPECT_EQ(a < b, byte_at(2, 5, channel) < byte_at(17, 20, channel));
   }
 }
 
-TEST(Cifar10, DistortionIsAPureFunctionOfSampleEpochAndSeed) {
+TEST(Cifar10, AugmentationIsAPureFunctionOfSampleEpochAndSeed) {
   const Folder folder;
   write_generated_cifar10(folder.path(), {.train_images = 20, .test_images = 1});
   const Cifar10 set(folder.path(), {.seed = 4}), again(folder.path(), {.seed = 4}), other(folder.path(), {.seed = 5});
@@ -115,7 +116,7 @@ TEST(Cifar10, DistortionIsAPureFunctionOfSampleEpochAndSeed) {
   EXPECT_NE(sample(set, 7, 3), sample(other, 7, 3));
 }
 
-TEST(Cifar10, DistortionHasStreamsOfItsOwn) {
+TEST(Cifar10, AugmentationHasStreamsOfItsOwn) {
   const Folder folder;
   write_generated_cifar10(folder.path(), {.train_images = 20, .test_images = 1});
   const Cifar10 set(folder.path(), {.seed = 4});
@@ -123,23 +124,23 @@ TEST(Cifar10, DistortionHasStreamsOfItsOwn) {
   std::vector<std::uint8_t> record(3073);
   for (std::int64_t index = 0; index < 20; ++index) {
     file.read(reinterpret_cast<char*>(record.data()), static_cast<std::streamsize>(record.size()));
-    const auto distorted = [&](RandomUse use, std::uint64_t number) {
+    const auto augmented = [&](RandomUse use, std::uint64_t number) {
       Philox random(4, random_stream(use, number));
-      return distorted_by(draw_distortion(32, 24, random), record.data() + 1);
+      return augmented_by(draw_augmentation(32, 24, random), record.data() + 1);
     };
     const auto number = static_cast<std::uint64_t>(index);
-    EXPECT_EQ(sample(set, index, 0), distorted(RandomUse::kDistortion, number)) << index;
-    EXPECT_NE(sample(set, index, 0), distorted(RandomUse::kWeights, number)) << "the numbers of weight tensor " << index;
-    EXPECT_EQ(sample(set, index, 6), distorted(RandomUse::kDistortion, (std::uint64_t{6} << 32) + number)) << index;
+    EXPECT_EQ(sample(set, index, 0), augmented(RandomUse::kAugmentation, number)) << index;
+    EXPECT_NE(sample(set, index, 0), augmented(RandomUse::kWeights, number)) << "the numbers of weight tensor " << index;
+    EXPECT_EQ(sample(set, index, 6), augmented(RandomUse::kAugmentation, (std::uint64_t{6} << 32) + number)) << index;
   }
 }
 
-TEST(Distort, DrawsWithinItsBounds) {
+TEST(Augment, DrawsWithinItsBounds) {
   std::set<std::int32_t> tops, lefts, mirrored;
   float darkest = 0, brightest = 0, flattest = 1, strongest = 1;
   for (std::uint64_t stream = 0; stream < 500; ++stream) {
     Philox random(1, stream);
-    const Distortion how = draw_distortion(32, 24, random);
+    const Augmentation how = draw_augmentation(32, 24, random);
     tops.insert(how.top), lefts.insert(how.left), mirrored.insert(how.mirrored);
     darkest = std::min(darkest, how.brightness), brightest = std::max(brightest, how.brightness);
     flattest = std::min(flattest, how.contrast), strongest = std::max(strongest, how.contrast);
@@ -152,11 +153,11 @@ TEST(Distort, DrawsWithinItsBounds) {
   EXPECT_TRUE(flattest >= 0.2f && flattest < 0.25f && strongest <= 1.8f && strongest > 1.75f) << flattest << " " << strongest;
 }
 
-// The formula once more, picture by picture in double.
-TEST(Distort, ChangesBrightnessAndContrastOfEachChannelAndStandardises) {
+// The formula once more, image by image in double.
+TEST(Augment, ChangesBrightnessAndContrastOfEachChannelAndStandardises) {
   std::vector<std::uint8_t> pixels(3 * 32 * 32);
   for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>((i * 7 + i / 1024 * 60) % 199);
-  for (const Distortion& how : {Distortion{0, 8, 0, -40, 1.7f}, Distortion{5, 3, 1, 25.5f, 0.3f}, Distortion{8, 0, 1, 0, 1}}) {
+  for (const Augmentation& how : {Augmentation{0, 8, 0, -40, 1.7f}, Augmentation{5, 3, 1, 25.5f, 0.3f}, Augmentation{8, 0, 1, 0, 1}}) {
     std::vector<double> expected(24 * 24 * 3);
     for (int channel = 0; channel < 3; ++channel) {
       double mean = how.brightness;
@@ -174,7 +175,7 @@ TEST(Distort, ChangesBrightnessAndContrastOfEachChannelAndStandardises) {
     double mean = 0, squares = 0;
     for (const double value : expected) mean += value / count;
     for (const double value : expected) squares += (value - mean) * (value - mean);
-    const std::vector<float> actual = distorted_by(how, pixels.data());
+    const std::vector<float> actual = augmented_by(how, pixels.data());
     for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(actual[i], (expected[i] - mean) / std::sqrt(squares / count), 2e-5) << i;
   }
 }
@@ -240,7 +241,7 @@ TEST(GeneratedSet, InMemoryIsTheOneInFiles) {
 TEST(GeneratedSet, ALinearModelCannotSeparateIt) {
   const Folder folder;
   write_generated_cifar10(folder.path(), {.train_images = 2000, .test_images = 500});
-  const Cifar10 train(folder.path(), {.distort = false}), test(folder.path(), {.train = false, .distort = false});
+  const Cifar10 train(folder.path(), {.augment = false}), test(folder.path(), {.train = false, .augment = false});
   constexpr std::size_t kPixels = 24 * 24 * 3;
   std::vector<float> weights(10 * kPixels);
   std::vector<float> scores(10);

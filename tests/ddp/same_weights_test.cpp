@@ -52,14 +52,14 @@ class GeneratedSet : public ::testing::TestWithParam<bool> {
   static void TearDownTestSuite() { std::filesystem::remove_all(folder); }
 
   // The weights after 20 steps of 128 images, one after the other in one vector.
-  static std::vector<float> train(int ranks, bool distort, float rate = kRate) {
+  static std::vector<float> train(int ranks, bool augment, float rate = kRate) {
     std::vector<float> weights;
     expect_all_well(run_ranks(ranks, "shm", [&](auto group) {
       manual_seed(3);
       SmallNet model;
       DistributedDataParallel ddp(model, group, {.caps = {1024, 16384}});
       optim::SGD sgd(ddp.parameters(), {.lr = rate, .momentum = 0.9F});
-      const data::Cifar10 images(folder.string(), {.distort = distort, .seed = 5});
+      const data::Cifar10 images(folder.string(), {.augment = augment, .seed = 5});
       data::DistributedSampler sampler(images.size(), group->place(), {.seed = 7});
       for (int epoch = 0; epoch < 4; ++epoch) {
         sampler.set_epoch(epoch);
@@ -80,7 +80,7 @@ class GeneratedSet : public ::testing::TestWithParam<bool> {
 
   inline static std::filesystem::path folder;
 };
-INSTANTIATE_TEST_SUITE_P(Distortion, GeneratedSet, ::testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(Augmentation, GeneratedSet, ::testing::Bool(),
                          [](const auto& test) { return std::string(test.param ? "on" : "off"); });
 
 double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {

@@ -139,14 +139,14 @@ bool same(std::span<T> a, std::span<T> b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end());
 }
 
-// The device distorts what the host only reads: the same pictures as on the CPU, to the bit where the kernels are the same.
-TEST(DeviceLoader, PicturesTravelAsBytesAndAreDistortedOnTheDevice) {
-  const std::string folder = temporary("pictures");
+// The device augments what the host only reads: the same images as on the CPU, to the bit where the kernels are the same.
+TEST(DeviceLoader, ImagesTravelAsBytesAndAreAugmentedOnTheDevice) {
+  const std::string folder = temporary("images");
   std::filesystem::create_directories(folder);
   data::write_generated_cifar10(folder, {.train_images = 30, .test_images = 1});
   RecordingDevice device;
-  for (const bool distort : {true, false}) {
-    const data::Cifar10 set(folder, {.distort = distort, .seed = 4});
+  for (const bool augment : {true, false}) {
+    const data::Cifar10 set(folder, {.augment = augment, .seed = 4});
     data::DistributedSampler sampler(set.size(), {}, {.shuffle = true, .seed = 2});
     sampler.set_epoch(3);
     data::DataLoader on_cpu(set, sampler, {.batch_size = 8}), on_device(set, sampler, {.batch_size = 8, .device = &device});
@@ -163,8 +163,8 @@ TEST(DeviceLoader, PicturesTravelAsBytesAndAreDistortedOnTheDevice) {
     }
     EXPECT_EQ(batches, 4U);
     const std::vector<std::string> log = device.log();
-    EXPECT_EQ(std::count_if(log.begin(), log.end(), [](const std::string& line) { return line.ends_with(": distort"); }), 4);
-    EXPECT_THAT(log, ::testing::Not(Contains("stream 0: distort")));
+    EXPECT_EQ(std::count_if(log.begin(), log.end(), [](const std::string& line) { return line.ends_with(": augment"); }), 4);
+    EXPECT_THAT(log, ::testing::Not(Contains("stream 0: augment")));
   }
   std::filesystem::remove_all(folder);
 }

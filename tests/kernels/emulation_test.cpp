@@ -167,7 +167,7 @@ TEST_P(Emulation, SizesThatNoGpuTakesAreRefused) {
   EXPECT_THROW(LOCKSTEP_LAUNCH(votes, 1, 32, 48 * 1024 + 1, stream, out.data()), Error);
 }
 
-// What convolutions use around cuDNN, on pictures of 2 x 3 with 1 channel.
+// What convolutions use around cuDNN, on images of 2 x 3 with 1 channel.
 TEST_P(Emulation, ImagesAreShiftedAndCropped) {
   const std::vector<float> in = {1, 2, 3, 4, 5, 6};
   std::vector<float> larger(4 * 4, 9), back(6, 1);

@@ -1,5 +1,6 @@
 // Every entry of the kernel table on the device under test, against the plain CPU kernel. Elementwise operators and the optimizer's step
 // give its bits; sums of products stay within 2e-5 of the sum of their absolute values.
+#include "lockstep/data/augment_kernels.h"
 #include "tests/kernels/cases.h"
 #include "tests/kernels/twin.h"
 
@@ -7,7 +8,8 @@ namespace lockstep::testing {
 namespace {
 
 // A new entry needs a twin here, or in mixed_twins_test.cpp.
-static_assert(sizeof(KernelTable) == (26 + 17) * sizeof(void*));
+static_assert(sizeof(KernelTable) == (25 + 17) * sizeof(void*) + sizeof(KernelFamilies));
+static_assert(sizeof(data::AugmentKernels) == sizeof(void*));
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -219,17 +221,18 @@ TEST_P(Twin, SgdStepUnderLossScaling) {
       });
 }
 
-TEST_P(Twin, Distort) {
-  const PictureShape shape{7, 32, 24};
+TEST_P(Twin, Augment) {
+  const data::ImageShape shape{7, 32, 24};
   std::vector<std::uint8_t> planes(7 * 3 * 32 * 32);
   std::mt19937 random(1);
   for (std::size_t i = 0; i < planes.size(); ++i)
     planes[i] = i < 3072 ? 77 : static_cast<std::uint8_t>(random());  // one of a single colour
-  const std::vector<Distortion> each = {{0, 0, 0, 10, 0.5F}, {8, 0, 1, -63, 1.8F}, {0, 8, 0, 63, 0.2F}, {8, 8, 1, 0, 1},
-                                        {4, 4, 0, 0, 1},     {3, 5, 1, 0, 1.3F},   {7, 1, 0, -20.5F, 1}};
-  compare("pictures", {{.value = 2e-6F, .absolute = 2e-6F}}, [&](Bench& b) {
-    b.kernels.distort(shape, b.plain_in(planes), b.plain_in(each), b.out(Floats(7 * 24 * 24 * 3)), b.stream());
-    b.kernels.distort({0, 32, 24}, b.plain_in(planes), b.plain_in(each), b.out({1}), b.stream());
+  const std::vector<data::Augmentation> each = {{0, 0, 0, 10, 0.5F}, {8, 0, 1, -63, 1.8F}, {0, 8, 0, 63, 0.2F}, {8, 8, 1, 0, 1},
+                                                {4, 4, 0, 0, 1},     {3, 5, 1, 0, 1.3F},   {7, 1, 0, -20.5F, 1}};
+  compare("images", {{.value = 2e-6F, .absolute = 2e-6F}}, [&](Bench& b) {
+    const auto& kernels = b.kernels.families.get<data::AugmentKernels>();
+    kernels.augment(shape, b.plain_in(planes), b.plain_in(each), b.out(Floats(7 * 24 * 24 * 3)), b.stream());
+    kernels.augment({0, 32, 24}, b.plain_in(planes), b.plain_in(each), b.out({1}), b.stream());
   });
 }
 

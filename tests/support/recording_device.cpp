@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "lockstep/core/error.h"
+#include "lockstep/data/augment_kernels.h"
 #include "src/core/pinned_allocator.h"
 #include "src/core/stream_allocator.h"
 #include "tests/support/recording_stream.h"
@@ -49,6 +50,10 @@ std::atomic<const KernelTable*> g_kernels = nullptr;  // null: the plain ones
 const KernelTable& kernels_to_run(const KernelTable*) {
   const KernelTable* const others = g_kernels;
   return others != nullptr ? *others : reference_kernels();
+}
+template <typename Family>
+const Family& kernels_to_run(const Family*) {
+  return kernels_to_run(static_cast<const KernelTable*>(nullptr)).families.get<Family>();
 }
 const MixedKernelTable& kernels_to_run(const MixedKernelTable*) { return kernels_to_run(static_cast<const KernelTable*>(nullptr)).mixed; }
 
@@ -97,7 +102,6 @@ KernelTable make_queued_kernels() {
   LOCKSTEP_QUEUE(sgd_step)
   LOCKSTEP_QUEUE(find_bad_gradients)
   LOCKSTEP_QUEUE(update_loss_scale)
-  LOCKSTEP_QUEUE(distort)
 #undef LOCKSTEP_QUEUE
 #define LOCKSTEP_QUEUE(entry) queue<&MixedKernelTable::entry>(table.mixed, "mixed " #entry);
   LOCKSTEP_QUEUE(convert)
@@ -118,6 +122,9 @@ KernelTable make_queued_kernels() {
   LOCKSTEP_QUEUE(linear_backward_data)
   LOCKSTEP_QUEUE(linear_backward_weights)
 #undef LOCKSTEP_QUEUE
+  static data::AugmentKernels augment;
+  queue<&data::AugmentKernels::augment>(augment, "augment");
+  table.families.set(augment);
   return table;
 }
 

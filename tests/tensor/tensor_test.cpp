@@ -124,7 +124,7 @@ TEST(Philox, NoTwoPurposesShareAStream) {
   std::set<std::uint64_t> streams;
   int made = 0;
   for (const RandomUse use :
-       {RandomUse::kProgram, RandomUse::kWeights, RandomUse::kOrder, RandomUse::kDistortion, RandomUse::kGeneratedSet})
+       {RandomUse::kProgram, RandomUse::kWeights, RandomUse::kOrder, RandomUse::kAugmentation, RandomUse::kGeneratedSet})
     for (const std::uint64_t number : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{7} << 32, std::uint64_t{1} << 40, kLast}) {
       streams.insert(random_stream(use, number));
       ++made;

@@ -109,7 +109,7 @@ TEST_F(Example, WithoutDataItGeneratesSomeAndLeavesNothing) {
   const std::string in_tmp = "env TMPDIR=" + in_folder("tmp") + " ";
   const Outcome done = train("--generated --steps 1", 2, in_tmp + LOCKSTEP_LOCKRUN);
   ASSERT_EQ(done.exit_code, 0) << done.output;
-  EXPECT_NE(done.output.find("data: generated pictures"), std::string::npos) << done.output;
+  EXPECT_NE(done.output.find("data: generated images"), std::string::npos) << done.output;
   EXPECT_EQ(done.output.find("CIFAR-10 in"), std::string::npos);
   EXPECT_TRUE(fs::is_empty(in_folder("tmp")));
   // Ended by SIGTERM, some milliseconds later each time.

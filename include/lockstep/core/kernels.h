@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <span>
 
+#include "lockstep/core/kernel_families.h"
 #include "lockstep/core/mixed_kernels.h"
 #include "lockstep/core/operator_shapes.h"
 
@@ -73,12 +74,11 @@ struct KernelTable {
   void (*find_bad_gradients)(std::span<const SgdTensor> tensors, LossScaleState* state, Stream&);
   void (*update_loss_scale)(const LossScaleRule&, LossScaleState* state, Stream&);  // after the step; found_bad = 0
 
-  // -- pictures: planes (batch, 3, side, side) to out (batch, crop, crop, 3): crop, mirror, brightness, contrast, then
-  // x = (x - mean) / max(deviation, 1 / sqrt(count)) over the whole picture
-  void (*distort)(const PictureShape&, const std::uint8_t* planes, const Distortion* each, float* out, Stream&);
-
   // -- the same operators on 16-bit floats
   MixedKernelTable mixed;
+
+  // -- operators of the layers above core; last, behind the pointers
+  KernelFamilies families;
 };
 
 // The plain kernels, on the CPU: the oracle of every other device and of the faster CPU kernels.

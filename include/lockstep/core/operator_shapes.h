@@ -74,17 +74,4 @@ struct SgdParams {
   const LossScaleState* loss_scale = nullptr;
 };
 
-// Square pictures of three planes of bytes, of which a crop is taken.
-struct PictureShape {
-  std::int64_t batch, side, crop;
-};
-
-// What happens to one picture. Drawn on the host, where the sample's random numbers are known.
-struct Distortion {
-  std::int32_t top, left;  // of the crop
-  std::int32_t mirrored;   // 0 or 1
-  float brightness;        // is added
-  float contrast;          // x = (x - m) * contrast + m, where m is the mean of the crop's channel
-};
-
 }  // namespace lockstep

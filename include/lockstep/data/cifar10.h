@@ -14,11 +14,11 @@ namespace lockstep::data {
 
 struct Cifar10Options {
   bool train = true;       // data_batch_*.bin (those that are there), else test_batch.bin
-  bool distort = true;     // random 24x24 crop, flip, brightness +-63, contrast 0.2-1.8; else the centre crop
-  std::uint64_t seed = 0;  // of the distortion
+  bool augment = true;     // random 24x24 crop, flip, brightness +-63, contrast 0.2-1.8; else the centre crop
+  std::uint64_t seed = 0;  // of the augmentation
 };
 
-// A generated set: procedural 32x32 pictures in 10 classes that a linear model cannot separate and the tutorial network can. A pure
+// A generated set: procedural 32x32 images in 10 classes that a linear model cannot separate and the tutorial network can. A pure
 // function of these numbers.
 struct GeneratedCifar10 {
   std::int64_t train_images = 10'000;
@@ -27,7 +27,7 @@ struct GeneratedCifar10 {
 };
 
 // Samples are (24, 24, 3), standardised per image: (x - mean) / max(deviation, 1 / sqrt(count)).
-class Cifar10 : public Dataset, public PictureSource {
+class Cifar10 : public Dataset, public ImageSource {
  public:
   static constexpr std::int64_t kCrop = 24;
 
@@ -39,11 +39,11 @@ class Cifar10 : public Dataset, public PictureSource {
   std::int64_t size() const override;
   Shape sample_shape() const override { return {kCrop, kCrop, 3}; }
   void read(std::int64_t index, std::int64_t epoch, std::span<float> input, std::int64_t& target) const override;
-  const PictureSource* pictures() const override { return this; }
+  const ImageSource* images() const override { return this; }
   std::int64_t side() const override;
   std::int64_t crop() const override { return kCrop; }
-  void read_picture(std::int64_t index, std::int64_t epoch, std::span<std::uint8_t> planes, Distortion& how,
-                    std::int64_t& target) const override;
+  void read_image(std::int64_t index, std::int64_t epoch, std::span<std::uint8_t> planes, Augmentation& how,
+                  std::int64_t& target) const override;
 
  private:
   class Impl;

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "lockstep/core/kernels.h"
+#include "lockstep/data/augment_kernels.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::data {
@@ -14,16 +14,16 @@ struct Batch {
   Tensor targets;  // (N) int64
 };
 
-// A data set of square colour pictures that a device can prepare itself: they travel as bytes, a quarter of what floats take, and the host
+// A data set of square colour images that a device can prepare itself: they travel as bytes, a quarter of what floats take, and the host
 // leaves the arithmetic to the device. What read() gives, in two steps.
-class PictureSource {
+class ImageSource {
  public:
-  virtual ~PictureSource() = default;
-  virtual std::int64_t side() const = 0;  // of a picture, and of the crop that read() gives
+  virtual ~ImageSource() = default;
+  virtual std::int64_t side() const = 0;  // of an image, and of the crop that read() gives
   virtual std::int64_t crop() const = 0;
-  // Sample `index` as it is stored, (3, side, side), and what epoch `epoch` does to it: KernelTable::distort makes the input of both.
-  virtual void read_picture(std::int64_t index, std::int64_t epoch, std::span<std::uint8_t> planes, Distortion& how,
-                            std::int64_t& target) const = 0;
+  // Sample `index` as it is stored, (3, side, side), and what epoch `epoch` does to it: the device's AugmentKernels make the input of both.
+  virtual void read_image(std::int64_t index, std::int64_t epoch, std::span<std::uint8_t> planes, Augmentation& how,
+                          std::int64_t& target) const = 0;
 };
 
 class Dataset {
@@ -37,7 +37,7 @@ class Dataset {
   virtual void read(std::int64_t index, std::int64_t epoch, std::span<float> input, std::int64_t& target) const = 0;
 
   // Not null: batches for a GPU are made there. Samples are then (crop, crop, 3).
-  virtual const PictureSource* pictures() const { return nullptr; }
+  virtual const ImageSource* images() const { return nullptr; }
 };
 
 }  // namespace lockstep::data

@@ -33,7 +33,7 @@ class Philox {
 };
 
 // The purpose of a stream. Everything in a program may have the same seed and yet no two purposes draw the same numbers.
-enum class RandomUse : std::uint64_t { kProgram, kWeights, kOrder, kDistortion, kGeneratedSet };
+enum class RandomUse : std::uint64_t { kProgram, kWeights, kOrder, kAugmentation, kGeneratedSet };
 
 // Stream `number` of a purpose, which takes the highest 4 bits: a program's own streams are 0, 1, 2, ... below 2^60. Throws
 // InvalidArgument for a number of 2^60 or more.

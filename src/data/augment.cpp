@@ -1,10 +1,10 @@
-#include "src/data/distort.h"
+#include "src/data/augment.h"
 
 namespace lockstep::data {
 
-Distortion draw_distortion(std::int64_t side, std::int64_t crop, Philox& random) {
+Augmentation draw_augmentation(std::int64_t side, std::int64_t crop, Philox& random) {
   const auto places = static_cast<std::uint32_t>(side - crop + 1);
-  Distortion how{};
+  Augmentation how{};
   how.top = static_cast<std::int32_t>(random.below(places));
   how.left = static_cast<std::int32_t>(random.below(places));
   how.mirrored = random.below(2) == 1 ? 1 : 0;
@@ -13,7 +13,7 @@ Distortion draw_distortion(std::int64_t side, std::int64_t crop, Philox& random)
   return how;
 }
 
-Distortion centre_crop(std::int64_t side, std::int64_t crop) {
+Augmentation centre_crop(std::int64_t side, std::int64_t crop) {
   const auto margin = static_cast<std::int32_t>((side - crop) / 2);
   return {margin, margin, 0, 0, 1};
 }

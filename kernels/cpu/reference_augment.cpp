@@ -1,16 +1,20 @@
-// Pictures as training sees them: a crop, mirrored or not, brighter, with another contrast, standardised (the recipe of TensorFlow's
+// Images as training sees them: a crop, mirrored or not, brighter, with another contrast, standardised (the recipe of TensorFlow's
 // CIFAR-10 tutorial). Means and deviations are summed in double.
 #include <algorithm>
 #include <array>
 #include <cmath>
 
 #include "kernels/cpu/reference.h"
+#include "lockstep/data/augment_kernels.h"
 
 namespace lockstep::reference {
 
+using data::Augmentation;
+using data::ImageShape;
+
 namespace {
 
-void crop_picture(const PictureShape& shape, const std::uint8_t* planes, const Distortion& how, float* out) {
+void crop_image(const ImageShape& shape, const std::uint8_t* planes, const Augmentation& how, float* out) {
   const Index plane = shape.side * shape.side;
   for (Index row = how.top; row < how.top + shape.crop; ++row) {
     const std::uint8_t* line = planes + row * shape.side + how.left;
@@ -22,7 +26,7 @@ void crop_picture(const PictureShape& shape, const std::uint8_t* planes, const D
 }
 
 // (x + brightness - mean) * contrast + mean, where the mean is that of the brightened channel.
-void change_light(const Distortion& how, std::span<float> out) {
+void change_light(const Augmentation& how, std::span<float> out) {
   std::array<double, 3> sums{};
   for (std::size_t i = 0; i < out.size(); i += 3)
     for (std::size_t channel = 0; channel < 3; ++channel) sums[channel] += out[i + channel];
@@ -35,27 +39,32 @@ void change_light(const Distortion& how, std::span<float> out) {
     for (std::size_t channel = 0; channel < 3; ++channel) out[i + channel] = out[i + channel] * how.contrast + shift[channel];
 }
 
-void standardise(std::span<float> picture) {
-  const auto count = static_cast<double>(picture.size());
+void standardise(std::span<float> image) {
+  const auto count = static_cast<double>(image.size());
   double sum = 0, squares = 0;
-  for (const float value : picture) sum += value;
+  for (const float value : image) sum += value;
   const double mean = sum / count;
-  for (const float value : picture) squares += (value - mean) * (value - mean);
+  for (const float value : image) squares += (value - mean) * (value - mean);
   const double deviation = std::max(std::sqrt(squares / count), 1 / std::sqrt(count));
   const auto factor = static_cast<float>(1 / deviation), offset = static_cast<float>(mean);
-  for (float& value : picture) value = (value - offset) * factor;
+  for (float& value : image) value = (value - offset) * factor;
+}
+
+void augment(const ImageShape& shape, const std::uint8_t* planes, const Augmentation* each, float* out, Stream&) {
+  const auto size = static_cast<std::size_t>(shape.crop * shape.crop * 3);
+  for (Index n = 0; n < shape.batch; ++n) {
+    const std::span<float> image(out + static_cast<std::size_t>(n) * size, size);
+    crop_image(shape, planes + n * shape.side * shape.side * 3, each[n], image.data());
+    if (each[n].brightness != 0 || each[n].contrast != 1) change_light(each[n], image);
+    standardise(image);
+  }
 }
 
 }  // namespace
 
-void distort(const PictureShape& shape, const std::uint8_t* planes, const Distortion* each, float* out, Stream&) {
-  const auto size = static_cast<std::size_t>(shape.crop * shape.crop * 3);
-  for (Index n = 0; n < shape.batch; ++n) {
-    const std::span<float> picture(out + static_cast<std::size_t>(n) * size, size);
-    crop_picture(shape, planes + n * shape.side * shape.side * 3, each[n], picture.data());
-    if (each[n].brightness != 0 || each[n].contrast != 1) change_light(each[n], picture);
-    standardise(picture);
-  }
+void add_augment_kernels(KernelTable& table) {
+  static constexpr data::AugmentKernels kKernels = {.augment = augment};
+  table.families.set(kKernels);
 }
 
 }  // namespace lockstep::reference

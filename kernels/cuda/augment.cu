@@ -1,14 +1,18 @@
-// Pictures as training sees them: a crop, mirrored or not, brighter, with another contrast, standardised. A block a picture; sums in double
+// Images as training sees them: a crop, mirrored or not, brighter, with another contrast, standardised. A block an image; sums in double
 // and in a fixed order: the same bits every time, and the CPU's up to their rounding.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.cuh"
+#include "lockstep/data/augment_kernels.h"
 
 namespace lockstep::cuda {
 
+using data::Augmentation;
+using data::ImageShape;
+
 namespace {
 
-// Pixel `i` of the crop, (row, column, channel), as it lies in the picture.
-__device__ float pixel(const PictureShape& shape, const std::uint8_t* planes, const Distortion& how, Index i) {
+// Pixel `i` of the crop, (row, column, channel), as it lies in the image.
+__device__ float pixel(const ImageShape& shape, const std::uint8_t* planes, const Augmentation& how, Index i) {
   const Index channel = i % 3, column = i / 3 % shape.crop, row = i / 3 / shape.crop;
   const Index from = how.left + (how.mirrored != 0 ? shape.crop - 1 - column : column);
   return planes[(channel * shape.side + how.top + row) * shape.side + from];
@@ -24,24 +28,24 @@ __device__ double sum_for_all(double value) {
   return result;
 }
 
-__global__ void distort_pictures(PictureShape shape, const std::uint8_t* planes, const Distortion* each, float* out) {
+__global__ void augment_images(ImageShape shape, const std::uint8_t* planes, const Augmentation* each, float* out) {
   const Index count = shape.crop * shape.crop * 3;
   for (Index n = blockIdx.x; n < shape.batch; n += gridDim.x) {
-    const Distortion how = each[n];
-    const std::uint8_t* picture = planes + n * shape.side * shape.side * 3;
+    const Augmentation how = each[n];
+    const std::uint8_t* image = planes + n * shape.side * shape.side * 3;
     float* const result = out + n * count;
     float contrast[3] = {1, 1, 1}, shift[3] = {0, 0, 0};
     if (how.brightness != 0 || how.contrast != 1)
       for (Index channel = 0; channel < 3; ++channel) {
         double sum = 0;
-        for (Index i = channel + 3 * static_cast<Index>(threadIdx.x); i < count; i += 3 * kThreads) sum += pixel(shape, picture, how, i);
+        for (Index i = channel + 3 * static_cast<Index>(threadIdx.x); i < count; i += 3 * kThreads) sum += pixel(shape, image, how, i);
         const float mean = static_cast<float>(sum_for_all(sum) / static_cast<double>(count / 3)) + how.brightness;
         contrast[channel] = how.contrast;
         shift[channel] = (how.brightness - mean) * how.contrast + mean;
       }
     double sum = 0, squares = 0;
     for (Index i = threadIdx.x; i < count; i += kThreads) {
-      result[i] = pixel(shape, picture, how, i) * contrast[i % 3] + shift[i % 3];
+      result[i] = pixel(shape, image, how, i) * contrast[i % 3] + shift[i % 3];
       sum += result[i];
     }
     const double mean = sum_for_all(sum) / static_cast<double>(count);
@@ -52,11 +56,16 @@ __global__ void distort_pictures(PictureShape shape, const std::uint8_t* planes,
   }
 }
 
+void augment(const ImageShape& shape, const std::uint8_t* planes, const Augmentation* each, float* out, Stream& stream) {
+  if (shape.batch > 0 && shape.crop > 0)
+    LOCKSTEP_LAUNCH(augment_images, blocks_for(shape.batch, 1), kThreads, 0, stream, shape, planes, each, out);
+}
+
 }  // namespace
 
-void distort(const PictureShape& shape, const std::uint8_t* planes, const Distortion* each, float* out, Stream& stream) {
-  if (shape.batch > 0 && shape.crop > 0)
-    LOCKSTEP_LAUNCH(distort_pictures, blocks_for(shape.batch, 1), kThreads, 0, stream, shape, planes, each, out);
+void add_augment_kernels(KernelTable& table) {
+  static constexpr data::AugmentKernels kKernels = {.augment = augment};
+  table.families.set(kKernels);
 }
 
 }  // namespace lockstep::cuda
