@@ -1,10 +1,13 @@
-// Where files lie: programs of bench/ on top and what they share in bench/lib.
+// Where files lie, and that they are listed: programs of bench/ on top and what they share in bench/lib; every test program in
+// tests/README.md.
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <set>
 #include <string>
 
 #include "tests/architecture/sources.h"
+#include "tests/support/page.h"
 #include "tests/support/pattern.h"
 
 namespace {
@@ -25,6 +28,47 @@ TEST(Bench, HasItsProgramsOnTopAndTheRestInLib) {
     }
   });
   EXPECT_GE(programs, 6);
+}
+
+// -- tests/README.md
+
+namespace fs = std::filesystem;
+using lockstep::testing::text_of_file;
+
+struct TestPrograms {
+  std::set<std::string> programs;  // "comm/comm_test"
+  std::set<std::string> tests;     // Meson's names, "conformance_" for 'conformance_@0@'
+};
+
+TestPrograms built_programs() {
+  TestPrograms built;
+  const fs::path root = fs::path(LOCKSTEP_SOURCE_ROOT) / "tests";
+  for (const auto& entry : fs::recursive_directory_iterator(root)) {
+    if (entry.path().filename() != "meson.build") continue;
+    const std::string folder = entry.path().parent_path().lexically_relative(root).generic_string();
+    const std::string text = lockstep::testing::replace_matches(text_of_file(entry.path().string()), "#[^\n]*", "");
+    for (const auto& match : lockstep::testing::find_matches(text, R"(\bexecutable\('(\w+_test)')"))
+      built.programs.insert(folder + "/" + match[1]);
+    for (const auto& match : lockstep::testing::find_matches(text, R"(\btest\('([^'@]+))")) built.tests.insert(match[1]);
+  }
+  return built;
+}
+
+// One row a program: its path below tests/, the names of its tests, what it tests.
+TEST(TestsPage, HasEveryProgramOnce) {
+  const TestPrograms built = built_programs();
+  std::set<std::string> listed;
+  std::string names;
+  const std::string page = text_of_file(LOCKSTEP_SOURCE_ROOT "/tests/README.md");
+  for (const auto& row : lockstep::testing::find_matches_by_line(page, R"(^\| `(\w+/\w+)` \| ([^|]+) \| [^|]+ \|$)")) {
+    EXPECT_TRUE(listed.insert(row[1]).second) << "tests/README.md has two rows for " << row[1];
+    EXPECT_EQ(built.programs.count(row[1]), 1U) << "tests/README.md has a row for " << row[1] << ", which no meson.build builds";
+    names += row[2] + "\n";
+  }
+  for (const std::string& program : built.programs) EXPECT_EQ(listed.count(program), 1U) << "tests/README.md has no row for " << program;
+  for (const std::string& test : built.tests)
+    EXPECT_NE(names.find("`" + test), std::string::npos) << "tests/README.md does not name the test '" << test << "'";
+  EXPECT_GE(listed.size(), 35U);
 }
 
 }  // namespace

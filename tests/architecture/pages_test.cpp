@@ -97,7 +97,7 @@ std::string fault_of(const std::string& from, const std::string& link) {
 
 TEST(Pages, TheirLinksLeadSomewhere) {
   auto names = pages_below(kRoot);
-  names.push_back("CONTRIBUTING.md");
+  for (const char* outside : {"CONTRIBUTING.md", "tests/README.md"}) names.push_back(outside);
   int links = 0;
   for (const std::string& name : names)
     for (const std::string& link : links_of(page(name))) {

@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "tests/core/kernels_support.h"
+#include "tests/kernels/cpu/exact.h"
 #include "tests/support/sanitized.h"
 
 namespace lockstep::testing {

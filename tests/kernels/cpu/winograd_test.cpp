@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "kernels/cpu/winograd.h"
-#include "tests/core/kernels_support.h"
+#include "tests/kernels/cpu/exact.h"
 
 namespace lockstep::testing {
 namespace {

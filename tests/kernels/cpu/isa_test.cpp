@@ -7,7 +7,7 @@
 
 #include "lockstep/core/cpu_dispatch.h"
 #include "lockstep/core/crypto.h"
-#include "tests/core/kernels_support.h"
+#include "tests/kernels/cpu/exact.h"
 
 namespace lockstep::testing {
 namespace {

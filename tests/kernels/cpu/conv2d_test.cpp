@@ -6,8 +6,8 @@
 #include <limits>
 #include <thread>
 
-#include "tests/core/kernels_support.h"
 #include "tests/kernels/cases.h"
+#include "tests/kernels/cpu/exact.h"
 
 namespace lockstep::testing {
 namespace {
