@@ -45,9 +45,11 @@ void check_folder(const std::string& folder, bool killed_amid_saving, std::vecto
   }
 }
 
-// Tests that run beside this one: Open MPI's files come and go, and one test leaves a file for this class to find.
+// Tests that run beside this one: files of MPIs (Open MPI 4 and 5, MPICH) come and go, and one test leaves a file for this class to find.
 bool is_of_another_test(const std::string& name) {
-  return name.rfind("vader", 0) == 0 || (name.rfind("lockstep-left-", 0) == 0 && name != "lockstep-left-" + std::to_string(::getpid()));
+  for (const char* const mpis : {"vader", "sm_segment", "mpich"})
+    if (name.starts_with(mpis)) return true;
+  return name.starts_with("lockstep-left-") && name != "lockstep-left-" + std::to_string(::getpid());
 }
 
 }  // namespace
