@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <sstream>
 
@@ -173,12 +174,12 @@ class MpirunMachines : public Machines {
   }
   Child mpirun(std::vector<std::string> arguments, const std::vector<std::string>& exported = {}) const {
     const std::string net = "10.83.0.0/24";
-    std::vector<std::string> words = {"mpirun",   "--mca",  "plm_rsh_agent",
-                                      agent_,     "--mca",  "btl",
-                                      "tcp,self", "--mca",  "btl_tcp_if_include",
-                                      net,        "--mca",  "oob_tcp_if_include",
-                                      net,        "--host", host_name() + ":2," + NetworkLab::address(1) + ":1",
-                                      "-n",       "3"};
+    std::map<std::string, std::string> settings = {
+        {"plm_rsh_agent", agent_}, {"btl", "tcp,self"}, {"btl_tcp_if_include", net}, {"oob_tcp_if_include", net}};
+    // Of an interface with addresses of both families, Open MPI 5.0.7 knows the one of IPv6 alone, and then finds no way to it.
+    settings["btl_tcp_disable_family"] = "6";
+    std::vector<std::string> words = {"mpirun", "--host", host_name() + ":2," + NetworkLab::address(1) + ":1", "-n", "3"};
+    for (const auto& [name, value] : settings) words.insert(words.end(), {"--mca", name, value});
     for (const std::string& variable : exported) words.insert(words.end(), {"-x", variable});
     arguments.push_back("report=" + report_);  // mpirun at times drops what ranks print at their end
     for (const std::string& word : collective_rank(arguments)) words.push_back(word);
