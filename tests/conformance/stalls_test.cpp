@@ -136,8 +136,8 @@ TEST_P(Away, ACallOfManyBlocksMayTakeAsMuchLonger) {
 }
 
 // Longer than a TCP connection waits for a peer that takes nothing, were it told to give up; the messages fill its window.
-TEST_P(Stalls, ARankThatComesLateToALotOfDataIsNotLost) {
-  run_threads(spec(2, seconds(30)), [](Rank& rank) {
+TEST(StallsOverTcp, ARankThatComesLateToALotOfDataIsNotLost) {
+  run_threads({.wire = Wire::kTcp, .ranks = 2, .timeout = seconds(60)}, [](Rank& rank) {
     std::vector<float> data(8 << 20, 1.0f);
     rank.barrier();
     if (rank.rank() == 1) std::this_thread::sleep_for(seconds(11));

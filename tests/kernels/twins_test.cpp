@@ -45,13 +45,15 @@ TEST_P(Twin, ReLUWorksInPlaceAndLetsNanThrough) {
 
 TEST_P(Twin, Bias) {
   for (const Index rows : {0, 1, 3, 4, 257, 1030, 40001})
-    for (const Index channels : {1, 3, 5, 64, 70})
+    for (const Index channels : {1, 3, 5, 64, 70}) {
+      if (rows > 10000 && channels > 5) continue;  // as many parts of the rows in a tenth of the time
       for (const bool accumulate : {false, true})
         compare(fmt::format("{} rows of {}", rows, channels), {kExact, kSums}, [&](Bench& b) {
           b.kernels.bias(b.out(uniform(rows * channels, 1)), b.in(uniform(channels, 2)), rows, channels, b.stream());
           b.kernels.bias_backward(b.in(uniform(rows * channels, 3)), b.out(uniform(channels, 4), Place::kOneElementOff), rows, channels,
                                   accumulate, b.stream());
         });
+    }
 }
 
 TEST_P(Twin, Conv2d) {
