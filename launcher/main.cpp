@@ -2,8 +2,7 @@
 #include <cstdio>
 
 #include "launcher/command_line.h"
-#include "launcher/diagnose_command.h"
-#include "launcher/topology_command.h"
+#include "launcher/report_commands.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 

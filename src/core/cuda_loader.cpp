@@ -6,7 +6,7 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
-#include "src/core/no_gpu.h"
+#include "src/core/gpu.h"
 
 namespace lockstep {
 

@@ -8,7 +8,6 @@
 
 #include "lockstep/core/environment.h"
 #include "src/core/cuda_loader.h"
-#include "src/core/no_gpu.h"
 
 namespace lockstep {
 

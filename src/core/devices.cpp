@@ -6,7 +6,7 @@
 #include "src/core/cpu_device.h"
 #include "src/core/cuda_loader.h"
 #include "src/core/device_choice.h"
-#include "src/core/no_gpu.h"
+#include "src/core/gpu.h"
 
 namespace lockstep {
 

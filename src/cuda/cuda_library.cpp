@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "lockstep/core/error.h"
-#include "src/core/no_gpu.h"
+#include "src/core/gpu.h"
 #include "src/cuda/cuda_device.h"
 
 namespace lockstep::cuda {

@@ -6,6 +6,7 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "src/core/digits.h"
 #include "src/core/regular_file.h"
 
 namespace lockstep::diagnose {
@@ -17,10 +18,10 @@ namespace {
 // "rank7.json"
 bool is_record_name(std::string_view name) {
   constexpr std::string_view kBegin = "rank", kEnd = ".json";
-  if (!name.starts_with(kBegin) || !name.ends_with(kEnd) || name.size() <= kBegin.size() + kEnd.size()) return false;
+  if (!name.starts_with(kBegin) || !name.ends_with(kEnd)) return false;
   name.remove_prefix(kBegin.size());
   name.remove_suffix(kEnd.size());
-  return name.find_first_not_of("0123456789") == name.npos;
+  return is_digits(name);
 }
 
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;  // of a record

@@ -6,6 +6,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "src/core/device_choice.h"
+#include "src/core/digits.h"
 
 namespace lockstep::launch {
 
@@ -13,9 +14,7 @@ namespace {
 
 constexpr double kGigabyte = 1e9;
 
-bool is_number(const std::string& text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos && text.size() < 6;
-}
+bool is_ordinal(const std::string& text) { return is_digits(text) && text.size() < 6; }
 
 std::string list_of(const std::vector<Gpu>& gpus) {
   std::string text;
@@ -24,7 +23,7 @@ std::string list_of(const std::vector<Gpu>& gpus) {
 }
 
 int find(const GpuRequest& request, const std::string& name, const std::vector<Gpu>& gpus) {
-  if (is_number(name)) {
+  if (is_ordinal(name)) {
     const auto ordinal = static_cast<std::size_t>(std::stoi(name));
     if (ordinal < gpus.size()) return static_cast<int>(ordinal);
     const std::string asked = request.by_device ? fmt::format("{}=cuda:", env::kDevice) : "--gpus ";
@@ -102,7 +101,7 @@ GpuRequest parse_gpus(const std::string& text, int share) {
   for (;;) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const std::string name = text.substr(begin, end - begin);
-    if (!is_number(name) && name.rfind("GPU-", 0) != 0)
+    if (!is_ordinal(name) && name.rfind("GPU-", 0) != 0)
       throw InvalidArgument("--gpus {}: '{}' is no GPU: auto, all, none, or a list of numbers or UUIDs, such as 0,1 or GPU-8c9f", text,
                             name);
     request.names.push_back(name);

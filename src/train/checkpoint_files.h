@@ -13,6 +13,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/train/checkpoint.h"
+#include "src/core/digits.h"
 
 namespace lockstep::checkpoint {
 
@@ -30,18 +31,17 @@ inline std::string folder_name(std::int64_t step, int again = 0) {
 
 // The folder that becomes the checkpoint `name` once it is whole.
 inline std::string temporary_name(const std::string& name) { return fmt::format("writing-{}-{}", name, getpid()); }
-inline bool is_number(std::string_view text) { return !text.empty() && text.find_first_not_of("0123456789") == text.npos; }
 inline bool is_folder_name(std::string_view name) {
   constexpr std::string_view kStep = "step-";
   if (!name.starts_with(kStep)) return false;
   name.remove_prefix(kStep.size());
   const std::size_t dot = name.find('.');
-  return dot >= 8 && is_number(name.substr(0, dot)) && (dot == name.npos ? name.size() >= 8 : is_number(name.substr(dot + 1)));
+  return dot >= 8 && is_digits(name.substr(0, dot)) && (dot == name.npos ? name.size() >= 8 : is_digits(name.substr(dot + 1)));
 }
 inline bool is_temporary_name(std::string_view name) {
   constexpr std::string_view kWriting = "writing-";
   const std::size_t dash = name.rfind('-');
-  return name == kNextLatest || (name.starts_with(kWriting) && dash > kWriting.size() && is_number(name.substr(dash + 1)) &&
+  return name == kNextLatest || (name.starts_with(kWriting) && dash > kWriting.size() && is_digits(name.substr(dash + 1)) &&
                                  is_folder_name(name.substr(kWriting.size(), dash - kWriting.size())));
 }
 

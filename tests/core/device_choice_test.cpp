@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "src/core/no_gpu.h"
+#include "src/core/gpu.h"
 #include "tests/support/message_of.h"
 
 namespace lockstep {

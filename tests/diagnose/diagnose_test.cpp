@@ -11,7 +11,7 @@
 #include <future>
 #include <limits>
 
-#include "launcher/diagnose_command.h"
+#include "launcher/report_commands.h"
 #include "src/diagnose/folder.h"
 #include "src/diagnose/one_clock.h"
 #include "src/diagnose/report.h"

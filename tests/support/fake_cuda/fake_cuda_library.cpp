@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "src/core/cuda_library.h"
-#include "src/core/no_gpu.h"
+#include "src/core/gpu.h"
 
 namespace {
 
