@@ -168,13 +168,24 @@ class Multiprocessor {
     return true;
   }
 
+  // Of a thread that waits for ever the stack goes, and all that lies on it: kernels have nothing that a destructor must see. Its work
+  // comes before the host's next step, as that of threads that end.
+  void give_up(std::unique_ptr<Fiber>& fiber) {
+#ifdef EMULATED_UNDER_TSAN
+    void* const here = __tsan_get_current_fiber();
+    __tsan_switch_to_fiber(fiber->tsan, __tsan_switch_to_fiber_no_sync);
+    order_release(&end_token_);
+    __tsan_switch_to_fiber(here, __tsan_switch_to_fiber_no_sync);
+#endif
+    fiber = nullptr;
+  }
+
   [[noreturn]] void fail(std::size_t done) {
     std::size_t at_barrier = 0, at_shuffle = 0;
     for (std::size_t t = 0; t < threads_count_; ++t) {
       at_barrier += threads_[t].state == State::kAtBarrier ? 1 : 0;
       at_shuffle += threads_[t].state == State::kAtShuffle ? 1 : 0;
-      // Its stack is given up, and what lies on it: kernels have nothing that a destructor must see.
-      if (threads_[t].state != State::kDone) fibers_[static_cast<std::size_t>(threads_[t].fiber)] = nullptr;
+      if (threads_[t].state != State::kDone) give_up(fibers_[static_cast<std::size_t>(threads_[t].fiber)]);
     }
     order_of_block_ends();
     throw std::logic_error(std::string(kernel_) + ": of " + std::to_string(threads_count_) + " threads of a block " +
