@@ -29,6 +29,7 @@
 #include "src/comm/ring/thread_fabric.h"
 #include "src/comm/ring/tuning.h"
 #include "tests/conformance/table_store.h"
+#include "tests/support/sanitized.h"
 #ifdef STUB_NCCL
 #include "tests/nccl/through_device.h"
 #endif
@@ -110,7 +111,7 @@ class Rank {
 struct GroupSpec {
   Wire wire = Wire::kThreads;
   int ranks = 2;
-  milliseconds timeout = std::chrono::seconds(30);
+  milliseconds timeout = std::chrono::seconds(kSanitized ? 90 : 30);
   milliseconds store_timeout = std::chrono::seconds(20);
   milliseconds stall_timeout = std::chrono::seconds(30);
   std::vector<std::string> tokens = {};  // by rank; empty: the same for all
