@@ -11,6 +11,10 @@
 
 namespace lockstep::testing {
 
+// Arithmetic on its arguments alone, in which TSan can see nothing and would spend most of a test's time.
+// NOLINTNEXTLINE(cppcoreguidelines-macro-usage): attributes have no other name.
+#define LOCKSTEP_ARITHMETIC __attribute__((no_sanitize("thread")))
+
 inline const std::vector<DType> kAllTypes = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
                                              DType::kInt8,    DType::kUInt8,   DType::kInt32,   DType::kInt64};
 inline const std::vector<ReduceOp> kAllOps = {ReduceOp::kSum, ReduceOp::kAvg,    ReduceOp::kProduct, ReduceOp::kMin,
@@ -20,11 +24,13 @@ inline bool is_integer(DType dtype) {
   return dtype == DType::kInt8 || dtype == DType::kUInt8 || dtype == DType::kInt32 || dtype == DType::kInt64;
 }
 
-inline bool is_bitwise(ReduceOp op) { return op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor; }
+LOCKSTEP_ARITHMETIC inline bool is_bitwise(ReduceOp op) {
+  return op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
+}
 inline bool is_defined(ReduceOp op, DType dtype) { return is_integer(dtype) ? op != ReduceOp::kAvg : !is_bitwise(op); }
 
 // Rank r's value at i. Sums of seven ranks stay below 128, products at 8 or below.
-inline int value_at(int rank, int ranks, std::size_t i, DType dtype, ReduceOp op) {
+LOCKSTEP_ARITHMETIC inline int value_at(int rank, int ranks, std::size_t i, DType dtype, ReduceOp op) {
   const auto k = static_cast<int>((i * 7 + static_cast<std::size_t>(rank) * 3 + i / 64) % 5);
   const bool is_unsigned = dtype == DType::kUInt8;
   if (is_bitwise(op)) return static_cast<int>((i * 37 + static_cast<std::size_t>(rank) * 91) % 128);
@@ -33,7 +39,7 @@ inline int value_at(int rank, int ranks, std::size_t i, DType dtype, ReduceOp op
   return is_unsigned ? k : 3 * (k - 2);
 }
 
-inline int expected_at(int ranks, std::size_t i, DType dtype, ReduceOp op) {
+LOCKSTEP_ARITHMETIC inline int expected_at(int ranks, std::size_t i, DType dtype, ReduceOp op) {
   int result = value_at(0, ranks, i, dtype, op);
   for (int rank = 1; rank < ranks; ++rank) {
     const int value = value_at(rank, ranks, i, dtype, op);
@@ -67,7 +73,7 @@ inline int expected_at(int ranks, std::size_t i, DType dtype, ReduceOp op) {
 }
 
 // binary16 of a small integer, by the definition: sign, exponent with bias 15, ten bits behind the leading one.
-inline std::uint16_t half_of(int value) {
+LOCKSTEP_ARITHMETIC inline std::uint16_t half_of(int value) {
   if (value == 0) return 0;
   int exponent = 0;
   const double mantissa = std::frexp(std::abs(value), &exponent);  // in [0.5, 1)

@@ -47,7 +47,7 @@ std::vector<std::size_t> small_counts(int ranks) {
   return {0, 1, n - 1, n, n + 1, 50, 3001};
 }
 
-std::byte pattern(int from, int to, std::size_t i) {
+LOCKSTEP_ARITHMETIC std::byte pattern(int from, int to, std::size_t i) {
   return static_cast<std::byte>(static_cast<std::size_t>(from) * 17 + static_cast<std::size_t>(to) * 59 + i * 5 + i / 241);
 }
 void write(std::byte* data, int from, int to, std::size_t count) {
