@@ -25,8 +25,8 @@
 #include "bench/lib/bench_common.h"
 #include "lockstep/comm/store.h"
 #include "lockstep/core/error.h"
-#include "src/comm/socket.h"
-#include "src/comm/store_protocol.h"
+#include "src/comm/net/socket.h"
+#include "src/comm/store/store_protocol.h"
 
 namespace lockstep::bench {
 

@@ -23,7 +23,7 @@
 #include "bench/lib/bench_common.h"
 #include "bench/lib/train_step_models.h"
 #include "lockstep/lockstep.h"
-#include "src/comm/delay/delay_backend.h"
+#include "src/comm/testing/delay_backend.h"
 
 namespace {
 

@@ -11,7 +11,7 @@
 #include "launcher/torchrun_flags.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
-#include "src/comm/environment_reader.h"
+#include "src/comm/rendezvous/environment_reader.h"
 #include "src/core/device_choice.h"
 #include "src/launch/gpus.h"
 

@@ -5,8 +5,8 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
-#include "src/comm/hydra.h"
-#include "src/comm/slurm.h"
+#include "src/comm/rendezvous/hydra.h"
+#include "src/comm/rendezvous/slurm.h"
 
 namespace lockstep::launcher {
 

@@ -4,17 +4,17 @@
 #include <cstring>
 
 #include "lockstep/core/error.h"
-#include "src/comm/ring/reduce_kernels.h"
-#include "src/comm/ring/registered_memory.h"
+#include "src/comm/host/reduce/reduce_kernels.h"
+#include "src/comm/host/shm/registered_memory.h"
 
 namespace lockstep::bench {
 
 bool has_shared_parts(ProcessGroup& group) {
   const Backend& backend = group.backend();
-  return group.world_size() > 1 && backend.name() == "ring" && backend.transport() == "shm";
+  return group.world_size() > 1 && backend.name() == "host" && backend.transport() == "shm";
 }
 
-SharedParts::SharedParts(ProcessGroup& group, const Buffer& mine) : stride_(ring::RegisteredMemory::stride_of(mine.bytes())) {
+SharedParts::SharedParts(ProcessGroup& group, const Buffer& mine) : stride_(host::RegisteredMemory::stride_of(mine.bytes())) {
   first_ = mine.data() - static_cast<std::size_t>(group.rank()) * stride_;
   const auto tag_of = [](int rank) { return std::int64_t{0x10C5} << 32 | rank; };
   const std::int64_t tag = tag_of(group.rank());
@@ -42,7 +42,7 @@ Bound::Bound(const CollectiveKind& kind, const MessageLayout& layout, const Call
 // A rank's share is its slice of the only part, or the whole of its part.
 void Bound::plan_reduction(const CollectiveKind& kind, int rank) {
   const bool whole_part = layout_.send_parts > 1;
-  const ring::Slice slice = whole_part ? ring::Slice{0, layout_.count} : ring::slice_of(layout_.count, call_.dtype, rank, layout_.ranks);
+  const host::Slice slice = whole_part ? host::Slice{0, layout_.count} : host::slice_of(layout_.count, call_.dtype, rank, layout_.ranks);
   const std::size_t offset = slice.begin * size_of(call_.dtype),
                     part = whole_part ? static_cast<std::size_t>(rank) * layout_.part_bytes : 0;
   for (int peer = 0; peer < layout_.ranks; ++peer) {
@@ -67,7 +67,7 @@ void Bound::plan_copies(const CollectiveKind& kind, int rank) {
 void Bound::run() {
   for (const Copy& copy : copies_) std::memcpy(copy.to, copy.from, layout_.part_bytes);
   if (!inputs_.empty())
-    ring::reduce({call_.dtype, call_.op, layout_.ranks, static_cast<int>(outputs_.size()), inputs_.data(), outputs_.data(), count_});
+    host::reduce({call_.dtype, call_.op, layout_.ranks, static_cast<int>(outputs_.size()), inputs_.data(), outputs_.data(), count_});
 }
 
 }  // namespace lockstep::bench

@@ -13,11 +13,11 @@ namespace lockstep::bench {
 
 class ResultReport {
  public:
-  // `place`: what the head of the table says about where, "2 ranks, ring over shm".
+  // `place`: what the head of the table says about where, "2 ranks, host over shm".
   ResultReport(const Settings& settings, int ranks, const std::string& place);
 
   void add(const Row& row);  // prints it
-  void finish();             // prints fit and verdict
+  void finish();             // prints fit and group error
 
   bool failed() const { return wrong_ != 0; }
   std::int64_t wrong() const { return wrong_; }

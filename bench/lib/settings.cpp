@@ -152,7 +152,7 @@ void check_tuning(Program program, const Settings& settings) {
   if (settings.overlap || !settings.compare.empty() || !settings.plot_file.empty() || !settings.json_file.empty())
     throw InvalidArgument("--tune chooses what it measures: leave --overlap, --compare, --plot and --json-file out");
   if (!settings.transport.empty() || !settings.backend.empty())
-    throw InvalidArgument("--tune is for the ring backend over shared memory: leave --backend and --transport out");
+    throw InvalidArgument("--tune is for backend host over shared memory: leave --backend and --transport out");
 }
 
 void check_together(Program program, const Settings& settings) {

@@ -6,7 +6,7 @@
 
 #include "lockstep/core/crypto.h"
 #include "lockstep/core/error.h"
-#include "src/comm/ring/half.h"
+#include "src/core/half.h"
 
 namespace lockstep::bench {
 
@@ -29,9 +29,9 @@ void encode(DType dtype, double value, std::byte* at) {
     case DType::kFloat64:
       return put(at, value);
     case DType::kFloat16:
-      return put(at, ring::narrow_float16(static_cast<float>(value)).bits);
+      return put(at, narrow_float16(static_cast<float>(value)).bits);
     case DType::kBFloat16:
-      return put(at, ring::narrow_bfloat16(static_cast<float>(value)).bits);
+      return put(at, narrow_bfloat16(static_cast<float>(value)).bits);
     case DType::kInt8:
     case DType::kUInt8:
       return put(at, static_cast<std::uint8_t>(static_cast<std::int64_t>(value)));

@@ -16,13 +16,13 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
-#include "src/comm/ring/tuning.h"
+#include "src/comm/host/shm/tuning.h"
 
 namespace lockstep::bench {
 
 namespace {
 
-using ring::Tuning;
+using host::Tuning;
 
 constexpr int kTurns = 15, kFewestTurns = 5;
 constexpr double kSecondsASize = 0.5;  // of calls; then the fewest turns are enough
@@ -37,15 +37,15 @@ class Candidate {
     const int fd = mkstemp(path);
     if (fd < 0) throw FileError("--tune: cannot make a file in /tmp");
     ::close(fd);
-    std::ofstream(path) << ring::to_json({tuning, {}});
+    std::ofstream(path) << host::to_json({tuning, {}});
     ::setenv(env::kTuning, path, 1);
     group_ = init_process_group();
     ::unsetenv(env::kTuning);
     ::unlink(path);
-    if (group_->backend().name() != "ring" || group_->backend().transport() != "shm")
-      throw InvalidArgument("--tune is for the ring backend over shared memory, not for {} over {}", group_->backend().name(),
+    if (group_->backend().name() != "host" || group_->backend().transport() != "shm")
+      throw InvalidArgument("--tune is for backend host over shared memory, not for {} over {}", group_->backend().name(),
                             group_->backend().transport());
-    registered_ = group_->allocate(ring::kSlotBytes);
+    registered_ = group_->allocate(host::kSlotBytes);
   }
 
   const std::string& name() const { return name_; }
@@ -105,12 +105,12 @@ class Tuner {
  private:
   void choose_flat_bytes() {
     Tuning whole = tuning_, slices = tuning_;
-    whole.flat_bytes = ring::kSlotBytes;
+    whole.flat_bytes = host::kSlotBytes;
     slices.flat_bytes = slices.line_bytes;
     const Candidates candidates = make({{"whole", whole}, {"slices", slices}});
     tuning_.flat_bytes = tuning_.line_bytes;
     bool whole_wins = true;
-    for (std::size_t bytes = 64; bytes <= ring::kSlotBytes; bytes *= 2) {
+    for (std::size_t bytes = 64; bytes <= host::kSlotBytes; bytes *= 2) {
       const auto registered = take_turns(
           candidates, [](const Candidate& c) { return c.registered(); }, bytes);
       const auto plain = measure_plain(candidates, bytes);
@@ -123,7 +123,7 @@ class Tuner {
 
   void choose_tile_bytes() {
     std::vector<std::pair<std::string, Tuning>> tables;
-    for (std::size_t bytes = 64 * 1024; bytes <= ring::kTileBytes; bytes *= 2)
+    for (std::size_t bytes = 64 * 1024; bytes <= host::kTileBytes; bytes *= 2)
       tables.emplace_back("tiles " + bytes_text(bytes), tuning_).second.tile_bytes = bytes;
     tuning_.tile_bytes = tables[fastest(make(tables), tables.size() - 1)].second.tile_bytes;
   }
@@ -169,10 +169,10 @@ class Tuner {
 int tune(const std::string& file) {
   const auto group = init_process_group();
   if (group->world_size() < 2) throw InvalidArgument("--tune: one rank has nothing to tune; see --ranks");
-  const ring::TuningOrigin here = ring::tuning_origin_here(group->world_size());
-  const Tuning tuning = Tuner(ring::default_tuning(here.ranks, here.cores)).run();
+  const host::TuningOrigin here = host::tuning_origin_here(group->world_size());
+  const Tuning tuning = Tuner(host::default_tuning(here.ranks, here.cores)).run();
   if (group->rank() == 0) {
-    const std::string table = ring::to_json({tuning, here});
+    const std::string table = host::to_json({tuning, here});
     std::ofstream out(file);
     out << table << '\n';
     out.close();

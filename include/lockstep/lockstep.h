@@ -6,6 +6,7 @@
 #include "lockstep/autograd/node.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/variable.h"
+#include "lockstep/comm/backend_context.h"
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/comm/objects.h"
 #include "lockstep/comm/process_group.h"

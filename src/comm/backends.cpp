@@ -4,12 +4,15 @@
 #include <string>
 
 #include "lockstep/comm/backend.h"
+#include "lockstep/comm/backend_context.h"
+#include "lockstep/core/device.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
-#include "src/comm/delay/delay_backend.h"
+#include "src/comm/group/backend_choice.h"
+#include "src/comm/host/host_backend.h"
 #include "src/comm/local/local_backend.h"
-#include "src/comm/recording/recording_backend.h"
-#include "src/comm/ring/ring_backend.h"
+#include "src/comm/testing/delay_backend.h"
+#include "src/comm/testing/recording_backend.h"
 #if LOCKSTEP_WITH_MPI
 #include "src/comm/mpi/mpi_backend.h"
 #endif
@@ -21,7 +24,7 @@ namespace lockstep {
 
 namespace {
 
-constexpr Capabilities kRing{.messages = true,
+constexpr Capabilities kHost{.messages = true,
                              .moves_data = true,
                              .same_bits_on_all_ranks = true,
                              .repeatable_bits = true,
@@ -62,8 +65,12 @@ constexpr Capabilities kDelay{.same_bits_on_all_ranks = true,
                               .ranks_may_be_threads = true,
                               .most_ranks = 1};
 
+constexpr std::string_view kHostName = "host", kFormerHostName = "ring", kLocalName = "local", kNcclName = "nccl";
+
+std::string_view default_name(const Place& place) { return place.world_size > 1 ? kHostName : kLocalName; }
+
 std::unique_ptr<Backend> make_recording_backend(const BackendContext& context) {
-  return std::make_unique<RecordingBackend>(make_backend(context.place.world_size > 1 ? "ring" : "local", context));
+  return std::make_unique<RecordingBackend>(make_backend(default_name(context.place), context));
 }
 
 struct BuiltIn {
@@ -73,19 +80,19 @@ struct BuiltIn {
   void (*check)(const Place&, const Device*) = nullptr;  // what else it needs of this process
 };
 constexpr BuiltIn kBackends[] = {
-    {"ring", [](const BackendContext& context) { return make_ring_backend(context); }, kRing},
+    {kHostName, [](const BackendContext& context) { return make_host_backend(context); }, kHost},
 #if LOCKSTEP_WITH_MPI
     {"mpi", [](const BackendContext& context) { return make_mpi_backend(context); }, kMpi,
      [](const Place& place, const Device*) { check_started_by_mpi(place); }},
 #endif
 #if LOCKSTEP_WITH_NCCL
-    {"nccl", [](const BackendContext& context) { return make_nccl_backend(context); }, kNccl, check_gpu_and_nccl},
+    {kNcclName, [](const BackendContext& context) { return make_nccl_backend(context, make_host_backend); }, kNccl, check_gpu_and_nccl},
 #endif
-    {"local", [](const BackendContext&) { return make_local_backend(); }, kLocal},
+    {kLocalName, [](const BackendContext&) { return make_local_backend(); }, kLocal},
     {"delay",
      [](const BackendContext&) -> std::unique_ptr<Backend> { return std::make_unique<DelayBackend>(delay_cost_from_environment()); },
      kDelay},
-    {"recording", make_recording_backend, kRing},  // around the default
+    {"recording", make_recording_backend, kHost},  // around the default
 };
 
 std::string listed() {
@@ -95,6 +102,7 @@ std::string listed() {
 }
 
 const BuiltIn& find(std::string_view name) {
+  if (name == kFormerHostName) name = kHostName;
   const auto found = std::find_if(std::begin(kBackends), std::end(kBackends), [name](const BuiltIn& each) { return each.name == name; });
   if (found != std::end(kBackends)) return *found;
   if (name == "mpi")
@@ -102,10 +110,10 @@ const BuiltIn& find(std::string_view name) {
         "backend 'mpi' is not in this build: install Open MPI's headers (libopenmpi-dev) and configure with -Dmpi=enabled; "
         "built in are {}",
         listed());
-  if (name == "nccl")
+  if (name == kNcclName)
     throw InvalidArgument(
         "backend 'nccl' is not in this build: install the headers of NCCL and CUDA (libnccl-dev) and configure with -Dnccl=enabled, or use "
-        "{}=ring on the CPU; built in are {}",
+        "{}=host on the CPU; built in are {}",
         env::kBackend, listed());
   throw InvalidArgument("unknown backend '{}': LOCKSTEP_BACKEND is one of {}", name, listed());
 }
@@ -130,6 +138,30 @@ void check_backend(std::string_view name, const Place& place, const Device* devi
 std::unique_ptr<Backend> make_backend(std::string_view name, const BackendContext& context) {
   check_backend(name, context.place, context.device);
   return find(name).make(context);
+}
+
+BackendChoice choose_backends(const Place& place, const std::string& asked, const Device& device) {
+  const std::string default_host(default_name(place));
+  BackendChoice choice{asked.empty() ? env::text(env::kBackend).value_or(default_host) : asked, ""};
+  const bool has_gpu = device.kind() == DeviceKind::kCuda;
+  if (choice.host == kNcclName || (has_gpu && place.world_size > 1)) check_backend(choice.gpu = kNcclName, place, &device);
+  if (choice.gpu.empty() && has_gpu) choice.gpu = kLocalName;
+  if (choice.host == kNcclName) choice.host = default_host;
+  // A job that is started with one rank now and then must not need another environment for it.
+  if (asked.empty() && place.world_size == 1 && find(choice.host).name == kHostName) choice.host = kLocalName;
+  check_backend(choice.host, place, &device);
+  return choice;
+}
+
+Backends make_backends(const BackendChoice& choice, BackendContext context) {
+  Backends made{make_backend(choice.host, context), nullptr};
+  context.host = made[static_cast<std::size_t>(DeviceKind::kCpu)].get();
+  auto& on_gpu = made[static_cast<std::size_t>(DeviceKind::kCuda)];
+  if (choice.gpu == kLocalName)
+    on_gpu = make_local_backend(*context.device);
+  else if (!choice.gpu.empty())
+    on_gpu = make_backend(choice.gpu, context);
+  return made;
 }
 
 const Capabilities& Backend::capabilities() const { return capabilities_of(name()); }

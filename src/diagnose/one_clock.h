@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "src/comm/flight_dump.h"
+#include "src/comm/flight/flight_dump.h"
 
 namespace lockstep::diagnose {
 

@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "src/comm/store_protocol.h"
+#include "src/comm/store/store_protocol.h"
 
 namespace lockstep::launch {
 
@@ -100,11 +100,11 @@ std::optional<NodeMessage> decode(std::string_view text) {
   }
 }
 
-NodeChannel::NodeChannel(Fd fd, Side side, std::string token) : fd_(std::move(fd)), side_(side), token_(std::move(token)) {
+NodeChannel::NodeChannel(Fd fd, Side side, std::string_view token)
+    : fd_(std::move(fd)), side_(side), exchange_(token, side == Side::kAgent ? Role::kNodeAgent : Role::kNodeCoordinator) {
   notice_lost_machines(fd_.get());
   if (side_ == Side::kAgent) return;
-  coordinator_nonce_ = make_nonce();
-  put(Hello{kMagic, coordinator_nonce_});
+  put(Hello{kMagic, exchange_.nonce()});
 }
 
 void NodeChannel::doubt() const {
@@ -195,26 +195,26 @@ void NodeChannel::greet_coordinator() {
     state_ = hello.magic == store_protocol::kMagic ? State::kStore : State::kOtherService;
     return fd_.reset();
   }
-  coordinator_nonce_ = hello.nonce;
-  agent_nonce_ = make_nonce();
+  exchange_.note_peer(hello.nonce);
   has_sent_proof_ = true;
-  put(AgentProof{kMagic, agent_nonce_, prove(token_, Role::kNodeGuest, agent_nonce_, coordinator_nonce_)});
+  put(AgentProof{kMagic, exchange_.nonce(), exchange_.proof()});
 }
 
 void NodeChannel::verify_agent() {
   AgentProof agent;
   if (!take(agent)) return;
   if (agent.magic != kMagic) return close();
-  const bool accepted = is_proven(agent.proof, token_, Role::kNodeGuest, agent.nonce, coordinator_nonce_);
+  exchange_.note_peer(agent.nonce);
+  const bool accepted = exchange_.accepts(agent.proof);
   state_ = accepted ? State::kOpen : State::kRefused;
   close_when_sent_ = !accepted;
-  put(CoordinatorProof{accepted ? 1u : 0u, accepted ? prove(token_, Role::kNodeHost, agent.nonce, coordinator_nonce_) : crypto::Digest{}});
+  put(CoordinatorProof{accepted ? 1u : 0u, accepted ? exchange_.proof() : crypto::Digest{}});
 }
 
 void NodeChannel::verify_coordinator() {
   CoordinatorProof coordinator;
   if (!take(coordinator)) return;
-  const bool proven = coordinator.accepted == 1 && is_proven(coordinator.proof, token_, Role::kNodeHost, agent_nonce_, coordinator_nonce_);
+  const bool proven = coordinator.accepted == 1 && exchange_.accepts(coordinator.proof);
   state_ = proven ? State::kOpen : State::kRefused;
   if (!proven) fd_.reset();
 }

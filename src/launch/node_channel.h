@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "src/comm/socket.h"
-#include "src/comm/token.h"
+#include "src/comm/net/socket.h"
+#include "src/comm/net/token.h"
 #include "src/launch/node_plan.h"
 
 struct pollfd;
@@ -58,7 +58,7 @@ class NodeChannel {
     kClosed,
   };
 
-  NodeChannel(Fd fd, Side side, std::string token);
+  NodeChannel(Fd fd, Side side, std::string_view token);
 
   State state() const { return state_; }
   std::string peer() const { return peer_endpoint(fd_.get()).text(); }
@@ -88,10 +88,9 @@ class NodeChannel {
 
   Fd fd_;
   const Side side_;
-  const std::string token_;
   const Clock::time_point since_ = Clock::now();
   State state_ = State::kShaking;
-  Nonce coordinator_nonce_{}, agent_nonce_{};
+  ProofExchange exchange_;
   bool has_sent_proof_ = false;
   bool close_when_sent_ = false;
   std::string in_, out_;

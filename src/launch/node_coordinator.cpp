@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "lockstep/core/error.h"
-#include "src/comm/socket.h"
+#include "src/comm/net/socket.h"
 #include "src/launch/node_link.h"
 #include "src/launch/waiting.h"
 

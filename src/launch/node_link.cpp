@@ -9,10 +9,10 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
-#include "src/comm/host_names.h"
-#include "src/comm/interface.h"
-#include "src/comm/store_address.h"
-#include "src/comm/token.h"
+#include "src/comm/net/host_names.h"
+#include "src/comm/net/interface.h"
+#include "src/comm/net/token.h"
+#include "src/comm/rendezvous/store_address.h"
 #include "src/core/first_process.h"
 #include "src/launch/waiting.h"
 

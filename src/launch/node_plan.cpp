@@ -6,7 +6,7 @@
 #include <csignal>
 
 #include "lockstep/core/error.h"
-#include "src/comm/environment_reader.h"
+#include "src/comm/rendezvous/environment_reader.h"
 
 namespace lockstep::launch {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "src/comm/interface.h"
+#include "src/comm/net/interface.h"
 #include "src/core/gpu.h"
 #include "src/launch/machine.h"
 

@@ -2,8 +2,11 @@
 // not have. It is given the source root and also proves, on invented sources, that it would notice.
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -82,6 +85,124 @@ TEST(IncludeArrows, NoneOfTheLibraryPointsBack) {
   });
   EXPECT_GT(files, 50) << "the source root is wrong: " LOCKSTEP_SOURCE_ROOT;
   for (const std::string& fault : faults) ADD_FAILURE() << fault;
+}
+
+// -- rooms of comm, as CONTRIBUTING.md lists them
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(LOCKSTEP_SOURCE_ROOT "/" + path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+using Rooms = std::map<std::string, std::set<std::string>>;  // a room, and those that it may include
+
+Rooms rooms_of(const std::string& contributing) {
+  Rooms rooms;
+  const auto block = lockstep::testing::find_match(contributing, "```text\\n(net:\\n[^`]*)```");
+  if (block.empty()) return rooms;
+  for (const auto& line : lockstep::testing::find_matches_by_line(block[1], "^([a-z/]+):(.*)$")) {
+    std::istringstream words(line[2]);
+    rooms[line[1]] = {std::istream_iterator<std::string>(words), {}};
+  }
+  return rooms;
+}
+
+// The room of a public header is the one that implements it.
+const std::map<std::string, std::string> kRoomOfPublicHeader = {
+    {"endpoint.h", "net"},   {"store.h", "store"},           {"operation.h", "operation"},
+    {"work.h", "operation"}, {"flight_note.h", "operation"}, {"capabilities.h", "operation"},
+    {"backend.h", "call"},   {"bootstrap.h", "rendezvous"},  {"backend_context.h", "rendezvous"},
+    {"options.h", "group"},  {"objects.h", "group"},         {"process_group.h", "group"},
+};
+
+// "" for what is no part of comm; "?" for a part that has no room.
+std::string room_of(const std::string& path) {
+  const auto is_public = lockstep::testing::find_match(path, "^(?:include/)?lockstep/comm/([a-z_]+\\.h)$");
+  if (!is_public.empty()) {
+    const auto found = kRoomOfPublicHeader.find(is_public[1]);
+    return found == kRoomOfPublicHeader.end() ? "?" : found->second;
+  }
+  const auto inside = lockstep::testing::find_match(path, "^src/comm/(?:(.*)/)?[a-z_]+\\.(?:h|cpp)$");
+  if (inside.empty()) return "";
+  return inside[1].empty() ? "backends" : inside[1];
+}
+
+// Sentences about arrows between rooms that may not be. Those that may are noted in `seen`, as "room -> room".
+std::vector<std::string> forbidden_room_arrows(const Rooms& rooms, const std::string& path, const std::string& text,
+                                               std::set<std::string>& seen) {
+  std::vector<std::string> faults;
+  const std::string room = room_of(path);
+  if (room.empty()) return faults;
+  const auto allowed = rooms.find(room);
+  if (allowed == rooms.end()) return {path + ": CONTRIBUTING.md lists no room '" + room + "'"};
+  for (const std::string& included : includes_of(text)) {
+    if (included == "src/comm/mpi/mpi_folder.h") continue;  // made by the build: where libmpi lies
+    const std::string target = room_of(included);
+    if (target.empty() || target == room) continue;
+    seen.insert(room + " -> " + target);
+    if (allowed->second.count(target) == 0)
+      faults.push_back(path + ": room " + room + " may not include " + target + " (" + included + ")");
+  }
+  return faults;
+}
+
+TEST(RoomsOfComm, IncludeOnlyThoseThatContributingLists) {
+  const Rooms rooms = rooms_of(text_of("CONTRIBUTING.md"));
+  ASSERT_GT(rooms.size(), 10u);
+  std::set<std::string> seen;
+  for_each_source([&](const std::string& path, const std::string& text) {
+    for (const std::string& fault : forbidden_room_arrows(rooms, path, text, seen)) ADD_FAILURE() << fault;
+  });
+  for (const auto& [room, others] : rooms)
+    for (const std::string& other : others)
+      EXPECT_TRUE(seen.count(room + " -> " + other) == 1) << "no file needs " << room << " -> " << other;
+}
+
+// A room may include only rooms listed above it: there is no way round in a circle.
+TEST(RoomsOfComm, AreListedFromBelow) {
+  std::set<std::string> above;
+  const std::string contributing = text_of("CONTRIBUTING.md");
+  const Rooms rooms = rooms_of(contributing);
+  for (const auto& line : lockstep::testing::find_matches_by_line(contributing, "^([a-z/]+):")) {
+    const auto room = rooms.find(line[1]);
+    if (room == rooms.end()) continue;
+    for (const std::string& other : room->second) EXPECT_TRUE(above.count(other) == 1) << room->first << " -> " << other;
+    above.insert(room->first);
+  }
+  EXPECT_EQ(above.size(), rooms.size());
+}
+
+TEST(RoomsOfComm, HaveAReadmeAndAtMostTwentyFiles) {
+  std::map<std::string, int> files;
+  for_each_source([&](const std::string& path, const std::string&) {
+    if (path.rfind("src/comm/", 0) == 0) ++files[room_of(path)];
+  });
+  for (const auto& [room, count] : files) {
+    EXPECT_LE(count, 20) << room;
+    if (room != "backends") EXPECT_GT(text_of("src/comm/" + room + "/README.md").size(), 100u) << room;
+  }
+}
+
+TEST(RoomsOfComm, AnArrowThatIsNotListedIsNoticed) {
+  const Rooms rooms = rooms_of("```text\nnet:\nstore: net\n```\n");
+  std::set<std::string> seen;
+  EXPECT_EQ(rooms.size(), 2u);
+  EXPECT_TRUE(forbidden_room_arrows(rooms, "src/comm/store/x.cpp", "#include \"src/comm/net/socket.h\"\n", seen).empty());
+  EXPECT_EQ(seen, std::set<std::string>{"store -> net"});
+  EXPECT_EQ(forbidden_room_arrows(rooms, "src/comm/net/x.h", "#include \"lockstep/comm/store.h\"\n", seen).size(), 1u);
+  EXPECT_EQ(forbidden_room_arrows(rooms, "src/comm/net/x.h", "#include \"lockstep/comm/unheard_of.h\"\n", seen).size(), 1u);
+  EXPECT_EQ(forbidden_room_arrows(rooms, "src/comm/cellar/x.h", "", seen).size(), 1u);
+  EXPECT_TRUE(forbidden_room_arrows(rooms, "src/core/x.h", "", seen).empty());
+}
+
+// Backends are chosen by name in one file.
+TEST(RoomsOfComm, OnlyBackendsCppNamesThem) {
+  for_each_source([&](const std::string& path, const std::string& text) {
+    const std::string room = room_of(path);
+    if (room != "group" && room != "call" && room != "operation" && room != "rendezvous") return;
+    if (path.rfind("include/", 0) == 0) return;  // their comments speak of backends
+    EXPECT_TRUE(lockstep::testing::find_matches_by_line(text, R"--("(nccl|host|ring|local|mpi|delay)")--").empty()) << path << " names a backend";
+  });
 }
 
 TEST(IncludeArrows, TheReducerKnowsNeitherTensorsNorAutograd) {

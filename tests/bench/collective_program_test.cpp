@@ -145,7 +145,7 @@ TEST(Collective, RootsReductionsAndTypesArePassedOn) {
 
 TEST(AllReduce, TransportsOpsAndASingleRank) {
   expect_right(run(Words{ALL_REDUCE, "--transport", "tcp", "--ranks", "2", "--op", "max"} + kSmall), 3, 2);
-  expect_right(run(Words{ALL_REDUCE, "--transport", "shm", "--ranks", "2", "--backend", "ring", "--redop", "sum"} + kSmall), 3, 2);
+  expect_right(run(Words{ALL_REDUCE, "--transport", "shm", "--ranks", "2", "--backend", "host", "--redop", "sum"} + kSmall), 3, 2);
   expect_right(run(Words{ALL_REDUCE, "--out-of-place"} + kSmall), 3, 2);
   expect_right(run(Words{ALL_REDUCE, "--ranks", "1"} + kSmall), 3, 1);
   EXPECT_EQ(run({ALL_REDUCE, "-b", "4", "-e", "4", "--rounds", "2", "--json"}).rows.at(0)["checked"], "ends");
@@ -197,7 +197,7 @@ TEST(Plot, DrawsTheRunOrSeveralResultFiles) {
   const TemporaryFile first(".json"), second(".json"), own(".svg"), both(".svg");
   run(Words{ALL_REDUCE, "--json-file", first.path(), "--plot", own.path()} + kSmall);
   run(Words{ALL_REDUCE, "--plain", "--json-file", second.path()} + kSmall);
-  EXPECT_THAT(own.text(), AllOf(::testing::StartsWith("<svg"), HasSubstr("2 ranks, ring over "), HasSubstr("KiB"), HasSubstr("</svg>")));
+  EXPECT_THAT(own.text(), AllOf(::testing::StartsWith("<svg"), HasSubstr("2 ranks, host over "), HasSubstr("KiB"), HasSubstr("</svg>")));
   Child child({ALL_REDUCE, "--plot", both.path(), first.path(), second.path()});
   EXPECT_EQ(child.wait(kDeadline), 0) << child.errors();
   EXPECT_EQ(child.output(), "") << "files are drawn, nothing is measured";

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
-#include "src/comm/invitation.h"
-#include "src/comm/ring/unix_link.h"
+#include "src/comm/net/unix_connection.h"
+#include "src/comm/rendezvous/unix_rendezvous.h"
 #include "tests/support/message_of.h"
 
 namespace lockstep {
@@ -113,41 +113,41 @@ std::string new_job() {
 }
 std::string name_of(const std::string& job) { return fmt::format("lockstep-{}-{}", geteuid(), job); }
 
-TEST(Invitation, ANameThatIsHeldEndsAtTheTimeout) {
+TEST(StoreContact, ANameThatIsHeldEndsAtTheTimeout) {
   const std::string job = new_job();
   FullDoor squatter(name_of(job), SOCK_STREAM);
-  EXPECT_THAT(squatter.message_before_it_goes([&] { ask_for_invitation(job, 300ms); }),
+  EXPECT_THAT(squatter.message_before_it_goes([&] { ask_unix_rendezvous(job, 300ms); }),
               AllOf(HasSubstr("did not invite this rank within 0.3 s"), HasSubstr("holds its abstract socket"), HasSubstr("MASTER_ADDR")));
 }
 
-TEST(Invitation, RankZeroSaysThatItsNameIsHeld) {
+TEST(StoreContact, RankZeroSaysThatItsNameIsHeld) {
   const std::string job = new_job();
   FullDoor squatter(name_of(job), SOCK_STREAM);
   EXPECT_THAT(squatter.message_before_it_goes([&] {
-    InvitationServer(job, {1, "secret"});
+    UnixRendezvousServer(job, {1, "secret"});
   }),
               AllOf(HasSubstr("rank 0 cannot invite"), HasSubstr("holds its abstract socket"), HasSubstr("MASTER_ADDR")));
 }
 
-TEST(Invitation, AnotherUsersProcessIsRefused) {
+TEST(StoreContact, AnotherUsersProcessIsRefused) {
   if (geteuid() != 0) GTEST_SKIP() << "it takes root to be another user";
   const std::string job = new_job();
   const AnotherUser squatter(name_of(job), SOCK_STREAM);
-  EXPECT_THAT(message_of([&] { ask_for_invitation(job, kLong); }), AllOf(HasSubstr("another user's process"), HasSubstr("MASTER_ADDR")));
-  EXPECT_THAT(message_of([&] { InvitationServer(job, {1, "secret"}); }), HasSubstr("another user's process holds its abstract socket"));
+  EXPECT_THAT(message_of([&] { ask_unix_rendezvous(job, kLong); }), AllOf(HasSubstr("another user's process"), HasSubstr("MASTER_ADDR")));
+  EXPECT_THAT(message_of([&] { UnixRendezvousServer(job, {1, "secret"}); }), HasSubstr("another user's process holds its abstract socket"));
 }
 
-TEST(UnixLink, AFullQueueEndsAtTheDeadline) {
+TEST(UnixConnection, AFullQueueEndsAtTheDeadline) {
   const std::string name = name_of(new_job());
   FullDoor squatter(name, SOCK_SEQPACKET);
-  EXPECT_THAT(squatter.message_before_it_goes([&] { ring::connect_to_abstract_name(name, in(300ms)); }), HasSubstr("its queue is full"));
+  EXPECT_THAT(squatter.message_before_it_goes([&] { connect_to_abstract_name(name, in(300ms)); }), HasSubstr("its queue is full"));
 }
 
-TEST(UnixLink, AnotherUsersListenerIsRefused) {
+TEST(UnixConnection, AnotherUsersListenerIsRefused) {
   if (geteuid() != 0) GTEST_SKIP() << "it takes root to be another user";
   const std::string name = name_of(new_job());
   const AnotherUser squatter(name, SOCK_SEQPACKET);
-  EXPECT_THAT(message_of([&] { ring::connect_to_abstract_name(name, in(kLong)); }), HasSubstr("another user"));
+  EXPECT_THAT(message_of([&] { connect_to_abstract_name(name, in(kLong)); }), HasSubstr("another user"));
 }
 
 std::size_t open_descriptors() {
@@ -173,11 +173,11 @@ void send_descriptors(int link, const std::vector<int>& descriptors) {
   ASSERT_EQ(sendmsg(link, &header, MSG_NOSIGNAL), 1) << std::strerror(errno);
 }
 
-TEST(UnixLink, ASecondDescriptorIsRefusedAndNotKept) {
+TEST(UnixConnection, ASecondDescriptorIsRefusedAndNotKept) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
   const Fd far(ends[0]);
-  const ring::UnixLink near{Fd(ends[1]), "a stranger"};
+  const UnixConnection near{Fd(ends[1]), "an unauthenticated peer"};
   const std::size_t before = open_descriptors();
   Fd received;
   send_descriptors(far.get(), {0, 0});

@@ -1,4 +1,4 @@
-#include "src/comm/comm_thread.h"
+#include "src/comm/call/comm_thread.h"
 
 #include <gtest/gtest.h>
 

@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "lockstep/comm/process_group.h"
-#include "src/comm/flight_dump.h"
+#include "src/comm/flight/flight_dump.h"
 #include "tests/comm/thread_ranks.h"
 #include "tests/support/message_of.h"
 #include "tests/support/sanitized.h"
@@ -75,7 +75,7 @@ TEST(FlightRecord, HasTheGroupsCalls) {
     EXPECT_EQ(job.size(), 16u);
     ASSERT_EQ(dump.groups.size(), 1u);
     const FlightGroup& group = dump.groups[0];
-    EXPECT_EQ(group.backend + " " + group.transport, "ring shm");
+    EXPECT_EQ(group.backend + " " + group.transport, "host shm");
     ASSERT_EQ(group.operations.size(), 4u);
     EXPECT_EQ(describe(group.operations[0]), "all_reduce #1 (bucket 5, float32 x 1, sum)");
     EXPECT_EQ(describe(group.operations[2]), "broadcast #3 (float32 x 1000, root 1)");

@@ -6,8 +6,8 @@
 #include <chrono>
 #include <thread>
 
-#include "src/comm/flight_dump.h"
-#include "src/comm/flight_log.h"
+#include "src/comm/flight/flight_dump.h"
+#include "src/comm/flight/flight_log.h"
 #include "tests/support/message_of.h"
 
 namespace lockstep {
@@ -121,7 +121,7 @@ TEST(FlightRecorder, CanBeReadWhileItIsWritten) {
 TEST(FlightDump, SurvivesJson) {
   FlightDump dump{
       .job = "j", .rank = 1, .world_size = 4, .host = "h", .pid = 7, .boot_id = "b", .reason = "error", .written_ns = 9, .monotonic_ns = 8};
-  FlightGroup group{.name = "world", .rank = 1, .world_size = 2, .members = {0, 1}, .backend = "ring", .transport = "shm"};
+  FlightGroup group{.name = "world", .rank = 1, .world_size = 2, .members = {0, 1}, .backend = "host", .transport = "shm"};
   group.failure = FlightFailure{"not \xff UTF-8", 5};
   group.operations.push_back({.sequence = 3,
                               .operation = "reduce",

@@ -1,5 +1,5 @@
 // Which of a machine's addresses a rank is reached at, and sockets that start from it.
-#include "src/comm/interface.h"
+#include "src/comm/net/interface.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
-#include "src/comm/socket.h"
+#include "src/comm/net/socket.h"
 #include "tests/support/message_of.h"
 
 namespace lockstep {

@@ -8,7 +8,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/store.h"
 #include "lockstep/core/error.h"
-#include "src/comm/socket.h"
+#include "src/comm/net/socket.h"
 
 namespace lockstep {
 namespace {
@@ -52,7 +52,7 @@ TEST(Ipv6, CarriesAWholeGroup) {
       try {
         const auto store = connect_store(server.endpoint(), "secret", 20s);
         const auto group = ProcessGroup::create({rank, kRanks, rank, kRanks}, store, "secret",
-                                                {.backend = "ring", .transport = "tcp", .timeout = 20s, .store_timeout = 20s}, "::1");
+                                                {.backend = "host", .transport = "tcp", .timeout = 20s, .store_timeout = 20s}, "::1");
         speak(*group);
       } catch (const Error& error) {
         ADD_FAILURE() << "rank " << rank << ": " << error.what();

@@ -7,7 +7,7 @@
 #include <string>
 
 #if LOCKSTEP_WITH_MPI
-#include "src/comm/mpi/mpi_api.h"
+#include "src/comm/mpi/library/mpi_api.h"
 #endif
 #include "tests/support/message_of.h"
 

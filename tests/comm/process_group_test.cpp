@@ -10,11 +10,11 @@
 #include <thread>
 
 #include "lockstep/core/error.h"
-#include "src/comm/delay/delay_backend.h"
-#include "src/comm/invitation.h"
-#include "src/comm/join.h"
 #include "src/comm/local/local_backend.h"
-#include "src/comm/memory_store.h"
+#include "src/comm/rendezvous/group_rendezvous.h"
+#include "src/comm/rendezvous/unix_rendezvous.h"
+#include "src/comm/store/memory_store.h"
+#include "src/comm/testing/delay_backend.h"
 #include "src/core/compute_threads.h"
 #include "tests/support/message_of.h"
 
@@ -57,7 +57,7 @@ TEST(ForkedChild, EndsItsCopyOfAGroupWithoutAWord) {
     std::thread ranks[2];
     for (int rank = 0; rank < 2; ++rank)
       ranks[rank] = std::thread([&, rank] {
-        auto group = ProcessGroup::create({rank, 2, rank, 2}, store, "", {.backend = "ring", .transport = transport, .timeout = 20s});
+        auto group = ProcessGroup::create({rank, 2, rank, 2}, store, "", {.backend = "host", .transport = transport, .timeout = 20s});
         group->barrier();
         if (rank == 0) {
           const pid_t child = fork();
@@ -83,7 +83,7 @@ TEST(Timeouts, OfAnyLengthAreFine) {
   for (int rank = 0; rank < 2; ++rank)
     ranks[rank] = std::thread([&, rank] {
       const ProcessGroupOptions options{
-          .backend = "ring", .transport = "tcp", .timeout = forever, .stall_timeout = forever, .store_timeout = forever};
+          .backend = "host", .transport = "tcp", .timeout = forever, .stall_timeout = forever, .store_timeout = forever};
       EXPECT_NO_THROW({
         const auto group = ProcessGroup::create({rank, 2, rank, 2}, store, "", options);
         std::this_thread::sleep_for(20ms);
@@ -201,12 +201,12 @@ TEST(Joining, WorldSizesMustAgree) {
 
 TEST(Joining, RanksOfAnMpirunJobFindTheStoreByTheJobsName) {
   const std::string job = "test-" + std::to_string(getpid());
-  const InvitationServer server(job, {4321, "secret"});
-  const Invitation invitation = ask_for_invitation(job, 10s);
-  EXPECT_EQ(invitation.port, 4321);
-  EXPECT_EQ(invitation.token, "secret");
-  EXPECT_THROW(InvitationServer(job, {1, ""}), RendezvousError) << "a second rank 0";
-  EXPECT_THROW(ask_for_invitation(job + "-other", 50ms), RendezvousError);
+  const UnixRendezvousServer server(job, {4321, "secret"});
+  const StoreContact contact = ask_unix_rendezvous(job, 10s);
+  EXPECT_EQ(contact.port, 4321);
+  EXPECT_EQ(contact.token, "secret");
+  EXPECT_THROW(UnixRendezvousServer(job, {1, ""}), RendezvousError) << "a second rank 0";
+  EXPECT_THROW(ask_unix_rendezvous(job + "-other", 50ms), RendezvousError);
 }
 
 TEST(DelayBackend, OperationsTakeTurnsAndTheirTime) {

@@ -1,5 +1,5 @@
 // What a rank says of where its buffer lies is looked at before anybody reaches there.
-#include "src/comm/ring/registered_memory.h"
+#include "src/comm/host/shm/registered_memory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 #include <limits>
 #include <stdexcept>
 
-#include "src/comm/ring/thread_fabric.h"
+#include "src/comm/host/machine/thread_memory_provider.h"
 
-namespace lockstep::ring {
+namespace lockstep::host {
 namespace {
 
 using ::testing::AllOf;
@@ -40,4 +40,4 @@ TEST(RegisteredMemory, APeersBufferLiesInsideItsPart) {
 }
 
 }  // namespace
-}  // namespace lockstep::ring
+}  // namespace lockstep::host

@@ -1,5 +1,5 @@
 // Names of hosts under a name server that is silent. This file stands in for the C library's getaddrinfo().
-#include "src/comm/resolve.h"
+#include "src/comm/net/resolve.h"
 
 #include <dlfcn.h>
 #include <gmock/gmock.h>
@@ -13,7 +13,7 @@
 
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/core/error.h"
-#include "src/comm/interface.h"
+#include "src/comm/net/interface.h"
 #include "tests/support/message_of.h"
 
 namespace {
@@ -105,7 +105,7 @@ TEST(Resolve, RankZeroWaitsNoLongerForItsOwnName) {
   job.master_host = kSlowHost;
   job.master_port = 1;
   job.token = "secret";
-  EXPECT_THAT(message_under_silence([&] { meet(job, 300ms); }),
+  EXPECT_THAT(message_under_silence([&] { rendezvous(job, 300ms); }),
               AllOf(HasSubstr("did not resolve within 0.3 s"), HasSubstr("the name server did not answer in time")));
 }
 

@@ -1,5 +1,5 @@
 // The plan of the ring, run by all nodes at once in memory: what a sum is made of, in which order, and what it costs.
-#include "src/comm/ring/ring_plan.h"
+#include "src/comm/host/reduce/ring_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +9,9 @@
 #include <set>
 #include <tuple>
 
-#include "src/comm/ring/node_layout.h"
+#include "src/comm/host/machine/node_layout.h"
 
-namespace lockstep::ring {
+namespace lockstep::host {
 namespace {
 
 using Terms = std::vector<int>;  // the nodes whose sums an element holds, in the order in which they were added
@@ -217,4 +217,4 @@ TEST(NodeLayout, CountsNodesByTheirLowestRanksAndRailsByTheSmallestNode) {
 }
 
 }  // namespace
-}  // namespace lockstep::ring
+}  // namespace lockstep::host

@@ -1,5 +1,5 @@
 // srun's lists and numbers, and the job that they make.
-#include "src/comm/slurm.h"
+#include "src/comm/rendezvous/slurm.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -8,7 +8,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/core/error.h"
 #include "src/comm/local/local_backend.h"
-#include "src/comm/memory_store.h"
+#include "src/comm/store/memory_store.h"
 #include "tests/comm/thread_ranks.h"
 
 namespace lockstep {

@@ -1,11 +1,11 @@
 // Who is stalled, told from times and counters alone.
-#include "src/comm/ring/stall_clock.h"
+#include "src/comm/host/liveness/stall_clock.h"
 
 #include <gtest/gtest.h>
 
-#include "src/comm/ring/activity.h"
+#include "src/comm/host/machine/activity.h"
 
-namespace lockstep::ring {
+namespace lockstep::host {
 namespace {
 
 using std::chrono::milliseconds;
@@ -135,4 +135,4 @@ TEST_F(ActivityTest, PurposesChangeFromCallToCall) {
 }
 
 }  // namespace
-}  // namespace lockstep::ring
+}  // namespace lockstep::host

@@ -1,11 +1,11 @@
 // Where rank 0 serves the store, by what MASTER_ADDR means to it.
-#include "src/comm/store_address.h"
+#include "src/comm/rendezvous/store_address.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "src/comm/host_names.h"
-#include "src/comm/socket.h"
+#include "src/comm/net/host_names.h"
+#include "src/comm/net/socket.h"
 
 namespace lockstep {
 namespace {

@@ -13,8 +13,8 @@
 
 #include "lockstep/comm/store.h"
 #include "lockstep/core/error.h"
-#include "src/comm/socket.h"
-#include "src/comm/store_protocol.h"
+#include "src/comm/net/socket.h"
+#include "src/comm/store/store_protocol.h"
 #include "tests/comm/store_member.h"
 
 namespace lockstep {
@@ -117,7 +117,7 @@ int silence_allowed(int fd) {
   socklen_t size = sizeof alive;
   EXPECT_EQ(getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &alive, &size), 0);
   EXPECT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacknowledged, &size), 0);
-  EXPECT_EQ(alive != 0, unacknowledged != 0) << "while data is under way no sign of life is asked for";
+  EXPECT_EQ(alive != 0, unacknowledged != 0) << "while data is under way no heartbeat is asked for";
   return unacknowledged;
 }
 

@@ -9,10 +9,10 @@
 
 #include "lockstep/comm/store.h"
 #include "lockstep/core/error.h"
-#include "src/comm/socket.h"
-#include "src/comm/store_connection.h"
-#include "src/comm/store_protocol.h"
-#include "src/comm/store_table.h"
+#include "src/comm/net/socket.h"
+#include "src/comm/store/store_connection.h"
+#include "src/comm/store/store_protocol.h"
+#include "src/comm/store/store_table.h"
 #include "tests/comm/store_member.h"
 
 namespace lockstep {

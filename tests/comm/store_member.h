@@ -6,8 +6,8 @@
 #include <span>
 #include <string>
 
-#include "src/comm/socket.h"
-#include "src/comm/store_protocol.h"
+#include "src/comm/net/socket.h"
+#include "src/comm/store/store_protocol.h"
 
 namespace lockstep {
 

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
-#include "src/comm/memory_store.h"
-#include "src/comm/socket.h"
-#include "src/comm/store_protocol.h"
+#include "src/comm/net/socket.h"
+#include "src/comm/store/memory_store.h"
+#include "src/comm/store/store_protocol.h"
 #include "tests/comm/store_member.h"
 #include "tests/support/message_of.h"
 

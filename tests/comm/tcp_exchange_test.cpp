@@ -1,5 +1,5 @@
 // Pieces over one, two and four sockets a peer: every byte arrives where it belongs, and is counted once.
-#include "src/comm/ring/tcp_exchange.h"
+#include "src/comm/host/wire/tcp_exchange.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 #include "tests/comm/thread_ranks.h"
 #include "tests/support/message_of.h"
 
-namespace lockstep::ring {
+namespace lockstep::host {
 namespace {
 
 using namespace std::chrono_literals;
@@ -240,4 +240,4 @@ TEST_P(Sockets, AllReduceExactly) {
 }
 
 }  // namespace
-}  // namespace lockstep::ring
+}  // namespace lockstep::host

@@ -1,5 +1,5 @@
-// How ranks come to be connected: the handshake as bytes, strangers at the door, several sockets, IPv6.
-#include "src/comm/ring/tcp_mesh.h"
+// How ranks come to be connected: the handshake as bytes, unauthenticated peers at the door, several sockets, IPv6.
+#include "src/comm/host/wire/tcp_mesh.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,12 +13,12 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
-#include "src/comm/interface.h"
-#include "src/comm/memory_store.h"
-#include "src/comm/ring/link_handshake.h"
+#include "src/comm/host/wire/link_handshake.h"
+#include "src/comm/net/interface.h"
+#include "src/comm/store/memory_store.h"
 #include "tests/support/message_of.h"
 
-namespace lockstep::ring {
+namespace lockstep::host {
 namespace {
 
 using namespace std::chrono_literals;
@@ -67,8 +67,8 @@ TEST(LinkHandshake, RefusesAnotherToken) {
 // Who tries tokens must not get an answer made with the right one to compare with: not from whoever accepts.
 TEST(LinkHandshake, AStrangerHearsNothingMadeWithTheToken) {
   const auto three = self(3), one = self(1);
-  auto stranger = LinkHandshake::connect(three, 1, 0), acceptor = LinkHandshake::accept(one);
-  const std::vector<std::byte> said(stranger.to_send().begin(), stranger.to_send().end());
+  auto unauthenticated = LinkHandshake::connect(three, 1, 0), acceptor = LinkHandshake::accept(one);
+  const std::vector<std::byte> said(unauthenticated.to_send().begin(), unauthenticated.to_send().end());
   std::copy(said.begin(), said.end(), acceptor.wanted().begin());
   acceptor.received(said.size());
   const std::vector<std::byte> heard(acceptor.to_send().begin(), acceptor.to_send().end());
@@ -88,7 +88,7 @@ TEST(TokenProof, IsNoneForAnotherKindOfConnection) {
   const Nonce a = make_nonce(), b = make_nonce();
   const auto over_tcp = prove("secret", Role::kLinkConnector, a, b, 1);
   EXPECT_TRUE(is_proven(over_tcp, "secret", Role::kLinkConnector, a, b, 1));
-  for (const Role role : {Role::kLinkAcceptor, Role::kMemoryConnector, Role::kMemoryAcceptor, Role::kStoreClient, Role::kNodeGuest})
+  for (const Role role : {Role::kLinkAcceptor, Role::kMemoryConnector, Role::kMemoryAcceptor, Role::kStoreClient, Role::kNodeAgent})
     EXPECT_FALSE(is_proven(over_tcp, "secret", role, a, b, 1));
 }
 
@@ -206,19 +206,19 @@ TEST(TcpMesh, StrangersDelayNobody) {
   const auto store = std::make_shared<MemoryStore>();
   auto first = std::async(std::launch::async, [=] { return connect_mesh(context_of(0, 2, store), "mesh"); });
   const MeshAddress at = parse_mesh_address(store->get("mesh/address/0", 20s));
-  std::vector<Fd> strangers;
+  std::vector<Fd> unauthenticated;
   std::string why;
   const auto until = std::chrono::steady_clock::now() + 20s;
   for (int i = 0; i < 200; ++i) {
-    strangers.push_back(try_connect_tcp(at.host, at.port, until, why));
-    ASSERT_TRUE(strangers.back()) << why;
+    unauthenticated.push_back(try_connect_tcp(at.host, at.port, until, why));
+    ASSERT_TRUE(unauthenticated.back()) << why;
     const std::string text = i % 3 == 0 ? "" : i % 3 == 1 ? "x" : std::string(500, 'x');
-    send_all(strangers.back().get(), std::as_bytes(std::span(text)), until);
+    send_all(unauthenticated.back().get(), std::as_bytes(std::span(text)), until);
   }
   const auto started = std::chrono::steady_clock::now();
   const auto second = connect_mesh(context_of(1, 2, store), "mesh");
   const auto mesh = first.get();
-  EXPECT_LT(std::chrono::steady_clock::now() - started, 4s) << "a silent stranger has five seconds";
+  EXPECT_LT(std::chrono::steady_clock::now() - started, 4s) << "a silent unauthenticated peer has five seconds";
   expect_joined(mesh[1].socket.get(), second[0].socket.get());
 }
 
@@ -287,4 +287,4 @@ TEST(TcpMesh, NamesWhoDidNotCome) {
 }
 
 }  // namespace
-}  // namespace lockstep::ring
+}  // namespace lockstep::host

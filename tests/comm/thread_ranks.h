@@ -11,7 +11,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/core/error.h"
-#include "src/comm/memory_store.h"
+#include "src/comm/store/memory_store.h"
 
 namespace lockstep {
 
@@ -23,7 +23,7 @@ inline void run_ranks(int ranks, const std::string& transport, const std::functi
     threads.emplace_back([&, rank] {
       try {
         const auto group = ProcessGroup::create({rank, ranks, rank, ranks}, store, "secret",
-                                                {.backend = "ring", .transport = transport, .timeout = 20s, .store_timeout = 20s});
+                                                {.backend = "host", .transport = transport, .timeout = 20s, .store_timeout = 20s});
         body(*group);
       } catch (const Error& error) {
         ADD_FAILURE() << "rank " << rank << ": " << error.what();

@@ -1,4 +1,4 @@
-#include "src/comm/thread_shares.h"
+#include "src/comm/group/thread_shares.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

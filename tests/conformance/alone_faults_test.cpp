@@ -9,7 +9,7 @@
 #include <future>
 #include <optional>
 
-#include "src/comm/flight_recorder.h"
+#include "src/comm/flight/flight_recorder.h"
 #include "tests/conformance/forked_ranks.h"
 #include "tests/conformance/ranks.h"
 #include "tests/support/heap_count.h"

@@ -7,9 +7,10 @@
 #include <fstream>
 #include <iterator>
 
+#include "lockstep/comm/backend_context.h"
 #include "lockstep/comm/process_group.h"
 #include "src/comm/local/local_backend.h"
-#include "src/comm/recording/recording_backend.h"
+#include "src/comm/testing/recording_backend.h"
 #include "tests/conformance/cases.h"
 #include "tests/conformance/exact_data.h"
 #if LOCKSTEP_WITH_MPI
@@ -62,16 +63,16 @@ TEST(BackendThatLacksSomething, RefusesItOnAllRanksWithWhatThereIs) {
     EXPECT_EQ(
         refusal([&] { group->all_reduce(&number, 1, DType::kInt32, ReduceOp::kBitXor); })
             .find("all_reduce of int32: backend 'poor' does not reduce by bit_xor; it has sum, avg, product, min, max, premul_sum; choose "
-                  "another backend for it: ring"),
+                  "another backend for it: host"),
         0u);
     EXPECT_THAT(refusal([&] { group->all_reduce(&wide, 1, DType::kFloat64); }),
-                AllOf(HasSubstr("all_reduce: backend 'poor' does not take float64; it takes float32, int32; "), HasSubstr("ring")));
+                AllOf(HasSubstr("all_reduce: backend 'poor' does not take float64; it takes float32, int32; "), HasSubstr("host")));
     EXPECT_THAT(refusal([&] { group->broadcast(&wide, 1, DType::kFloat64, 0); }), HasSubstr("does not take float64"));
     EXPECT_THAT(refusal([&] { group->all_to_all(&number, none, &wide, none, DType::kInt32); }),
                 AllOf(HasSubstr("all_to_all_v: backend 'poor' does not have this operation; it has barrier, broadcast, "),
                       Not(HasSubstr("all_to_all_v,"))));
     EXPECT_THAT(refusal([&] { group->send(&number, 1, DType::kInt32, 1 - rank); }),
-                AllOf(HasSubstr("send to rank"), HasSubstr("backend 'poor' has no messages; choose another backend for it: ring")));
+                AllOf(HasSubstr("send to rank"), HasSubstr("backend 'poor' has no messages; choose another backend for it: host")));
     EXPECT_THAT(refusal([&] { group->recv(&number, 1, DType::kInt32, kAnyRank); }), HasSubstr("recv from any rank"));
     EXPECT_THAT(recorded(group->backend()).calls(), ::testing::IsEmpty());
     EXPECT_THAT(recorded(group->backend()).messages(), ::testing::IsEmpty());
@@ -92,13 +93,17 @@ TEST(BackendThatLacksSomething, DelayHasNoMessages) {
 
 TEST(BackendList, TheDefaultComesFirst) {
   ASSERT_FALSE(backend_names().empty());
-  EXPECT_EQ(backend_names()[0], "ring");
+  EXPECT_EQ(backend_names()[0], "host");
+}
+
+TEST(BackendList, TheFormerNameOfHostIsUnderstood) {
+  EXPECT_EQ(&capabilities_of("ring"), &capabilities_of("host"));
 }
 
 TEST(BackendList, AnUnknownNameIsAnsweredWithTheOnesThereAre) {
   for (const int rank : {0, 1}) {
     const Outcome outcome = outcome_of([rank] { make_backend("pigeon", context_of({rank, 2, rank, 2}, nullptr)); });
-    EXPECT_THAT(outcome.text, HasSubstr("unknown backend 'pigeon': LOCKSTEP_BACKEND is one of ring, "));
+    EXPECT_THAT(outcome.text, HasSubstr("unknown backend 'pigeon': LOCKSTEP_BACKEND is one of host, "));
     for (const std::string_view name : backend_names()) EXPECT_THAT(outcome.text, HasSubstr(std::string(name)));
   }
   EXPECT_THROW(capabilities_of("pigeon"), InvalidArgument);
@@ -123,13 +128,13 @@ TEST(BackendList, MpiWithoutMpirunSaysWhatToDo) {
   const std::vector<Outcome> outcomes = outcomes_of_two_threads();
   for (std::size_t rank : {0U, 1U})
     EXPECT_THAT(outcomes[rank].text, AllOf(HasSubstr(fmt::format("backend mpi: rank {}: this process was not started by MPI", rank)),
-                                           HasSubstr("mpirun -n 2"), HasSubstr("LOCKSTEP_BACKEND=ring")));
+                                           HasSubstr("mpirun -n 2"), HasSubstr("LOCKSTEP_BACKEND=host")));
 }
 #else
 TEST(BackendList, MpiInABuildWithoutSaysHowToGetIt) {
   for (const int rank : {0, 1}) {
     const Outcome outcome = outcome_of([rank] { make_backend("mpi", context_of({rank, 2, rank, 2}, nullptr)); });
-    EXPECT_THAT(outcome.text, AllOf(HasSubstr("backend 'mpi' is not in this build"), HasSubstr("-Dmpi=enabled"), HasSubstr("ring")));
+    EXPECT_THAT(outcome.text, AllOf(HasSubstr("backend 'mpi' is not in this build"), HasSubstr("-Dmpi=enabled"), HasSubstr("host")));
   }
 }
 #endif

@@ -286,7 +286,7 @@ TEST(Rendezvous, AWrongTokenIsRefusedOverTcp) {
 TEST(Rendezvous, AnUnknownTransportIsAnError) {
   BackendContext context;
   context.transport = "pigeon";
-  EXPECT_THROW(make_ring_backend(context), InvalidArgument);
+  EXPECT_THROW(make_host_backend(context), InvalidArgument);
 }
 
 // A rank in another network namespace does not reach the abstract socket: not the same machine.

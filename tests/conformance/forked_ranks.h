@@ -75,7 +75,7 @@ inline void reap(const std::vector<pid_t>& children, RankReport* reports) {
 inline std::vector<RankReport> run_processes(
     const GroupSpec& spec, const std::function<void(Rank&, RankReport&)>& body,
     const std::function<bool(int rank)>& prepare = [](int) { return true; }) {
-  const Meeting meeting(spec);
+  const Meeting rendezvous(spec);
   const auto n = static_cast<std::size_t>(spec.ranks);
   void* memory = mmap(nullptr, n * sizeof(RankReport), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw Error("mmap");
@@ -88,7 +88,7 @@ inline std::vector<RankReport> run_processes(
     if (children[r] != 0) continue;
     if (!prepare(static_cast<int>(r))) _exit(kSkipExitCode);
     note(report, outcome_of([&] {
-           Rank rank = meeting.join(static_cast<int>(r));
+           Rank rank = rendezvous.join(static_cast<int>(r));
            const Outcome outcome = outcome_of([&] { body(rank, report); });
            report.stamp();
            note(report, outcome);

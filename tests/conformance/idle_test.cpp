@@ -24,7 +24,7 @@ double cpu_seconds() {
 class Waiting : public ::testing::TestWithParam<std::tuple<Wire, bool>> {};
 
 // The promise is 0.1 s in 10; a spinning rank would take the whole two seconds. All threads count: the caller, the
-// communication thread, the watch.
+// communication thread, the failure detector.
 TEST_P(Waiting, ALatePeerCostsHardlyAnyTimeOfTheCpu) {
   const auto [wire, is_async] = GetParam();
   const auto reports = run_processes({.wire = wire, .ranks = 3}, [is_async = is_async](Rank& rank, RankReport&) {

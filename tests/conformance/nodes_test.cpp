@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "lockstep/core/buffer.h"
-#include "src/comm/ring/ring_plan.h"
+#include "src/comm/host/reduce/ring_plan.h"
 #include "tests/conformance/cases.h"
 #include "tests/conformance/forked_ranks.h"
 
@@ -22,10 +22,10 @@ using ::testing::HasSubstr;
 class Nodes : public ::testing::TestWithParam<Case> {
  protected:
   GroupSpec spec() const { return {.wire = GetParam().wire, .ranks = GetParam().ranks, .nodes = GetParam().nodes}; }
-  ring::NodeLayout layout() const {
+  host::NodeLayout layout() const {
     std::vector<int> leaders;
     for (const char node : GetParam().nodes) leaders.push_back(static_cast<int>(GetParam().nodes.find(node)));
-    return ring::NodeLayout(leaders);
+    return host::NodeLayout(leaders);
   }
 };
 
@@ -34,10 +34,10 @@ TransportCounters difference(const TransportCounters& after, const TransportCoun
 }
 
 TEST_P(Nodes, BytesOnEachWireAreWhatTheFormulaSays) {
-  const ring::NodeLayout layout = this->layout();
+  const host::NodeLayout layout = this->layout();
   const auto nodes = static_cast<std::uint64_t>(layout.nodes()), rails = static_cast<std::uint64_t>(layout.rails());
   // Divides into blocks of 512 KiB, and these by rails, chunks and lines.
-  const std::uint64_t blocks = 3, block = ring::RingPlan::kBlockBytes, bytes = blocks * block;
+  const std::uint64_t blocks = 3, block = host::RingPlan::kBlockBytes, bytes = blocks * block;
   ASSERT_EQ(block % (rails * 64), 0u) << "this layout has no even slices";
   run_threads(spec(), [&](Rank& rank) {
     EXPECT_EQ(rank.backend().transport(), "hierarchical");
@@ -124,7 +124,7 @@ TEST_P(Nodes, AnAllGatherAndAReduceScatterSendEachPartOnceAroundTheRing) {
 }
 
 // The order of the documentation (ring_plan.h), element by element, by the plan's own geometry.
-std::vector<float> expected_sums(const ring::NodeLayout& layout, const std::vector<std::vector<float>>& inputs, std::size_t count) {
+std::vector<float> expected_sums(const host::NodeLayout& layout, const std::vector<std::vector<float>>& inputs, std::size_t count) {
   const auto sum_of_node = [&](int node, std::size_t i) {
     const auto& members = layout.members(node);
     float sum = inputs[static_cast<std::size_t>(members[0])][i];
@@ -141,7 +141,7 @@ std::vector<float> expected_sums(const ring::NodeLayout& layout, const std::vect
     return sums;
   }
   for (int rail = 0; rail < layout.rails(); ++rail) {
-    const ring::RingPlan plan({count, DType::kFloat32, nodes, 0, layout.rails(), rail});
+    const host::RingPlan plan({count, DType::kFloat32, nodes, 0, layout.rails(), rail});
     for (std::size_t block = 0; block < plan.blocks(); ++block)
       for (int chunk = 0; chunk < nodes; ++chunk)
         for (std::size_t i = plan.chunk(block, chunk).begin; i < plan.chunk(block, chunk).end; ++i) {
@@ -185,7 +185,7 @@ TEST_P(Nodes, SumsAreInTheDocumentedOrderToTheBit) {
 TEST_P(Nodes, AReduceAddsNodeByNodeAndTheRootsLast) {
   constexpr std::size_t kCount = 30011;
   const int n = GetParam().ranks;
-  const ring::NodeLayout layout = this->layout();
+  const host::NodeLayout layout = this->layout();
   std::vector<std::vector<float>> inputs(static_cast<std::size_t>(n), std::vector<float>(kCount));
   for (std::size_t r = 0; r < inputs.size(); ++r) {
     std::mt19937 random(static_cast<unsigned>(r + 1));
@@ -210,7 +210,7 @@ TEST_P(Nodes, AReduceAddsNodeByNodeAndTheRootsLast) {
   });
 }
 
-// Some of a node's ranks, or some nodes, have plain memory: the others need not know.
+// Some of a node's ranks, or some nodes, have unregistered memory: the others need not know.
 TEST_P(Nodes, NodesMayDifferInTheirMemory) {
   run_threads(spec(), [](Rank& rank) {
     constexpr std::size_t kCount = 400009;
@@ -365,7 +365,7 @@ TEST(NodeDeaths, AKilledRankIsNamedByAllNodesWithinTwoSeconds) {
 
 // -- who shares memory with whom
 
-TEST(NodeMeetings, RanksOfUnlikeNodesShareNoMemory) {
+TEST(NodeRendezvousTest, RanksOfUnlikeNodesShareNoMemory) {
   const std::vector<std::pair<std::string, std::string>> cases = {{"aaa", "shm"}, {"abc", "tcp"}, {"aba", "hierarchical"}};
   for (const auto& [nodes, transport] : cases)
     run_threads({.wire = Wire::kNodes, .ranks = 3, .nodes = nodes}, [&transport = transport](Rank& rank) {
@@ -376,7 +376,7 @@ TEST(NodeMeetings, RanksOfUnlikeNodesShareNoMemory) {
     });
 }
 
-TEST(NodeMeetings, TheHierarchicalTransportIsAnErrorWhereItHasNoSense) {
+TEST(NodeRendezvousTest, TheHierarchicalTransportIsAnErrorWhereItHasNoSense) {
   for (const auto& [nodes, why] :
        std::vector<std::pair<std::string, std::string>>{{"aa", "all ranks share memory"}, {"ab", "no two ranks"}})
     for (const Outcome& outcome :
@@ -387,7 +387,7 @@ TEST(NodeMeetings, TheHierarchicalTransportIsAnErrorWhereItHasNoSense) {
 }
 
 // What cannot reach the others' sockets is a node of its own, and the rest still shares memory.
-TEST(NodeMeetings, ARankInAnotherNetworkNamespaceIsAnotherNode) {
+TEST(NodeRendezvousTest, ARankInAnotherNetworkNamespaceIsAnotherNode) {
   const auto reports = run_processes(
       {.wire = Wire::kNodes, .ranks = 3, .store_timeout = std::chrono::seconds(2), .nodes = "aaa"}, [](Rank&, RankReport&) {},
       [](int rank) { return rank != 2 || enter_own_network(); });

@@ -1,5 +1,5 @@
 // Operations in which the ranks' parts differ: reduce, reduce_scatter, gather, scatter, all_to_all. On every wire, in
-// registered and plain memory, in and out of place, from every root, to the bit.
+// registered and unregistered memory, in and out of place, from every root, to the bit.
 #include <gtest/gtest.h>
 
 #include <random>

@@ -1,4 +1,4 @@
-// The parts of the ring backend that are pure functions, and its promise to allocate nothing in an operation.
+// The parts of backend host that are pure functions, and its promise to allocate nothing in an operation.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -6,9 +6,9 @@
 #include <cmath>
 #include <tuple>
 
-#include "src/comm/ring/half.h"
-#include "src/comm/ring/reduce_kernels.h"
-#include "src/comm/ring/registered_memory.h"
+#include "src/comm/host/reduce/reduce_kernels.h"
+#include "src/comm/host/shm/registered_memory.h"
+#include "src/core/half.h"
 #include "tests/conformance/exact_data.h"
 #include "tests/conformance/ranks.h"
 #include "tests/support/heap_count.h"
@@ -25,17 +25,17 @@ double value_of_half(std::uint16_t bits) {
 
 TEST(Half, EveryFloat16WidensToItsValueAndComesBack) {
   for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
-    const ring::Float16 half{static_cast<std::uint16_t>(bits)};
-    const float wide = ring::widen(half);
+    const Float16 half{static_cast<std::uint16_t>(bits)};
+    const float wide = widen(half);
     if ((bits & 0x7c00) == 0x7c00) {
       EXPECT_EQ(std::isnan(wide), (bits & 0x3ff) != 0) << bits;
       EXPECT_EQ(std::isinf(wide), (bits & 0x3ff) == 0) << bits;
-      const ring::Float16 back = ring::narrow_float16(wide);
-      EXPECT_TRUE(std::isnan(wide) ? std::isnan(ring::widen(back)) : back.bits == bits) << bits;
+      const Float16 back = narrow_float16(wide);
+      EXPECT_TRUE(std::isnan(wide) ? std::isnan(widen(back)) : back.bits == bits) << bits;
       continue;
     }
     ASSERT_EQ(wide, static_cast<float>(value_of_half(half.bits))) << bits;
-    ASSERT_EQ(ring::narrow_float16(wide).bits, bits);
+    ASSERT_EQ(narrow_float16(wide).bits, bits);
   }
 }
 
@@ -43,25 +43,25 @@ TEST(Half, Float16RoundsToNearestAndTiesToEven) {
   for (std::uint16_t bits = 0; bits < 0x7bff; ++bits) {
     const auto next = static_cast<std::uint16_t>(bits + 1);
     const auto middle = static_cast<float>((value_of_half(bits) + value_of_half(next)) / 2);
-    ASSERT_EQ(ring::narrow_float16(middle).bits, bits % 2 == 0 ? bits : next) << bits;
-    ASSERT_EQ(ring::narrow_float16(std::nextafter(middle, 0.0f)).bits, bits);
-    ASSERT_EQ(ring::narrow_float16(std::nextafter(middle, 1e6f)).bits, next);
-    ASSERT_EQ(ring::narrow_float16(-middle).bits, 0x8000 | (bits % 2 == 0 ? bits : next));
+    ASSERT_EQ(narrow_float16(middle).bits, bits % 2 == 0 ? bits : next) << bits;
+    ASSERT_EQ(narrow_float16(std::nextafter(middle, 0.0f)).bits, bits);
+    ASSERT_EQ(narrow_float16(std::nextafter(middle, 1e6f)).bits, next);
+    ASSERT_EQ(narrow_float16(-middle).bits, 0x8000 | (bits % 2 == 0 ? bits : next));
   }
-  EXPECT_EQ(ring::narrow_float16(65519.99f).bits, 0x7bff);
-  EXPECT_EQ(ring::narrow_float16(65520.0f).bits, 0x7c00);
-  EXPECT_EQ(ring::narrow_float16(1e30f).bits, 0x7c00);
+  EXPECT_EQ(narrow_float16(65519.99f).bits, 0x7bff);
+  EXPECT_EQ(narrow_float16(65520.0f).bits, 0x7c00);
+  EXPECT_EQ(narrow_float16(1e30f).bits, 0x7c00);
 }
 
 TEST(Half, BFloat16RoundsToNearestAndTiesToEven) {
   for (std::uint32_t upper = 0; upper < 0x7f80; ++upper) {
-    const auto at = [&](std::uint32_t lower) { return ring::narrow_bfloat16(std::bit_cast<float>((upper << 16) | lower)).bits; };
+    const auto at = [&](std::uint32_t lower) { return narrow_bfloat16(std::bit_cast<float>((upper << 16) | lower)).bits; };
     ASSERT_EQ(at(0), upper);
     ASSERT_EQ(at(0x7fff), upper);
     ASSERT_EQ(at(0x8000), upper + upper % 2);
     ASSERT_EQ(at(0x8001), upper + 1);
   }
-  EXPECT_TRUE(std::isnan(ring::widen(ring::narrow_bfloat16(std::bit_cast<float>(0x7f800001u)))));
+  EXPECT_TRUE(std::isnan(widen(narrow_bfloat16(std::bit_cast<float>(0x7f800001u)))));
 }
 
 TEST(Slices, CoverTheBufferOnceInWholeCacheLines) {
@@ -70,7 +70,7 @@ TEST(Slices, CoverTheBufferOnceInWholeCacheLines) {
       for (const std::size_t count : {0, 1, 15, 16, 17, 1000, 65536, 1000003}) {
         std::size_t at = 0, largest = 0, smallest = count;
         for (int rank = 0; rank < ranks; ++rank) {
-          const ring::Slice slice = ring::slice_of(count, dtype, rank, ranks);
+          const host::Slice slice = host::slice_of(count, dtype, rank, ranks);
           ASSERT_EQ(slice.begin, at);
           ASSERT_GE(slice.end, slice.begin);
           ASSERT_TRUE(slice.end == count || slice.end * size_of(dtype) % 64 == 0) << slice.end;
@@ -87,7 +87,7 @@ TEST(Slices, CoverTheBufferOnceInWholeCacheLines) {
 TEST(Reductions, GiveTheSameNanWhateverNansWentIn) {
   constexpr std::size_t kCount = 67;  // whole vectors and a rest
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax})
-    for (const ring::ReduceOrder order : {ring::ReduceOrder::kRank, ring::ReduceOrder::kTree})
+    for (const host::ReduceOrder order : {host::ReduceOrder::kRank, host::ReduceOrder::kTree})
       for (int inputs = 2; inputs <= 5; ++inputs)
         for (int outputs = 1; outputs <= inputs; ++outputs) {
           std::vector<std::vector<std::uint32_t>> values;
@@ -101,7 +101,7 @@ TEST(Reductions, GiveTheSameNanWhateverNansWentIn) {
             in.push_back(reinterpret_cast<const std::byte*>(nans.data()));
           }
           for (auto& result : results) out.push_back(reinterpret_cast<std::byte*>(result.data()));
-          ring::reduce({DType::kFloat32, op, inputs, outputs, in.data(), out.data(), kCount, order});
+          host::reduce({DType::kFloat32, op, inputs, outputs, in.data(), out.data(), kCount, order});
           for (const auto& result : results)
             for (const float value : result) ASSERT_EQ(std::bit_cast<std::uint32_t>(value), 0x7fc00000u) << name_of(op) << " of " << inputs;
         }
@@ -119,16 +119,16 @@ TEST(Reductions, GiveTheSame16BitNan) {
         for (std::size_t k = 0; k < inputs; ++k)
           in.push_back(reinterpret_cast<const std::byte*>(values.emplace_back(kCount, nans[k % 2]).data()));
         for (auto& result : results) out.push_back(reinterpret_cast<std::byte*>(result.data()));
-        ring::reduce({dtype, ReduceOp::kSum, static_cast<int>(inputs), static_cast<int>(outputs), in.data(), out.data(), kCount});
+        host::reduce({dtype, ReduceOp::kSum, static_cast<int>(inputs), static_cast<int>(outputs), in.data(), out.data(), kCount});
         for (const auto& result : results)
           for (const std::uint16_t bits : result) ASSERT_EQ(bits, expected) << name_of(dtype) << " of " << inputs;
       }
 }
 
 TEST(RegisteredMemory, IsFoundByAddressUntilItsLastHandleGoes) {
-  const auto memory = std::make_shared<ring::RegisteredMemory>(1);
+  const auto memory = std::make_shared<host::RegisteredMemory>(1);
   const auto make = [&](std::size_t bytes) {
-    return ring::RegisteredMemory::add(memory, ring::map_private_segment(2 * ring::RegisteredMemory::stride_of(bytes)), bytes);
+    return host::RegisteredMemory::add(memory, host::map_private_segment(2 * host::RegisteredMemory::stride_of(bytes)), bytes);
   };
   Buffer first = make(5000), second = make(100);
   EXPECT_EQ(memory->find(first.data(), 5000).location.segment, 1u);

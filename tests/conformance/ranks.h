@@ -18,16 +18,17 @@
 #include <vector>
 
 #include "lockstep/comm/backend.h"
+#include "lockstep/comm/backend_context.h"
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/comm/store.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
-#include "src/comm/ring/control_block.h"
-#include "src/comm/ring/hier_transport.h"
-#include "src/comm/ring/ring_backend.h"
-#include "src/comm/ring/shm_transport.h"
-#include "src/comm/ring/thread_fabric.h"
-#include "src/comm/ring/tuning.h"
+#include "src/comm/host/hierarchical/hier_transport.h"
+#include "src/comm/host/host_backend.h"
+#include "src/comm/host/machine/control_block.h"
+#include "src/comm/host/machine/thread_memory_provider.h"
+#include "src/comm/host/shm/shm_transport.h"
+#include "src/comm/host/shm/tuning.h"
 #include "tests/conformance/table_store.h"
 #include "tests/support/sanitized.h"
 #ifdef STUB_NCCL
@@ -36,7 +37,7 @@
 
 namespace lockstep::testing {
 
-// A backend, and the way it takes. kThreads, kMemfd, kTcp: of `ring`. kNodeThreads, kNodes: ranks of several nodes
+// A backend, and the way it takes. kThreads, kMemfd, kTcp: of `host`. kNodeThreads, kNodes: ranks of several nodes
 // (GroupSpec::nodes), which share memory as in kThreads and kMemfd. kNccl: with a stub in NCCL's place, and devices made of threads.
 // kGpu: NCCL itself; ranks are processes that lockrun started, and may share a GPU.
 enum class Wire { kThreads, kMemfd, kTcp, kNodeThreads, kNodes, kMpi, kLocal, kDelay, kRecording, kNccl, kGpu };
@@ -46,7 +47,7 @@ inline const char* name_of(Wire wire) {
   return kNames[static_cast<std::size_t>(wire)];
 }
 inline std::string_view backend_of(Wire wire) {
-  return wire < Wire::kMpi ? "ring" : wire == Wire::kGpu ? name_of(Wire::kNccl) : name_of(wire);
+  return wire < Wire::kMpi ? "host" : wire == Wire::kGpu ? name_of(Wire::kNccl) : name_of(wire);
 }
 inline bool is_between_nodes(Wire wire) { return wire == Wire::kNodeThreads || wire == Wire::kNodes; }
 
@@ -115,7 +116,7 @@ struct GroupSpec {
   milliseconds store_timeout = std::chrono::seconds(20);
   milliseconds stall_timeout = std::chrono::seconds(30);
   std::vector<std::string> tokens = {};  // by rank; empty: the same for all
-  std::optional<ring::Tuning> tuning = {};
+  std::optional<host::Tuning> tuning = {};
   std::string nodes = {};                // by rank, a letter for its node: "aabb"
   std::string transport = {};            // instead of the wire's
   std::vector<int> device_of_rank = {};  // kNccl's; empty: one for each
@@ -136,7 +137,7 @@ inline JobEnvironment started_job() {
 
 // Where the processes of a started job meet, each time anew. They make the same groups in the same order.
 inline std::shared_ptr<Store> next_store_of_job() {
-  static const Rendezvous job = meet(started_job(), std::chrono::seconds(20));
+  static const Rendezvous job = rendezvous(started_job(), std::chrono::seconds(20));
   static int groups = 0;
   return scoped(job.store, "group" + std::to_string(groups++) + "/");
 }
@@ -171,22 +172,22 @@ class Meeting {
     if (spec_.wire == Wire::kNccl) devices_.resize(static_cast<std::size_t>(spec_.ranks));
 #endif
     if (is_between_nodes(spec_.wire) && spec_.nodes.empty()) spec_.nodes = two_nodes(spec_.ranks);
-    if (spec_.tuning) file_.emplace(ring::to_json({*spec_.tuning, ring::tuning_origin_here(spec_.ranks)}));
+    if (spec_.tuning) file_.emplace(host::to_json({*spec_.tuning, host::tuning_origin_here(spec_.ranks)}));
   }
 
   Rank join(int rank) const {
     const Place place{rank, spec_.ranks, rank, spec_.ranks};
     if (spec_.wire == Wire::kThreads) {
-      auto fabric = std::make_unique<ring::ThreadFabric>(threads_);
-      auto control = fabric->share(ring::ControlLayout::bytes(spec_.ranks), spec_.timeout);
-      auto transport = std::make_unique<ring::ShmTransport>(place, std::move(fabric), std::move(control),
-                                                            spec_.tuning.value_or(ring::Tuning{}), spec_.stall_timeout);
-      return Rank(place, make_ring_backend(place, std::move(transport), spec_.timeout), spec_.timeout);
+      auto provider = std::make_unique<host::ThreadMemoryProvider>(threads_);
+      auto control = provider->share(host::ControlLayout::bytes(spec_.ranks), spec_.timeout);
+      auto transport = std::make_unique<host::ShmTransport>(place, std::move(provider), std::move(control),
+                                                            spec_.tuning.value_or(host::Tuning{}), spec_.stall_timeout);
+      return Rank(place, make_host_backend(place, std::move(transport), spec_.timeout), spec_.timeout);
     }
     const BackendContext context = context_of(place);
     if (spec_.wire == Wire::kNodeThreads) {
-      auto transport = ring::make_hier_transport(context, meet_as_threads(rank), ring::ReduceOrder::kRank);
-      return Rank(place, make_ring_backend(place, std::move(transport), spec_.timeout), spec_.timeout);
+      auto transport = host::make_hier_transport(context, meet_as_threads(rank), host::ReduceOrder::kRank);
+      return Rank(place, make_host_backend(place, std::move(transport), spec_.timeout), spec_.timeout);
     }
 #ifdef STUB_NCCL
     if (spec_.wire == Wire::kNccl) return Rank(place, make_nccl_over_stub(context, new_device_of(rank)), spec_.timeout);
@@ -221,24 +222,25 @@ class Meeting {
   }
 #endif
 
-  // What meet_in_nodes() finds out for processes.
-  ring::NodeMeeting meet_as_threads(int rank) const {
+  // What find_nodes() finds out for processes.
+  host::NodeRendezvous meet_as_threads(int rank) const {
     std::vector<int> leaders;
     for (const char node : spec_.nodes) leaders.push_back(static_cast<int>(spec_.nodes.find(node)));
-    ring::NodeMeeting meeting;
-    meeting.layout = ring::NodeLayout(leaders);
-    const auto node = static_cast<std::size_t>(meeting.layout.node_of(rank));
-    meeting.fabric = std::make_unique<ring::ThreadFabric>(threads_of_nodes_[node]);
-    meeting.control = meeting.fabric->share(ring::ControlLayout::bytes(meeting.layout.size_of_node(static_cast<int>(node))), spec_.timeout);
-    return meeting;
+    host::NodeRendezvous rendezvous;
+    rendezvous.layout = host::NodeLayout(leaders);
+    const auto node = static_cast<std::size_t>(rendezvous.layout.node_of(rank));
+    rendezvous.provider = std::make_unique<host::ThreadMemoryProvider>(threads_of_nodes_[node]);
+    rendezvous.control =
+        rendezvous.provider->share(host::ControlLayout::bytes(rendezvous.layout.size_of_node(static_cast<int>(node))), spec_.timeout);
+    return rendezvous;
   }
 
   GroupSpec spec_;
   std::optional<TuningFile> file_;
-  std::shared_ptr<ring::ThreadMeeting> threads_ = std::make_shared<ring::ThreadMeeting>();
-  std::array<std::shared_ptr<ring::ThreadMeeting>, 4> threads_of_nodes_ = {
-      std::make_shared<ring::ThreadMeeting>(), std::make_shared<ring::ThreadMeeting>(), std::make_shared<ring::ThreadMeeting>(),
-      std::make_shared<ring::ThreadMeeting>()};
+  std::shared_ptr<host::ThreadRendezvous> threads_ = std::make_shared<host::ThreadRendezvous>();
+  std::array<std::shared_ptr<host::ThreadRendezvous>, 4> threads_of_nodes_ = {
+      std::make_shared<host::ThreadRendezvous>(), std::make_shared<host::ThreadRendezvous>(), std::make_shared<host::ThreadRendezvous>(),
+      std::make_shared<host::ThreadRendezvous>()};
 #ifdef STUB_NCCL
   mutable std::vector<std::unique_ptr<RecordingDevice>> devices_;  // by rank; they outlive the ranks
 #endif
@@ -270,10 +272,10 @@ inline Outcome outcome_of(const std::function<void()>& body) {
 
 // Every rank in a thread; what each threw, joining included. Where this process is one rank: what that threw.
 inline std::vector<Outcome> outcomes_of_threads(const GroupSpec& spec, const std::function<void(Rank&)>& body) {
-  const Meeting meeting(spec);
+  const Meeting rendezvous(spec);
   if (is_started_as_rank(spec.wire)) {
     return {outcome_of([&] {
-      Rank rank = meeting.join(started_job().place.rank);
+      Rank rank = rendezvous.join(started_job().place.rank);
       body(rank);
     })};
   }
@@ -282,7 +284,7 @@ inline std::vector<Outcome> outcomes_of_threads(const GroupSpec& spec, const std
   for (int r = 0; r < spec.ranks; ++r)
     threads.emplace_back([&, r] {
       outcomes[static_cast<std::size_t>(r)] = outcome_of([&] {
-        Rank rank = meeting.join(r);
+        Rank rank = rendezvous.join(r);
         body(rank);
       });
     });

@@ -26,7 +26,7 @@ class StallsInWaits : public Stalls {};
 
 std::string after_the_call(const std::string& text) { return text.substr(std::min(text.size(), text.find(": "))); }
 
-// Rank 0 is who would decide between verdicts.
+// Rank 0 is who would decide between group errors.
 TEST_P(StallsInWaits, AStoppedRankIsNamedAfterTheStallTimeout) {
   for (const int victim : {1, 0}) {
     const auto reports = run_processes(spec(3, milliseconds(1500)), [&](Rank& rank, RankReport& report) {

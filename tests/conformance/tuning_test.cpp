@@ -6,7 +6,7 @@
 #include <random>
 
 #include "lockstep/core/buffer.h"
-#include "src/comm/ring/tuning.h"
+#include "src/comm/host/shm/tuning.h"
 #include "tests/conformance/ranks.h"
 
 namespace lockstep::testing {
@@ -15,17 +15,17 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr ring::Tuning kUnusual{.line_bytes = 16, .flat_bytes = 3000, .tile_bytes = 65536, .reduce_order = ring::ReduceOrder::kTree};
+constexpr host::Tuning kUnusual{.line_bytes = 16, .flat_bytes = 3000, .tile_bytes = 65536, .reduce_order = host::ReduceOrder::kTree};
 
 TEST(TuningTable, ComesBackFromJsonAsItWas) {
-  const ring::TuningTable table = ring::parse_tuning(ring::to_json({kUnusual, {.cores = 96, .ranks = 8}}), "table.json");
+  const host::TuningTable table = host::parse_tuning(host::to_json({kUnusual, {.cores = 96, .ranks = 8}}), "table.json");
   EXPECT_EQ(table.tuning, kUnusual);
-  EXPECT_EQ(table.made_on, (ring::TuningOrigin{.cores = 96, .ranks = 8}));
+  EXPECT_EQ(table.made_on, (host::TuningOrigin{.cores = 96, .ranks = 8}));
 }
 
 TEST(TuningTable, WhatIsMissingIsTheDefault) {
-  EXPECT_EQ(ring::parse_tuning("{}", "table.json", kUnusual).tuning, kUnusual);
-  EXPECT_EQ(ring::parse_tuning(R"({"flat_bytes": 7})", "table.json").tuning.flat_bytes, 7u);
+  EXPECT_EQ(host::parse_tuning("{}", "table.json", kUnusual).tuning, kUnusual);
+  EXPECT_EQ(host::parse_tuning(R"({"flat_bytes": 7})", "table.json").tuning.flat_bytes, 7u);
 }
 
 TEST(TuningTable, WhatCannotBeUsedIsRefusedByFileAndKey) {
@@ -45,17 +45,17 @@ TEST(TuningTable, WhatCannotBeUsedIsRefusedByFileAndKey) {
       {R"({"flat_bytes": )", "is not JSON"},
   };
   for (const auto& [json, reason] : cases) {
-    const Outcome outcome = outcome_of([json = json] { ring::parse_tuning(json, "table.json"); });
+    const Outcome outcome = outcome_of([json = json] { host::parse_tuning(json, "table.json"); });
     EXPECT_THAT(outcome.text, AllOf(HasSubstr("'table.json'"), HasSubstr(reason))) << json;
   }
 }
 
 TEST(TuningTable, OfAnEarlierVersionIsTakenAndItsKeysAreNamed) {
   ::testing::internal::CaptureStderr();
-  const ring::TuningTable table =
-      ring::parse_tuning(R"({"flat_bytes": 7, "plain_path": "vm", "vm_from_bytes": 262144, "vm_piece_bytes": 131072})", "table.json");
+  const host::TuningTable table =
+      host::parse_tuning(R"({"flat_bytes": 7, "plain_path": "vm", "vm_from_bytes": 262144, "vm_piece_bytes": 131072})", "table.json");
   const std::string log = ::testing::internal::GetCapturedStderr();
-  EXPECT_EQ(table.tuning, ring::Tuning{.flat_bytes = 7});
+  EXPECT_EQ(table.tuning, host::Tuning{.flat_bytes = 7});
   EXPECT_THAT(log, AllOf(HasSubstr("'table.json'"), HasSubstr("\"plain_path\", \"vm_from_bytes\", \"vm_piece_bytes\"")));
 }
 
@@ -111,7 +111,7 @@ TEST(TreeOrder, KernelAddsNeighboursThenPairs) {
     for (const auto& input : inputs) in.push_back(reinterpret_cast<const std::byte*>(input.data()));
     std::vector<float> sums(1000), other(1000);
     std::byte* const out[] = {reinterpret_cast<std::byte*>(sums.data()), reinterpret_cast<std::byte*>(other.data())};
-    ring::reduce({DType::kFloat32, ReduceOp::kSum, ranks, 2, in.data(), out, 1000, ring::ReduceOrder::kTree});
+    host::reduce({DType::kFloat32, ReduceOp::kSum, ranks, 2, in.data(), out, 1000, host::ReduceOrder::kTree});
     EXPECT_EQ(std::memcmp(sums.data(), expected.data(), 4000), 0) << ranks << " inputs";
     EXPECT_EQ(sums, other);
   }
@@ -132,7 +132,7 @@ TEST(TreeOrder, EveryWirePathAndSplitSumsByTheTree) {
     for (const int ranks : {4, 7}) {
       const auto inputs = random_inputs(ranks, kCount);
       const auto expected = tree_sums(inputs, 1.0f / static_cast<float>(ranks));
-      run_threads({.wire = wire, .ranks = ranks, .tuning = ring::Tuning{.reduce_order = ring::ReduceOrder::kTree}}, [&](Rank& rank) {
+      run_threads({.wire = wire, .ranks = ranks, .tuning = host::Tuning{.reduce_order = host::ReduceOrder::kTree}}, [&](Rank& rank) {
         const auto me = static_cast<std::size_t>(rank.rank());
         const Buffer registered = rank.backend().allocate(kCount * 4);
         std::vector<float> plain(kCount);
@@ -155,8 +155,8 @@ TEST(TuningTable, EveryTableGivesTheSameBits) {
   std::vector<float> expected = inputs[0];
   for (std::size_t r = 1; r < 3; ++r)
     for (std::size_t i = 0; i < kCount; ++i) expected[i] += inputs[r][i];
-  for (const ring::Tuning& tuning : {ring::Tuning{.line_bytes = 0, .flat_bytes = 0}, ring::Tuning{.flat_bytes = ring::kSlotBytes},
-                                     ring::Tuning{.tile_bytes = 65536}, kUnusual})
+  for (const host::Tuning& tuning : {host::Tuning{.line_bytes = 0, .flat_bytes = 0}, host::Tuning{.flat_bytes = host::kSlotBytes},
+                                     host::Tuning{.tile_bytes = 65536}, kUnusual})
     for (const Wire wire : {Wire::kThreads, Wire::kMemfd})
       run_threads({.wire = wire, .ranks = 3, .tuning = tuning}, [&](Rank& rank) {
         const auto& mine = inputs[static_cast<std::size_t>(rank.rank())];

@@ -1,4 +1,4 @@
-// DistributedDataParallel over the ring backend, ranks as threads: averages, equal replicas, disagreements, unused parameters.
+// DistributedDataParallel over backend host, ranks as threads: averages, equal replicas, disagreements, unused parameters.
 #include "lockstep/ddp/ddp.h"
 
 #include <gtest/gtest.h>

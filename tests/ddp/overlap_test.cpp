@@ -8,7 +8,7 @@
 #include "lockstep/autograd/engine.h"
 #include "lockstep/ddp/ddp.h"
 #include "lockstep/nn/layers.h"
-#include "src/comm/delay/delay_backend.h"
+#include "src/comm/testing/delay_backend.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-// Runs a function as every rank of a process group over the real ring backend; the ranks are threads. Transport "threads" is
+// Runs a function as every rank of a process group over the real backend host; the ranks are threads. Transport "threads" is
 // shared memory over one mapping, in which a thread sanitizer sees what ranks do to each other; in "shm" each rank has its own.
 #pragma once
 
@@ -11,28 +11,28 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
-#include "src/comm/memory_store.h"
-#include "src/comm/ring/control_block.h"
-#include "src/comm/ring/ring_backend.h"
-#include "src/comm/ring/shm_transport.h"
-#include "src/comm/ring/thread_fabric.h"
+#include "src/comm/host/host_backend.h"
+#include "src/comm/host/machine/control_block.h"
+#include "src/comm/host/machine/thread_memory_provider.h"
+#include "src/comm/host/shm/shm_transport.h"
+#include "src/comm/store/memory_store.h"
 
 namespace lockstep::testing {
 
-inline std::shared_ptr<ProcessGroup> join_threads(int rank, int ranks, const std::shared_ptr<ring::ThreadMeeting>& meeting) {
+inline std::shared_ptr<ProcessGroup> join_threads(int rank, int ranks, const std::shared_ptr<host::ThreadRendezvous>& meeting) {
   constexpr std::chrono::seconds kTimeout{60};
   const Place place{rank, ranks, rank, ranks};
-  auto fabric = std::make_unique<ring::ThreadFabric>(meeting);
-  auto control = fabric->share(ring::ControlLayout::bytes(ranks), kTimeout);
-  auto transport = std::make_unique<ring::ShmTransport>(place, std::move(fabric), std::move(control));
-  return ProcessGroup::wrap(place, make_ring_backend(place, std::move(transport), kTimeout), kTimeout);
+  auto fabric = std::make_unique<host::ThreadMemoryProvider>(meeting);
+  auto control = fabric->share(host::ControlLayout::bytes(ranks), kTimeout);
+  auto transport = std::make_unique<host::ShmTransport>(place, std::move(fabric), std::move(control));
+  return ProcessGroup::wrap(place, make_host_backend(place, std::move(transport), kTimeout), kTimeout);
 }
 
 // Returns what each rank threw, "" for those that ended well.
 inline std::vector<std::string> run_ranks(int ranks, const std::string& transport,
                                           const std::function<void(std::shared_ptr<ProcessGroup>)>& body) {
   const auto store = std::make_shared<MemoryStore>();
-  const auto meeting = std::make_shared<ring::ThreadMeeting>();
+  const auto meeting = std::make_shared<host::ThreadRendezvous>();
   std::vector<std::string> failures(static_cast<std::size_t>(ranks));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank)
@@ -41,7 +41,7 @@ inline std::vector<std::string> run_ranks(int ranks, const std::string& transpor
         body(transport == "threads"
                  ? join_threads(rank, ranks, meeting)
                  : ProcessGroup::create({rank, ranks, rank, ranks}, store, "token",
-                                        {.backend = "ring", .transport = transport, .timeout = std::chrono::seconds(60)}));
+                                        {.backend = "host", .transport = transport, .timeout = std::chrono::seconds(60)}));
       } catch (const std::exception& error) {
         failures[static_cast<std::size_t>(rank)] = error.what();
       }

@@ -50,7 +50,7 @@ FlightDump rank_of(int rank, int world_size, std::uint64_t finished) {
       .job = "job", .rank = rank, .world_size = world_size, .host = "a", .pid = 100 + rank, .boot_id = "boot", .reason = "error"};
   dump.written_ns = kStart + 60 * kSecond;
   dump.monotonic_ns = 60 * kSecond;
-  FlightGroup group{.name = "world", .rank = rank, .world_size = world_size, .backend = "ring", .transport = "shm"};
+  FlightGroup group{.name = "world", .rank = rank, .world_size = world_size, .backend = "host", .transport = "shm"};
   for (std::uint64_t i = 1; i <= finished; ++i) {
     const std::int64_t at = kStart + static_cast<std::int64_t>(i) * kSecond;
     group.operations.push_back(bucket(i, FlightState::kFinished, at, at + kSecond / 1000));
@@ -164,7 +164,7 @@ TEST(Diagnose, SaysInWhichOtherGroupARankIs) {
   enter(dumps[0], 6, kStart + 50 * kSecond);
   for (FlightDump& dump : dumps)
     dump.groups.push_back(
-        {.name = "world/split1.0", .rank = dump.rank, .world_size = 2, .members = {0, 1}, .backend = "ring", .transport = "shm"});
+        {.name = "world/split1.0", .rank = dump.rank, .world_size = 2, .members = {0, 1}, .backend = "host", .transport = "shm"});
   dumps[1].groups[1].operations.push_back(
       {.sequence = 1, .operation = "barrier", .state = FlightState::kStarted, .issued_ns = kStart + 57 * kSecond, .started_ns = 1});
   const auto findings = diagnose(dumps);
@@ -178,7 +178,7 @@ TEST(Diagnose, RanksOfAPartAreNamedAsTheJobDoes) {
   std::vector<FlightDump> dumps{rank_of(0, 4, 0), rank_of(3, 4, 0)};
   for (std::size_t i = 0; i < 2; ++i)
     dumps[i].groups[0] = {
-        .name = "part", .rank = static_cast<int>(1 - i), .world_size = 2, .members = {3, 0}, .backend = "ring", .transport = "shm"};
+        .name = "part", .rank = static_cast<int>(1 - i), .world_size = 2, .members = {3, 0}, .backend = "host", .transport = "shm"};
   enter(dumps[0], 1, kStart);
   const auto findings = diagnose(dumps);
   ASSERT_EQ(findings.size(), 1u);

@@ -263,7 +263,7 @@ TEST_F(Mpirun, ADeadRankEndsTheJob) {
 TEST_F(Mpirun, AnUnknownBackendIsTheSameErrorOnAllRanks) {
   Job job(2, {"steps=3"}, {{"LOCKSTEP_BACKEND", "pigeon"}});
   EXPECT_EQ(job->wait(60s), 2) << job->errors();
-  const std::string line = "error: unknown backend 'pigeon': LOCKSTEP_BACKEND is one of ring, ", report = job.report();
+  const std::string line = "error: unknown backend 'pigeon': LOCKSTEP_BACKEND is one of host, ", report = job.report();
   const std::size_t first = report.find(line);
   ASSERT_NE(first, std::string::npos) << report;
   EXPECT_NE(report.find(line, first + 1), std::string::npos) << report;
@@ -276,7 +276,7 @@ TEST(ByHand, MpiIsAskedForWhereItIsNot) {
   job.start_all({"steps=3"});
   for (const int rank : {0, 1}) {
     EXPECT_EQ(job[rank].wait(), 2);
-    EXPECT_THAT(job[rank].errors(), HasSubstr(has_mpi() ? "start the program with mpirun -n 2, or use LOCKSTEP_BACKEND=ring"
+    EXPECT_THAT(job[rank].errors(), HasSubstr(has_mpi() ? "start the program with mpirun -n 2, or use LOCKSTEP_BACKEND=host"
                                                         : "backend 'mpi' is not in this build: install Open MPI's headers"));
   }
 }

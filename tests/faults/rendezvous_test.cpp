@@ -21,7 +21,7 @@ const Environment kPatient = {{"LOCKSTEP_STORE_TIMEOUT_S", "140"}};
 
 void await_registration(const HandJob& job, int rank) {
   const auto port = static_cast<std::uint16_t>(std::stoi(job.port()));
-  connect_store({"127.0.0.1", port}, "", kLong)->get("group0/meeting/rank/" + std::to_string(rank), kLong);
+  connect_store({"127.0.0.1", port}, "", kLong)->get("group0/rendezvous/rank/" + std::to_string(rank), kLong);
 }
 
 std::string process_of(const Child& child, int rank) { return fmt::format("rank {} (process {} on ", rank, child.pid()); }

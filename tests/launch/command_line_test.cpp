@@ -151,7 +151,7 @@ TEST(CommandLine, WrongFlagsAreNamed) {
 TEST(CommandLine, HelpAndVersionRunNothing) {
   EXPECT_THAT(std::get<Information>(parse({"--help"})).text,
               ::testing::AllOf(HasSubstr("--nproc-per-node"), HasSubstr("/dev/null"), HasSubstr("--gpus LIST"), HasSubstr("--share-gpu K"),
-                             HasSubstr("CUDA_VISIBLE_DEVICES"), HasSubstr("lockrun topology")));
+                               HasSubstr("CUDA_VISIBLE_DEVICES"), HasSubstr("lockrun topology")));
   EXPECT_THAT(std::get<Information>(parse({"--version"})).text, ::testing::StartsWith("lockrun "));
 }
 

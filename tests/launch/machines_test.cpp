@@ -14,7 +14,7 @@
 #include <sstream>
 
 #include "lockstep/comm/capabilities.h"
-#include "src/comm/host_names.h"
+#include "src/comm/net/host_names.h"
 #include "tests/faults/hand_job.h"
 #include "tests/network/network_lab.h"
 #include "tests/support/temporary.h"

@@ -7,7 +7,7 @@
 
 #include <cstring>
 
-#include "src/comm/store_protocol.h"
+#include "src/comm/store/store_protocol.h"
 
 namespace lockstep::launch {
 namespace {

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "lockstep/core/error.h"
-#include "src/comm/socket.h"
+#include "src/comm/net/socket.h"
 #include "tests/launch/node_job.h"
 
 namespace lockstep::testing {

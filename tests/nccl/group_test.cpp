@@ -29,7 +29,7 @@ TEST(GroupOnGpus, TakesHostMemoryOverTheRingAndTheGpusOverNccl) {
   const auto said = run_members(3, [](Member& member) {
     ProcessGroup& group = member.group;
     EXPECT_EQ(&group.local_device(), &member.device);
-    EXPECT_EQ(group.backend(DeviceKind::kCpu).name(), "ring");
+    EXPECT_EQ(group.backend(DeviceKind::kCpu).name(), "host");
     EXPECT_EQ(group.backend(DeviceKind::kCuda).name(), "nccl");
     const auto one = static_cast<float>(group.rank() + 1);
     float here[4] = {one, one, one, one};
@@ -79,7 +79,7 @@ TEST(GroupOnGpus, CountsCallsOfBothKindsInOneSequence) {
   bool found = false;
   for (const auto& group : record.at("groups")) {
     // Records keep what other tests' groups have failed in.
-    if (group.at("backend") != "ring, nccl" || group.at("rank") != 0 || !group.at("failure").is_null()) continue;
+    if (group.at("backend") != "host, nccl" || group.at("rank") != 0 || !group.at("failure").is_null()) continue;
     found = true;
     const auto& operations = group.at("operations");
     ASSERT_EQ(operations.size(), 4u) << operations;
@@ -212,7 +212,7 @@ TEST(GroupOnTheCpu, RefusesNcclAtOnceAndSaysWhatToUse) {
           ProcessGroup::create({0, ranks, 0, ranks}, std::make_shared<TableStore>(), "secret",
                                {.backend = "nccl", .device = &cpu_device()});
         }),
-        AllOf(HasSubstr("backend 'nccl' is for GPUs, and rank 0 computes on cpu ("), HasSubstr("use LOCKSTEP_BACKEND=ring on the CPU")));
+        AllOf(HasSubstr("backend 'nccl' is for GPUs, and rank 0 computes on cpu ("), HasSubstr("use LOCKSTEP_BACKEND=host on the CPU")));
 }
 
 // -- graphs

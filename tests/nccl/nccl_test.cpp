@@ -10,11 +10,11 @@
 #include <thread>
 
 #include "lockstep/core/error.h"
+#include "src/comm/host/host_backend.h"
+#include "src/comm/host/machine/thread_memory_provider.h"
+#include "src/comm/host/shm/shm_transport.h"
 #include "src/comm/nccl/nccl_backend.h"
 #include "src/comm/nccl/nccl_communicator.h"
-#include "src/comm/ring/ring_backend.h"
-#include "src/comm/ring/shm_transport.h"
-#include "src/comm/ring/thread_fabric.h"
 #include "tests/conformance/table_store.h"
 #include "tests/nccl/stub_nccl.h"
 #include "tests/support/message_of.h"
@@ -62,7 +62,7 @@ struct GpuRank {
 // Every rank in a thread, with a GPU of its own; what each threw, as text.
 std::vector<std::string> run_ranks(int ranks, const std::function<void(GpuRank&)>& body) {
   const auto store = std::make_shared<TableStore>();
-  const auto meeting = std::make_shared<ring::ThreadMeeting>();
+  const auto meeting = std::make_shared<host::ThreadRendezvous>();
   std::vector<std::string> said(static_cast<std::size_t>(ranks));
   std::vector<std::thread> threads;
   for (int r = 0; r < ranks; ++r)
@@ -70,9 +70,9 @@ std::vector<std::string> run_ranks(int ranks, const std::function<void(GpuRank&)
       said[static_cast<std::size_t>(r)] = message_of([&] {
         const Place place{r, ranks, r, ranks};
         RecordingDevice device(r);
-        auto fabric = std::make_unique<ring::ThreadFabric>(meeting);
-        auto control = fabric->share(ring::ControlLayout::bytes(ranks), std::chrono::seconds(20));
-        auto watch = make_ring_backend(place, std::make_unique<ring::ShmTransport>(place, std::move(fabric), std::move(control)),
+        auto provider = std::make_unique<host::ThreadMemoryProvider>(meeting);
+        auto control = provider->share(host::ControlLayout::bytes(ranks), std::chrono::seconds(20));
+        auto watch = make_host_backend(place, std::make_unique<host::ShmTransport>(place, std::move(provider), std::move(control)),
                                        std::chrono::seconds(20));
         BackendContext context;
         context.place = place;

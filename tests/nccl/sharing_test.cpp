@@ -13,7 +13,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "src/comm/nccl/nccl_backend.h"
-#include "src/comm/nccl/nccl_meeting.h"
+#include "src/comm/nccl/nccl_rendezvous.h"
 #include "tests/conformance/forked_ranks.h"
 #include "tests/nccl/stub_nccl.h"
 #include "tests/support/message_of.h"
@@ -118,8 +118,8 @@ TEST(RanksAsProcesses, ADeathInAnAllReduceIsNamedAndEndsTheKernels) {
   }
 }
 
-// Two ranks as processes. NCCL finds a broken connection, and names no rank, before the watch has seen who died: rank 1 does so when rank
-// 0's NCCL has said it.
+// Two ranks as processes. NCCL finds a broken connection, and names no rank, before the failure detector has seen who died: rank 1 does so
+// when rank 0's NCCL has said it.
 class NoticedByNcclFirst : public ::testing::Test {
  protected:
   NoticedByNcclFirst() : may_die_(shared_flag()) { stub().async_errors_told.store(0); }

@@ -12,9 +12,9 @@
 #include <thread>
 #include <vector>
 
-#include "src/comm/composite.h"
-#include "src/comm/ring/half.h"
-#include "src/comm/ring/reduce_kernels.h"
+#include "src/comm/host/reduce/reduce_kernels.h"
+#include "src/comm/operation/composite.h"
+#include "src/core/half.h"
 #include "tests/nccl/stub_world.h"
 #include "tests/support/recording_device.h"
 
@@ -153,7 +153,7 @@ void reduce_all(ncclComm& comm, const std::vector<Data>& all, std::byte* out, st
     in.push_back(each->data() + bytes_of(begin, type));
   }
   std::byte* const outputs[] = {out};
-  ring::reduce({dtype_of(type), op_of(op), comm.ranks, 1, in.data(), outputs, count});
+  host::reduce({dtype_of(type), op_of(op), comm.ranks, 1, in.data(), outputs, count});
 }
 
 // What this rank offers to a reduction: times its factor if it has one.
@@ -294,8 +294,8 @@ STUB ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDa
   };
   const double factor = type == ncclFloat64    ? read(0.0)
                         : type == ncclFloat32  ? read(0.0F)
-                        : type == ncclBfloat16 ? ring::widen(read(ring::BFloat16{}))
-                                               : ring::widen(read(ring::Float16{}));
+                        : type == ncclBfloat16 ? widen(read(BFloat16{}))
+                                               : widen(read(Float16{}));
   *op = static_cast<ncclRedOp_t>(communicator->next_op++);
   communicator->factors[*op] = factor;
   ++control.reductions_made;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "src/comm/host/host_backend.h"
 #include "src/comm/nccl/nccl_backend.h"
 
 namespace lockstep::testing {
@@ -372,13 +373,13 @@ class ThroughDevice : public Backend {
 
 std::unique_ptr<Backend> make_nccl_over_stub(BackendContext context, RecordingDevice& device) {
   context.device = &device;
-  return std::make_unique<ThroughDevice>(context.place, device, make_nccl_backend(context, stub_api()));
+  return std::make_unique<ThroughDevice>(context.place, device, make_nccl_backend(context, make_host_backend, stub_api()));
 }
 
 std::unique_ptr<Backend> make_nccl_on_gpu(BackendContext context, Device& device) {
   check_gpu_and_nccl(context.place, &device);
   context.device = &device;
-  return std::make_unique<ThroughDevice>(context.place, device, make_nccl_backend(context));
+  return std::make_unique<ThroughDevice>(context.place, device, make_nccl_backend(context, make_host_backend));
 }
 
 }  // namespace lockstep::testing

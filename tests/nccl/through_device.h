@@ -1,10 +1,12 @@
-// The nccl backend for tests whose data lies in plain memory: what a call reads is copied to the rank's device, what it writes is copied
-// back, by who waits for it. Memory that the backend allocated is plain memory as well, and has a twin that NCCL has registered.
+// The nccl backend for tests whose data lies in unregistered memory: what a call reads is copied to the rank's device, what it writes is
+// copied back, by who waits for it. Memory that the backend allocated is unregistered memory as well, and has a twin that NCCL has
+// registered.
 #pragma once
 
 #include <memory>
 
 #include "lockstep/comm/backend.h"
+#include "lockstep/comm/backend_context.h"
 #include "tests/support/recording_device.h"
 
 namespace lockstep::testing {

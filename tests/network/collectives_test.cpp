@@ -208,7 +208,7 @@ std::vector<Outcome> reduce_until(const NetworkLab& lab, RelayedJob& relayed, co
   });
 }
 
-// A cut link looks the same from both ends: the rank behind it blames a peer, the others blame it. The first verdict stands.
+// A cut link looks the same from both ends: the rank behind it blames a peer, the others blame it. The first group error stands.
 TEST_P(Conditions, ACutAmidAnOperationEndsItAndNamesARankOfTheCut) {
   const NetworkLab lab(2);
   RelayedJob relayed(4);

@@ -11,7 +11,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/store.h"
-#include "src/comm/memory_store.h"
+#include "src/comm/store/memory_store.h"
 #include "tests/conformance/ranks.h"
 #include "tests/network/network_lab.h"
 
@@ -42,7 +42,7 @@ inline std::vector<Outcome> outcomes_in(const NetworkLab& lab, const LabJob& job
         const auto store = job.store_of ? job.store_of(rank, common, host) : common;
         const auto group = ProcessGroup::create(
             {rank, ranks, rank % job.ranks_each, job.ranks_each}, store, "the lab's token",
-            {.backend = "ring", .transport = job.transport, .timeout = job.timeout, .store_timeout = job.store_timeout}, host);
+            {.backend = "host", .transport = job.transport, .timeout = job.timeout, .store_timeout = job.store_timeout}, host);
         body(*group);
       });
     });

@@ -15,7 +15,7 @@
 #include <string>
 #include <thread>
 
-#include "src/comm/socket.h"
+#include "src/comm/net/socket.h"
 #include "tests/network/network_lab.h"
 
 namespace lockstep::testing {

@@ -8,8 +8,8 @@
 #include <array>
 #include <cerrno>
 
-#include "src/comm/ring/tcp_mesh.h"
-#include "src/comm/socket.h"
+#include "src/comm/host/wire/tcp_mesh.h"
+#include "src/comm/net/socket.h"
 
 namespace lockstep::testing {
 
@@ -113,11 +113,11 @@ bool StreamRelay::pump(Direction& direction) {
 std::string RelayedStore::get(std::string_view key, std::chrono::milliseconds timeout) {
   const std::string value = store_->get(key, timeout);
   if (key.find("/address/") == std::string_view::npos) return value;
-  ring::MeshAddress address = ring::parse_mesh_address(value);
+  host::MeshAddress address = host::parse_mesh_address(value);
   const Endpoint front = relay_.front_of({address.host, address.port}, host_);
   address.host = front.host;
   address.port = front.port;
-  return ring::to_text(address);
+  return host::to_text(address);
 }
 
 }  // namespace lockstep::testing

@@ -10,9 +10,10 @@
 #include <set>
 #include <vector>
 
+#include "lockstep/comm/backend_context.h"
 #include "lockstep/core/error.h"
 #include "src/comm/local/local_backend.h"
-#include "src/comm/recording/recording_backend.h"
+#include "src/comm/testing/recording_backend.h"
 #include "tests/support/heap_count.h"
 
 namespace lockstep {

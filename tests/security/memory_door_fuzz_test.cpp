@@ -9,9 +9,10 @@
 #include <vector>
 
 #include "lockstep/comm/backend.h"
+#include "lockstep/comm/backend_context.h"
 #include "lockstep/core/error.h"
-#include "src/comm/memory_store.h"
-#include "src/comm/ring/unix_link.h"
+#include "src/comm/net/unix_connection.h"
+#include "src/comm/store/memory_store.h"
 #include "tests/security/stranger.h"
 
 namespace lockstep::testing {
@@ -20,7 +21,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kRanks = 3;
-constexpr int kStrangers = 1'000;
+constexpr int kUnauthenticated = 1'000;
 
 std::unique_ptr<Backend> join(int rank, const std::shared_ptr<Store>& store) {
   BackendContext context;
@@ -30,12 +31,12 @@ std::unique_ptr<Backend> join(int rank, const std::shared_ptr<Store>& store) {
   context.transport = "shm";
   context.advertise_address = "127.0.0.1";
   context.timeout = context.store_timeout = 60s;
-  return make_backend("ring", context);
+  return make_backend("host", context);
 }
 
 // Connects, mostly says something, and goes again.
 void visit(const std::string& name, Mutator& random) {
-  const Fd visitor = ring::connect_to_abstract_name(name, std::chrono::steady_clock::now() + 30s);
+  const Fd visitor = connect_to_abstract_name(name, std::chrono::steady_clock::now() + 30s);
   const Bytes noise = random.noise(300);
   if (!random.one_in(5)) send(visitor.get(), noise.data(), noise.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
@@ -67,8 +68,8 @@ TEST(MemoryDoorFuzz, RanksShareMemoryAmongStrangers) {
   const std::string said = store->get("shm/name/0", 30s);
   const std::string name = said.substr(0, said.find('\n'));
   Mutator random(seed);
-  const Fd silent = ring::connect_to_abstract_name(name, std::chrono::steady_clock::now() + 30s);  // and stays
-  for (int i = 0; i < kStrangers; ++i) visit(name, random);
+  const Fd silent = connect_to_abstract_name(name, std::chrono::steady_clock::now() + 30s);  // and stays
+  for (int i = 0; i < kUnauthenticated; ++i) visit(name, random);
   ranks.emplace_back(run, kRanks - 1);  // behind all of them
   for (std::thread& rank : ranks) rank.join();
   EXPECT_THAT(results, ::testing::Each("shm 6"));

@@ -9,10 +9,11 @@
 #include <thread>
 
 #include "lockstep/comm/backend.h"
+#include "lockstep/comm/backend_context.h"
 #include "lockstep/core/error.h"
-#include "src/comm/memory_store.h"
-#include "src/comm/ring/tcp_mesh.h"
-#include "src/comm/socket.h"
+#include "src/comm/host/wire/tcp_mesh.h"
+#include "src/comm/net/socket.h"
+#include "src/comm/store/memory_store.h"
 #include "tests/security/stranger.h"
 #include "tests/support/pattern.h"
 
@@ -75,8 +76,8 @@ BackendContext context_of(int rank, int ranks, std::shared_ptr<Store> store, std
 Bytes greeting_of_a_rank() {
   const auto model = std::make_shared<OpenStore>();
   {
-    std::thread other([&] { ring::connect_mesh(context_of(1, 2, model), "mesh"); });
-    ring::connect_mesh(context_of(0, 2, model), "mesh");
+    std::thread other([&] { host::connect_mesh(context_of(1, 2, model), "mesh"); });
+    host::connect_mesh(context_of(0, 2, model), "mesh");
     other.join();
   }
   const OpenStore::Address address = model->addresses().at(0);  // rank 0's, or another rank's in the same words
@@ -87,7 +88,7 @@ Bytes greeting_of_a_rank() {
   std::string key = address.key;
   key.back() = '0';
   false_store->set(key, value);
-  std::thread deceived([&] { EXPECT_THROW(ring::connect_mesh(context_of(1, 2, false_store, 3s), "mesh"), Error); });
+  std::thread deceived([&] { EXPECT_THROW(host::connect_mesh(context_of(1, 2, false_store, 3s), "mesh"), Error); });
   Bytes greeting(4096);
   pollfd item{listener.get(), POLLIN, 0};
   if (poll(&item, 1, 3000) == 1) {
@@ -101,19 +102,19 @@ Bytes greeting_of_a_rank() {
   return greeting;
 }
 
-void attack(std::uint16_t port, const Bytes& greeting, Mutator& random, std::vector<Stranger>& drippers) {
-  Stranger stranger(port);
-  if (!stranger) return;
+void attack(std::uint16_t port, const Bytes& greeting, Mutator& random, std::vector<UnauthenticatedPeer>& drippers) {
+  UnauthenticatedPeer unauthenticated(port);
+  if (!unauthenticated) return;
   Bytes message = random.one_in(4) ? random.noise(300) : random.mutated(greeting);
   if (random.one_in(8)) message = greeting;  // a replay: all that it hears is a challenge that it cannot answer
   if (drippers.size() < kDrippers && random.one_in(100)) {
     message.resize(std::min<std::size_t>(message.size(), 5));
-    stranger.drip(message);
-    drippers.push_back(std::move(stranger));
+    unauthenticated.drip(message);
+    drippers.push_back(std::move(unauthenticated));
     return;
   }
-  stranger.say(message);
-  if (random.one_in(4)) stranger.say(random.noise(200));
+  unauthenticated.say(message);
+  if (random.one_in(4)) unauthenticated.say(random.noise(200));
 }
 
 TEST(MeshFuzz, RanksFindEachOtherAmongStrangers) {
@@ -123,10 +124,10 @@ TEST(MeshFuzz, RanksFindEachOtherAmongStrangers) {
   ASSERT_GT(greeting.size(), 32u);
   constexpr int kRanks = 3;
   const auto store = std::make_shared<OpenStore>();
-  std::vector<std::vector<ring::TcpPeer>> peers(kRanks);
+  std::vector<std::vector<host::TcpPeer>> peers(kRanks);
   const auto join = [&](int rank) {
     try {
-      peers[static_cast<std::size_t>(rank)] = ring::connect_mesh(context_of(rank, kRanks, store), "mesh");
+      peers[static_cast<std::size_t>(rank)] = host::connect_mesh(context_of(rank, kRanks, store), "mesh");
     } catch (const Error& error) {
       ADD_FAILURE() << "rank " << rank << ": " << error.what();
     }
@@ -135,7 +136,7 @@ TEST(MeshFuzz, RanksFindEachOtherAmongStrangers) {
   for (int rank = 0; rank < kRanks - 1; ++rank) ranks.emplace_back(join, rank);
   for (int i = 0; i < 2000 && store->addresses().empty(); ++i) std::this_thread::sleep_for(5ms);
   Mutator random(seed);
-  std::vector<Stranger> drippers;
+  std::vector<UnauthenticatedPeer> drippers;
   for (int i = 0; i < kMessages; ++i) {
     const auto doors = store->addresses();
     ASSERT_FALSE(doors.empty());

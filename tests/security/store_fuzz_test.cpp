@@ -1,4 +1,4 @@
-// Ten thousand bad messages against the store, from strangers and from members gone mad, while honest clients work beside them.
+// Ten thousand bad messages against the store, from unauthenticated peers and from members gone mad, while honest clients work beside them.
 #include <dirent.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 
 #include "lockstep/comm/store.h"
 #include "lockstep/core/error.h"
-#include "src/comm/store_protocol.h"
+#include "src/comm/store/store_protocol.h"
 #include "tests/security/stranger.h"
 #include "tests/support/sanitized.h"
 
@@ -99,8 +99,8 @@ class Attack {
 
  private:
   void noise() {
-    Stranger stranger(port_);
-    if (stranger) stranger.say(random_.noise(400));
+    UnauthenticatedPeer unauthenticated(port_);
+    if (unauthenticated) unauthenticated.say(random_.noise(400));
   }
 
   protocol::ClientProof proof_for(const protocol::Hello& hello) {
@@ -110,27 +110,27 @@ class Attack {
   }
 
   // Whatever is not the right proof to the letter must not be let in.
-  void expect_refusal(Stranger& stranger) {
+  void expect_refusal(UnauthenticatedPeer& unauthenticated) {
     protocol::ServerProof answer{};
-    if (stranger.hear(answer)) {
+    if (unauthenticated.hear(answer)) {
       EXPECT_EQ(answer.accepted, 0u);
     }
   }
 
   void bad_proof() {
-    Stranger stranger(port_);
+    UnauthenticatedPeer unauthenticated(port_);
     protocol::Hello hello;
-    if (!stranger || !stranger.hear(hello)) return;
+    if (!unauthenticated || !unauthenticated.hear(hello)) return;
     const Bytes valid = bytes_of(proof_for(hello));
     const Bytes message = random_.mutated(valid);
-    if (!stranger.say(message)) return;
+    if (!unauthenticated.say(message)) return;
     const bool begins_validly = message.size() >= valid.size() && std::equal(valid.begin(), valid.end(), message.begin());
-    if (message.size() >= valid.size() && !begins_validly) expect_refusal(stranger);
+    if (message.size() >= valid.size() && !begins_validly) expect_refusal(unauthenticated);
   }
 
   // Of another connection: the server's nonce is another one.
   void replayed_proof() {
-    Stranger first(port_), second(port_);
+    UnauthenticatedPeer first(port_), second(port_);
     protocol::Hello hello;
     if (!first || !second || !first.hear(hello)) return;
     const Bytes proof = bytes_of(proof_for(hello));
@@ -139,18 +139,18 @@ class Attack {
 
   // Says little and stays; the oldest leaves when there are too many.
   void drip() {
-    Stranger stranger(port_);
+    UnauthenticatedPeer unauthenticated(port_);
     protocol::Hello hello;
-    if (!stranger || !stranger.hear(hello)) return;
+    if (!unauthenticated || !unauthenticated.hear(hello)) return;
     Bytes proof = bytes_of(proof_for(hello));
     proof.resize(random_.below(proof.size()));
-    stranger.drip(proof);
-    drippers_.push_back(std::move(stranger));
+    unauthenticated.drip(proof);
+    drippers_.push_back(std::move(unauthenticated));
     if (drippers_.size() > kStoreDrippers) drippers_.pop_front();
   }
 
   void member_gone_mad() {
-    Stranger member(port_);
+    UnauthenticatedPeer member(port_);
     protocol::Hello hello;
     protocol::ServerProof answer{};
     if (!member || !member.hear(hello) || !member.say(bytes_of(proof_for(hello))) || !member.hear(answer)) return;
@@ -197,7 +197,7 @@ class Attack {
 
   std::uint16_t port_;
   Mutator random_;
-  std::deque<Stranger> drippers_;
+  std::deque<UnauthenticatedPeer> drippers_;
   int members_ = 0;
 };
 
@@ -213,7 +213,7 @@ TEST(StoreFuzz, TenThousandBadMessagesChangeNothingForTheHonest) {
     Attack attack(server.endpoint(), seed);
     for (int i = 0; i < kStoreMessages && !HasFatalFailure(); ++i) attack.one_message();
     EXPECT_LT(resident_mib(), memory + kMostMib);
-    EXPECT_LT(open_descriptors(), descriptors + 2 * kStoreDrippers + 100) << "strangers that have left keep descriptors";
+    EXPECT_LT(open_descriptors(), descriptors + 2 * kStoreDrippers + 100) << "unauthenticated peers that have left keep descriptors";
     attack.leave();
     EXPECT_GT(attack.accepted_members(), kStoreMessages / 8);
     EXPECT_GT(one.finish(), 20);

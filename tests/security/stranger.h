@@ -14,10 +14,10 @@
 
 namespace lockstep::testing {
 
-class Stranger {
+class UnauthenticatedPeer {
  public:
   // To loopback. Blocks for a moment only: a listener whose queue is full is tried again.
-  explicit Stranger(std::uint16_t port) {
+  explicit UnauthenticatedPeer(std::uint16_t port) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

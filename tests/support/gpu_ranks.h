@@ -8,12 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/comm/backend_context.h"
 #include "lockstep/comm/process_group.h"
+#include "src/comm/host/host_backend.h"
+#include "src/comm/host/machine/control_block.h"
+#include "src/comm/host/machine/thread_memory_provider.h"
+#include "src/comm/host/shm/shm_transport.h"
 #include "src/comm/nccl/nccl_backend.h"
-#include "src/comm/ring/control_block.h"
-#include "src/comm/ring/ring_backend.h"
-#include "src/comm/ring/shm_transport.h"
-#include "src/comm/ring/thread_fabric.h"
 #include "tests/conformance/table_store.h"
 #include "tests/support/recording_device.h"
 
@@ -21,17 +22,17 @@ namespace lockstep::testing {
 
 inline constexpr std::chrono::seconds kGpuRanksTimeout{30};
 
-inline std::unique_ptr<Backend> ring_of_threads(const Place& place, const std::shared_ptr<ring::ThreadMeeting>& meeting) {
-  auto fabric = std::make_unique<ring::ThreadFabric>(meeting);
-  auto control = fabric->share(ring::ControlLayout::bytes(place.world_size), kGpuRanksTimeout);
-  return make_ring_backend(place, std::make_unique<ring::ShmTransport>(place, std::move(fabric), std::move(control)), kGpuRanksTimeout);
+inline std::unique_ptr<Backend> ring_of_threads(const Place& place, const std::shared_ptr<host::ThreadRendezvous>& meeting) {
+  auto fabric = std::make_unique<host::ThreadMemoryProvider>(meeting);
+  auto control = fabric->share(host::ControlLayout::bytes(place.world_size), kGpuRanksTimeout);
+  return make_host_backend(place, std::make_unique<host::ShmTransport>(place, std::move(fabric), std::move(control)), kGpuRanksTimeout);
 }
 
 // What each rank threw, "" for those that ended well.
 inline std::vector<std::string> run_gpu_ranks(int ranks, const std::function<void(std::shared_ptr<ProcessGroup>, RecordingDevice&)>& body) {
   static const nccl::Api kApi = nccl::load_api(STUB_NCCL);
   const auto store = std::make_shared<TableStore>();
-  const auto calls = std::make_shared<ring::ThreadMeeting>(), watching = std::make_shared<ring::ThreadMeeting>();
+  const auto calls = std::make_shared<host::ThreadRendezvous>(), watching = std::make_shared<host::ThreadRendezvous>();
   std::vector<std::string> said(static_cast<std::size_t>(ranks));
   std::vector<std::thread> threads;
   for (int r = 0; r < ranks; ++r)

@@ -20,7 +20,7 @@
 namespace lockstep {
 
 class Device;
-class Store;
+struct BackendContext;  // backend_context.h
 
 // Bytes that this rank sent to peers, by the wire they took. Tests use them to prove which wire was used.
 struct TransportCounters {
@@ -32,7 +32,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  virtual std::string_view name() const = 0;       // "ring", "nccl", ...
+  virtual std::string_view name() const = 0;       // "host", "nccl", ...
   virtual std::string_view transport() const = 0;  // "shm", "tcp", ...
   // The table's line for name(); a backend that is not in the table, or wraps another, says it itself.
   virtual const Capabilities& capabilities() const;
@@ -59,7 +59,7 @@ class Backend {
   virtual void throw_if_over(const std::function<std::string()>& doing) {}
 
   // Returns when all ranks have made this call, whose data another backend moves; throws what run() would: a mismatch, a peer that is
-  // lost, the deadline. Beside messages, with no operation under way. Only `ring` has it.
+  // lost, the deadline. Beside messages, with no operation under way. Only `host` has it.
   virtual void compare(const Operation& operation);
 
   // -- graphs of a GPU. Between the first two calls start() puts an operation into the graph that the device's default stream records:
@@ -81,27 +81,12 @@ class Backend {
   virtual void on_over(std::function<void(const std::string& why)> call) {}
 };
 
-// A backend's arguments when a group is made. `store` and the timeouts outlive the backend.
-struct BackendContext {
-  Place place;
-  std::shared_ptr<Store> store;             // scoped to this group: keys do not clash with another group's
-  std::string token;                        // the job's secret; peers prove that they know it; empty: LOCKSTEP_INSECURE=1
-  std::string transport;                    // "auto", "shm", "tcp" or "hierarchical"
-  std::string advertise_address;            // numeric address under which peers reach this rank
-  std::chrono::milliseconds timeout;        // a collective's default deadline
-  std::chrono::milliseconds store_timeout;  // for the rendezvous
-  std::chrono::milliseconds stall_timeout = std::chrono::seconds(30);  // how long a rank may send no heartbeat
-  std::string node = {};                                               // LOCKSTEP_NODE: ranks with different ones do not share memory
-  Device* device = nullptr;                                            // this rank's; null: local_device()
-  Backend* host = nullptr;  // a GPU's: the group's backend for host memory, which outlives it; null: there is none
-};
-
 // Throws InvalidArgument when this process cannot use the backend called `name`: not built in, made for a world of one, not
 // started as it needs, without a GPU or the library. Asks no other rank. `device`: this rank's; null: local_device().
 void check_backend(std::string_view name, const Place& place, const Device* device = nullptr);
 
-// Makes the backend called `name` ("ring", ...); throws InvalidArgument that lists the ones built in, or says what this
-// build lacks. Collective.
+// Makes the backend called `name` ("host", ...; "ring", its former name, is understood); throws InvalidArgument that lists the ones built
+// in, or says what this build lacks. Collective.
 std::unique_ptr<Backend> make_backend(std::string_view name, const BackendContext& context);
 
 }  // namespace lockstep

@@ -54,6 +54,6 @@ struct Rendezvous {
   std::string advertise_address;        // numeric address of this rank for its peers
 };
 // Throws RendezvousError that begins with this rank and names the address, port or job.
-Rendezvous meet(const JobEnvironment& job, std::chrono::milliseconds timeout);
+Rendezvous rendezvous(const JobEnvironment& job, std::chrono::milliseconds timeout);
 
 }  // namespace lockstep

@@ -48,7 +48,7 @@ struct Capabilities {
   bool same_bits_on_all_ranks = false;  // of floating-point reductions
   bool repeatable_bits = false;         // the same call on the same data gives the same bits again
   bool sums_in_rank_order = false;      // ((0 + 1) + 2) + 3, whatever the size, the memory and the path; all_reduce
-                                        // between nodes of several ranks: see src/comm/ring/ring_plan.h
+                                        // between nodes of several ranks: see src/comm/host/reduce/ring_plan.h
   bool idle_waiting = false;            // a rank that waits for long uses no processor
   bool abort = false;                   // wakes the waiters of other ranks too
   bool names_lost_peers = false;        // PeerLost with the rank as soon as it dies; false: the deadline, or the launcher, ends the wait

@@ -11,8 +11,8 @@
 namespace lockstep {
 
 struct ProcessGroupOptions {
-  // Of host memory; "": LOCKSTEP_BACKEND, else "ring". A group whose device is a GPU has `nccl` beside it for the GPU's memory; "nccl" asks
-  // for a GPU, and takes "ring" for host memory.
+  // Of host memory; "": LOCKSTEP_BACKEND, else "host". A group whose device is a GPU has `nccl` beside it for the GPU's memory; "nccl" asks
+  // for a GPU, and takes "host" for host memory.
   std::string backend = {};
   std::string transport = {};  // "": LOCKSTEP_TRANSPORT, else "auto": shared memory when handing over a memfd works, else TCP
   std::optional<std::chrono::milliseconds> timeout = {};  // a collective's deadline; LOCKSTEP_TIMEOUT_S, else 5 min; all are > 0

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/comm/endpoint.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {
@@ -50,14 +51,6 @@ class Store {
   }
   // Throws ClaimAbandoned for the first one below the prefix; `timeout` is for the store's answer.
   virtual void check_claims([[maybe_unused]] std::string_view claims, [[maybe_unused]] std::chrono::milliseconds timeout) {}
-};
-
-// "host:port" with a numeric host ("127.0.0.1", "::1").
-struct Endpoint {
-  std::string host;
-  std::uint16_t port = 0;
-
-  std::string text() const;  // IPv6 hosts in brackets
 };
 
 struct StoreServerOptions {

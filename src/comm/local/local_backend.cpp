@@ -8,17 +8,17 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
-#include "src/comm/composite.h"
-#include "src/comm/flight_recorder.h"
-#include "src/comm/plain_memory.h"
-#include "src/comm/ring/point_to_point.h"
+#include "src/comm/call/point_to_point.h"
+#include "src/comm/call/unregistered_memory.h"
+#include "src/comm/flight/flight_recorder.h"
+#include "src/comm/operation/composite.h"
 
 namespace lockstep {
 
 namespace {
 
 // There are no peers: only the messages to oneself, which need no channel.
-class NoChannels : public ring::ByteChannels {
+class NoChannels : public ByteChannels {
  public:
   std::size_t write(int, const std::byte*, std::size_t) noexcept override { return 0; }
   std::size_t read(int, std::byte*, std::size_t) override { return 0; }
@@ -33,22 +33,22 @@ class NoChannels : public ring::ByteChannels {
     changed_.notify_all();
   }
   void throw_if_over(const std::function<std::string()>& doing) override {
-    if (verdict_.stands()) throw_verdict(verdict_.get(), doing());
+    if (group_error_.stands()) throw_group_error(group_error_.get(), doing());
   }
-  [[noreturn]] void end(ring::VerdictKind kind, const std::string& text, const std::string& doing) override {
-    verdict_.declare(kind, text);
+  [[noreturn]] void end(GroupErrorKind kind, const std::string& text, const std::string& doing) override {
+    group_error_.declare(kind, text);
     interrupt();
-    throw_verdict(verdict_.get(), doing);
+    throw_group_error(group_error_.get(), doing);
   }
   std::string name_of_rank(int) const override { return "rank 0"; }
 
-  ring::LocalVerdict& verdict() { return verdict_; }
+  LocalGroupError& group_error() { return group_error_; }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   bool interrupted_ = false;
-  ring::LocalVerdict verdict_;
+  LocalGroupError group_error_;
 };
 
 class LocalBackend : public Backend {
@@ -70,16 +70,16 @@ class LocalBackend : public Backend {
     return Work();
   }
 
-  Work send(const Message& message) override { return ring::PointToPoint::send(messages_, message); }
-  Work receive(const Message& message) override { return ring::PointToPoint::receive(messages_, message); }
+  Work send(const Message& message) override { return PointToPoint::send(messages_, message); }
+  Work receive(const Message& message) override { return PointToPoint::receive(messages_, message); }
 
   Buffer allocate(std::size_t bytes) override {
     channels_.throw_if_over([&] { return fmt::format("allocate ({} bytes)", bytes); });
-    return allocate_plain(bytes);
+    return allocate_unregistered(bytes);
   }
 
   void abort(const std::string& reason) override {
-    channels_.verdict().declare(ring::VerdictKind::kPeerLost, "the process group was aborted: " + reason);
+    channels_.group_error().declare(GroupErrorKind::kPeerLost, "the process group was aborted: " + reason);
     channels_.interrupt();
   }
 
@@ -101,7 +101,7 @@ class LocalBackend : public Backend {
   }
 
   NoChannels channels_;
-  std::shared_ptr<ring::PointToPoint> messages_ = std::make_shared<ring::PointToPoint>(Place{}, channels_);
+  std::shared_ptr<PointToPoint> messages_ = std::make_shared<PointToPoint>(Place{}, channels_);
   CompositeCalls composite_{Place{}};
 };
 

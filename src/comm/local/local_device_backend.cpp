@@ -7,10 +7,10 @@
 
 #include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
-#include "src/comm/composite.h"
-#include "src/comm/flight_recorder.h"
+#include "src/comm/call/group_error.h"
+#include "src/comm/flight/flight_recorder.h"
 #include "src/comm/local/local_backend.h"
-#include "src/comm/ring/verdict.h"
+#include "src/comm/operation/composite.h"
 
 namespace lockstep {
 
@@ -85,10 +85,10 @@ class LocalDeviceBackend : public Backend {
   }
 
   void abort(const std::string& reason) override {
-    verdict_.declare(ring::VerdictKind::kPeerLost, "the process group was aborted: " + reason);
+    group_error_.declare(GroupErrorKind::kPeerLost, "the process group was aborted: " + reason);
   }
   void throw_if_over(const std::function<std::string()>& doing) override {
-    if (verdict_.stands()) ring::throw_verdict(verdict_.get(), doing());
+    if (group_error_.stands()) throw_group_error(group_error_.get(), doing());
   }
   // What is queued here needs no peer: a graph may take it as it is.
   void begin_capture() override { is_capturing_ = true; }
@@ -140,7 +140,7 @@ class LocalDeviceBackend : public Backend {
 
   Device& device_;
   const std::shared_ptr<Marks> marks_;  // a Work may outlive the backend
-  ring::LocalVerdict verdict_;
+  LocalGroupError group_error_;
   bool is_capturing_ = false;
 };
 

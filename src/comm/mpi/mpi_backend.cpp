@@ -8,16 +8,16 @@
 
 #include "lockstep/comm/store.h"
 #include "lockstep/core/error.h"
-#include "src/comm/comm_thread.h"
-#include "src/comm/composite.h"
-#include "src/comm/group_gone.h"
-#include "src/comm/join.h"
+#include "src/comm/call/comm_thread.h"
+#include "src/comm/call/group_error.h"
+#include "src/comm/call/group_gone.h"
+#include "src/comm/call/point_to_point.h"
+#include "src/comm/call/unregistered_memory.h"
+#include "src/comm/mpi/library/mpi_runtime.h"
 #include "src/comm/mpi/mpi_channels.h"
 #include "src/comm/mpi/mpi_collectives.h"
-#include "src/comm/mpi/mpi_runtime.h"
-#include "src/comm/plain_memory.h"
-#include "src/comm/ring/point_to_point.h"
-#include "src/comm/ring/verdict.h"
+#include "src/comm/operation/composite.h"
+#include "src/comm/rendezvous/group_rendezvous.h"
 
 namespace lockstep {
 
@@ -27,17 +27,17 @@ namespace {
 struct MpiGroup {
   MpiGroup(const Place& place, MPI_Comm collectives, MPI_Comm messages, std::size_t most)
       : collectives(place, collectives, most, [this] { throw_if_over("backend mpi"); }),
-        channels(place, messages, verdict),
-        messages(std::make_shared<ring::PointToPoint>(place, channels)) {}
+        channels(place, messages, group_error),
+        messages(std::make_shared<PointToPoint>(place, channels)) {}
 
   void throw_if_over(std::string_view doing) const {
-    if (verdict.stands()) ring::throw_verdict(verdict.get(), doing);
+    if (group_error.stands()) throw_group_error(group_error.get(), doing);
   }
 
-  ring::LocalVerdict verdict;
+  LocalGroupError group_error;
   mpi::Collectives collectives;
   mpi::Channels channels;
-  std::shared_ptr<ring::PointToPoint> messages;  // a Work may outlive it; leave() parts it from the channels
+  std::shared_ptr<PointToPoint> messages;  // a Work may outlive it; leave() parts it from the channels
 };
 
 class MpiBackend : public Backend {
@@ -66,8 +66,8 @@ class MpiBackend : public Backend {
       throw;
     }
   }
-  Work send(const Message& message) override { return ring::PointToPoint::send(group_->messages, message); }
-  Work receive(const Message& message) override { return ring::PointToPoint::receive(group_->messages, message); }
+  Work send(const Message& message) override { return PointToPoint::send(group_->messages, message); }
+  Work receive(const Message& message) override { return PointToPoint::receive(group_->messages, message); }
 
   Buffer allocate(std::size_t bytes) override {
     Operation operation;
@@ -77,16 +77,16 @@ class MpiBackend : public Backend {
     operation.signature.dtype = DType::kUInt8;
     operation.timeout = timeout_;
     thread_->run(operation);
-    return allocate_plain(bytes);
+    return allocate_unregistered(bytes);
   }
 
   void abort(const std::string& reason) override {
-    group_->verdict.declare(ring::VerdictKind::kPeerLost, "the process group was aborted: " + reason);
+    group_->group_error.declare(GroupErrorKind::kPeerLost, "the process group was aborted: " + reason);
     mpi::give_up("the process group was aborted: " + reason);
   }
   void leave() noexcept override {
     group_->messages->leave();
-    group_->verdict.declare(ring::VerdictKind::kPeerLost, group_gone().what());
+    group_->group_error.declare(GroupErrorKind::kPeerLost, group_gone().what());
   }
   TransportCounters counters() const override { return {}; }
 

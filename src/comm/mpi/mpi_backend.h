@@ -1,4 +1,4 @@
-// Open MPI's non-blocking collectives, for clusters whose fabric MPI knows (InfiniBand, Omni-Path, Slingshot). One rank is
+// Open MPI's non-blocking collectives, for clusters whose provider MPI knows (InfiniBand, Omni-Path, Slingshot). One rank is
 // one process that mpirun (or srun with PMIx) has started.
 //
 // Threads: MPI is initialised with MPI_THREAD_SERIALIZED; a lock of the process keeps its calls apart. Asynchronous
@@ -9,7 +9,7 @@
 //   abort      wakes this rank only; the others wait until their deadline, or until mpirun ends the job.
 //   lost peers are not named: mpirun ends the job when a process dies; a rank that stays away is a TimeoutError without name.
 //   waiting    is polling: yields for a millisecond, then up to a thousand wake-ups a second.
-//   order      of sums is MPI's: the same bits on all ranks and in repeats, others than `ring` gives. float16 and bfloat16
+//   order      of sums is MPI's: the same bits on all ranks and in repeats, others than `host` gives. float16 and bfloat16
 //              travel as float32.
 //   messages   go in chunks of 64 KiB, copied at both ends, so that types are compared and no send blocks for want of a receive.
 //   counts     above 2^31 - 1 elements: reductions and broadcasts are cut into pieces, the others refused.
@@ -22,6 +22,7 @@
 #include <memory>
 
 #include "lockstep/comm/backend.h"
+#include "lockstep/comm/backend_context.h"
 
 namespace lockstep {
 

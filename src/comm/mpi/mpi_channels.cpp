@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "src/comm/mpi/mpi_runtime.h"
+#include "src/comm/mpi/library/mpi_runtime.h"
 
 namespace lockstep::mpi {
 
@@ -22,8 +22,8 @@ constexpr microseconds kShortestNap(20), kLongestNap(1000);
 
 }  // namespace
 
-Channels::Channels(const Place& place, MPI_Comm communicator, ring::LocalVerdict& verdict)
-    : place_(place), communicator_(communicator), verdict_(verdict), peers_(static_cast<std::size_t>(place.world_size)) {}
+Channels::Channels(const Place& place, MPI_Comm communicator, LocalGroupError& group_error)
+    : place_(place), communicator_(communicator), group_error_(group_error), peers_(static_cast<std::size_t>(place.world_size)) {}
 
 bool Channels::is_over(MPI_Request& request, MPI_Status* status) noexcept {
   int is_done = 0;
@@ -103,12 +103,12 @@ void Channels::interrupt() noexcept {
 }
 
 void Channels::throw_if_over(const std::function<std::string()>& doing) {
-  if (verdict_.stands()) throw_verdict(verdict_.get(), doing());
+  if (group_error_.stands()) throw_group_error(group_error_.get(), doing());
 }
 
-void Channels::end(ring::VerdictKind kind, const std::string& text, const std::string& doing) {
-  verdict_.declare(kind, text);
-  throw_verdict(verdict_.get(), doing);
+void Channels::end(GroupErrorKind kind, const std::string& text, const std::string& doing) {
+  group_error_.declare(kind, text);
+  throw_group_error(group_error_.get(), doing);
 }
 
 std::string Channels::name_of_rank(int rank) const { return fmt::format("rank {}", rank); }

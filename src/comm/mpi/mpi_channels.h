@@ -13,15 +13,15 @@
 #include <vector>
 
 #include "lockstep/core/place.h"
-#include "src/comm/mpi/mpi_api.h"
-#include "src/comm/ring/byte_channels.h"
+#include "src/comm/call/byte_channels.h"
+#include "src/comm/mpi/library/mpi_api.h"
 
 namespace lockstep::mpi {
 
-class Channels : public ring::ByteChannels {
+class Channels : public ByteChannels {
  public:
-  // `verdict` is the group's, and outlives this.
-  Channels(const Place& place, MPI_Comm communicator, ring::LocalVerdict& verdict);
+  // `group error` is the group's, and outlives this.
+  Channels(const Place& place, MPI_Comm communicator, LocalGroupError& group_error);
 
   std::size_t write(int peer, const std::byte* data, std::size_t bytes) noexcept override;
   std::size_t read(int peer, std::byte* data, std::size_t bytes) override;
@@ -30,7 +30,7 @@ class Channels : public ring::ByteChannels {
   void interrupt() noexcept override;
   void throw_if_over(const std::function<std::string()>& doing) override;
   // MPI cannot tell the others: they hear of it at their deadlines.
-  [[noreturn]] void end(ring::VerdictKind kind, const std::string& text, const std::string& doing) override;
+  [[noreturn]] void end(GroupErrorKind kind, const std::string& text, const std::string& doing) override;
   std::string name_of_rank(int rank) const override;
 
   // MPI has no chunk in its hands: only then may this object go.
@@ -54,7 +54,7 @@ class Channels : public ring::ByteChannels {
 
   Place place_;
   MPI_Comm communicator_;
-  ring::LocalVerdict& verdict_;
+  LocalGroupError& group_error_;
   std::vector<Peer> peers_;
   int failure_ = MPI_SUCCESS;
   std::atomic<std::chrono::steady_clock::time_point> moved_{}, waited_{};  // last time that something moved, that somebody waited

@@ -7,10 +7,10 @@
 #include <numeric>
 
 #include "lockstep/core/error.h"
-#include "src/comm/composite.h"
-#include "src/comm/mpi/mpi_runtime.h"
+#include "src/comm/mpi/library/mpi_runtime.h"
 #include "src/comm/mpi/mpi_types.h"
-#include "src/comm/ring/parts.h"
+#include "src/comm/operation/composite.h"
+#include "src/comm/operation/parts.h"
 
 namespace lockstep::mpi {
 
@@ -245,7 +245,7 @@ void Collectives::all_to_all_v(const Operation& operation) {
     return api().MPI_Iallgather(words_.data(), static_cast<int>(2 * n), MPI_UINT64_T, all_words_.data(), static_cast<int>(2 * n),
                                 MPI_UINT64_T, communicator_, request);
   });
-  ring::CountMatrix counts(n);
+  AlltoallvCounts counts(n);
   std::copy_n(all_words_.begin(), 2 * n * n, counts.row(0));
   if (const std::string disagreement = counts.disagreement(); !disagreement.empty())
     throw MismatchError("{}: {}", describe(operation.signature, operation.purpose), disagreement);

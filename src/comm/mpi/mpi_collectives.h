@@ -12,7 +12,7 @@
 
 #include "lockstep/comm/operation.h"
 #include "lockstep/core/place.h"
-#include "src/comm/mpi/mpi_api.h"
+#include "src/comm/mpi/library/mpi_api.h"
 
 namespace lockstep::mpi {
 

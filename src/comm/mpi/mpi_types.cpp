@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "lockstep/core/error.h"
-#include "src/comm/mpi/mpi_runtime.h"
-#include "src/comm/ring/half.h"
+#include "src/comm/mpi/library/mpi_runtime.h"
+#include "src/core/half.h"
 
 namespace lockstep::mpi {
 
@@ -94,16 +94,16 @@ MPI_Op op_of(ReduceOp op, DType reduced) {
 
 void widen(DType from, const std::byte* in, float* out, std::size_t count) {
   const auto all = [&](auto typed) {
-    for (std::size_t i = 0; i < count; ++i) out[i] = ring::widen(reinterpret_cast<const decltype(typed)*>(in)[i]);
+    for (std::size_t i = 0; i < count; ++i) out[i] = widen(reinterpret_cast<const decltype(typed)*>(in)[i]);
   };
-  from == DType::kFloat16 ? all(ring::Float16{}) : all(ring::BFloat16{});
+  from == DType::kFloat16 ? all(Float16{}) : all(BFloat16{});
 }
 
 void narrow(DType to, const float* in, std::byte* out, std::size_t count, float factor) {
   if (to == DType::kFloat16)
-    for (std::size_t i = 0; i < count; ++i) reinterpret_cast<ring::Float16*>(out)[i] = ring::narrow_float16(in[i] * factor);
+    for (std::size_t i = 0; i < count; ++i) reinterpret_cast<Float16*>(out)[i] = narrow_float16(in[i] * factor);
   else
-    for (std::size_t i = 0; i < count; ++i) reinterpret_cast<ring::BFloat16*>(out)[i] = ring::narrow_bfloat16(in[i] * factor);
+    for (std::size_t i = 0; i < count; ++i) reinterpret_cast<BFloat16*>(out)[i] = narrow_bfloat16(in[i] * factor);
 }
 
 }  // namespace lockstep::mpi

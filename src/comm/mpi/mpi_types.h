@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "lockstep/comm/operation.h"
-#include "src/comm/mpi/mpi_api.h"
+#include "src/comm/mpi/library/mpi_api.h"
 
 namespace lockstep::mpi {
 

@@ -5,10 +5,9 @@
 #include "lockstep/comm/store.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
-#include "src/comm/nccl/nccl_meeting.h"
 #include "src/comm/nccl/nccl_queue.h"
+#include "src/comm/nccl/nccl_rendezvous.h"
 #include "src/comm/nccl/staged_messages.h"
-#include "src/comm/ring/ring_backend.h"
 #include "src/core/device_choice.h"
 
 namespace lockstep {
@@ -34,7 +33,7 @@ void NcclBackend::begin_capture() {
 std::uint64_t NcclBackend::end_capture() { return queue_->end_capture(); }
 Work NcclBackend::start_replay(const Operation& replay) { return nccl::Queue::start_replay(queue_, replay); }
 
-// The queue's thread hears of it from the watch, and so does the next call.
+// The queue's thread hears of it from the failure detector, and so does the next call.
 void NcclBackend::abort(const std::string& reason) { queue_->watch().abort(reason); }
 void NcclBackend::throw_if_over(const std::function<std::string()>& doing) { queue_->watch().throw_if_over(doing); }
 void NcclBackend::leave() noexcept { queue_->watch().leave(); }
@@ -59,7 +58,7 @@ std::string why_no_gpu() {
 void check_gpu_and_nccl(const Place& place, const Device* device) {
   const Device& own = device != nullptr ? *device : local_device(place.local_rank);
   if (own.kind() != DeviceKind::kCuda)
-    throw InvalidArgument("backend 'nccl' is for GPUs, and rank {} computes on {} ({}): use {}=ring on the CPU", place.rank, own.name(),
+    throw InvalidArgument("backend 'nccl' is for GPUs, and rank {} computes on {} ({}): use {}=host on the CPU", place.rank, own.name(),
                           why_no_gpu(), env::kBackend);
   try {
     nccl::api();
@@ -68,7 +67,7 @@ void check_gpu_and_nccl(const Place& place, const Device* device) {
   }
 }
 
-std::unique_ptr<Backend> make_nccl_backend(const BackendContext& given, const nccl::Api& api) {
+std::unique_ptr<Backend> make_nccl_backend(const BackendContext& given, MakeBackend make_failure_detector, const nccl::Api& api) {
   BackendContext context = given;
   if (context.device == nullptr) context.device = &local_device(context.place.local_rank);
   const auto gpus = nccl::gather_gpus(context);
@@ -76,12 +75,12 @@ std::unique_ptr<Backend> make_nccl_backend(const BackendContext& given, const nc
   nccl::prepare_environment(gpus, context.place.rank, api.version);
   BackendContext watch = context;
   watch.store = scoped(context.store, "nccl/watch/");
-  return std::make_unique<NcclBackend>(context, make_ring_backend(watch), api);
+  return std::make_unique<NcclBackend>(context, make_failure_detector(watch), api);
 }
 
-std::unique_ptr<Backend> make_nccl_backend(const BackendContext& context) {
+std::unique_ptr<Backend> make_nccl_backend(const BackendContext& context, MakeBackend make_failure_detector) {
   check_gpu_and_nccl(context.place, context.device);
-  return make_nccl_backend(context, nccl::api());
+  return make_nccl_backend(context, make_failure_detector, nccl::api());
 }
 
 }  // namespace lockstep

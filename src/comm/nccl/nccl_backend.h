@@ -1,8 +1,8 @@
-// The GPU backend: NCCL moves the data, a ring backend on the CPU looks after the ranks.
+// The GPU backend: NCCL moves the data, a backend on the CPU looks after the ranks.
 //
 // A call is queued on a high-priority stream of its own, behind what the default stream holds by then, and returns: the host waits for
 // nothing, and who reads the result is ordered behind it by an event. Beside that, in a thread, the ranks compare their calls over the
-// CPU's ring in the same order: calls that disagree, a peer that died or stays away come to light there (MismatchError, PeerLost,
+// backend `host` in the same order: calls that disagree, a peer that died or stays away come to light there (MismatchError, PeerLost,
 // TimeoutError, as on the CPU), and end the kernels that wait in vain. The data path itself checks nothing.
 //
 // Messages pass through pinned host memory and the group's backend for that: see staged_messages.h.
@@ -15,6 +15,7 @@
 #include <string>
 
 #include "lockstep/comm/backend.h"
+#include "lockstep/comm/backend_context.h"
 #include "lockstep/core/device.h"
 #include "src/comm/nccl/nccl_api.h"
 
@@ -27,9 +28,11 @@ class StagedMessages;
 
 // Collective over the ranks that meet in the context's store, for its device. Throws InvalidArgument when two ranks have the same GPU
 // (unless that is allowed: LOCKSTEP_SHARE_GPU), Error when NCCL is not there.
-std::unique_ptr<Backend> make_nccl_backend(const BackendContext& context);
+// `make_failure_detector` makes the backend for host memory that compares the ranks' calls.
+using MakeBackend = std::unique_ptr<Backend> (*)(const BackendContext&);
+std::unique_ptr<Backend> make_nccl_backend(const BackendContext& context, MakeBackend make_failure_detector);
 // With another NCCL than this process's.
-std::unique_ptr<Backend> make_nccl_backend(const BackendContext& context, const nccl::Api& api);
+std::unique_ptr<Backend> make_nccl_backend(const BackendContext& context, MakeBackend make_failure_detector, const nccl::Api& api);
 
 // Throws InvalidArgument when this rank has no GPU, or NCCL cannot be loaded. `device`: this rank's; null: local_device().
 void check_gpu_and_nccl(const Place& place, const Device* device);

@@ -8,7 +8,7 @@
 
 #include "lockstep/core/error.h"
 #include "src/comm/nccl/nap.h"
-#include "src/comm/ring/half.h"
+#include "src/core/half.h"
 
 namespace lockstep::nccl {
 
@@ -53,9 +53,9 @@ Scalar scalar_of(DType dtype, double factor) {
   else if (dtype == DType::kFloat32)
     store(static_cast<float>(factor));
   else if (dtype == DType::kFloat16)
-    store(ring::narrow_float16(static_cast<float>(factor)).bits);
+    store(narrow_float16(static_cast<float>(factor)).bits);
   else
-    store(ring::narrow_bfloat16(static_cast<float>(factor)).bits);
+    store(narrow_bfloat16(static_cast<float>(factor)).bits);
   return scalar;
 }
 

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
-#include "src/comm/flight_recorder.h"
-#include "src/comm/group_gone.h"
+#include "src/comm/call/group_gone.h"
+#include "src/comm/flight/flight_recorder.h"
 #include "src/comm/nccl/nap.h"
-#include "src/comm/nccl/nccl_meeting.h"
+#include "src/comm/nccl/nccl_rendezvous.h"
 
 namespace lockstep::nccl {
 
@@ -19,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 
 // How long a rank that leaves in order waits for what its peers have yet to take.
 constexpr auto kFarewell = std::chrono::seconds(2);
-// How long NCCL's word of a lost peer waits for the watch's.
+// How long NCCL's word of a lost peer waits for the failure detector's.
 constexpr auto kSecondOpinion = std::chrono::seconds(1);
 // How long kernels may take to end that were told to.
 constexpr auto kLastKernels = std::chrono::seconds(1);
@@ -34,7 +34,7 @@ ncclUniqueId id_for(const BackendContext& context, const Api& api, const Stream&
   return agree_on_id(context, api);
 }
 
-// A peer's end breaks NCCL's connections, and NCCL may say so, of no rank, before the watch has seen who it was.
+// A peer's end breaks NCCL's connections, and NCCL may say so, of no rank, before the failure detector has seen who it was.
 template <typename Step, typename Doing, typename IsOver>
 auto or_as(Backend& watch, const Doing& doing, const IsOver& is_over, Step&& step) {
   try {
@@ -163,13 +163,13 @@ void Queue::queue(Slot& slot) {
 void Queue::enqueue(const Operation& operation) {
   before_->record(device_.default_stream());
   before_->order_before(*stream_);
-  or_as_the_watch_says(operation, [&] {
+  or_as_the_detector_says(operation, [&] {
     communicator_.enqueue(operation, native(*stream_), [&] { watch_->throw_if_over([&] { return name_of_call(operation); }); });
   });
 }
 
 template <typename Step>
-void Queue::or_as_the_watch_says(const Operation& operation, Step&& step) {
+void Queue::or_as_the_detector_says(const Operation& operation, Step&& step) {
   or_as(
       *watch_, [&] { return name_of_call(operation); }, [this] { return is_stopping(); }, step);
 }
@@ -342,7 +342,7 @@ bool Queue::see_to_its_end(const Slot& slot) {
   const Operation& operation = slot.operation;
   const auto deadline = Clock::now() + operation.timeout;
   for (int round = 0; !slot.event->done(); ++round) {
-    or_as_the_watch_says(operation, [this] { communicator_.check(); });
+    or_as_the_detector_says(operation, [this] { communicator_.check(); });
     watch_->throw_if_over([&] { return name_of_call(operation); });
     if (Clock::now() > deadline)
       throw TimeoutError(

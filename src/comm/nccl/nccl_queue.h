@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/comm/backend.h"
+#include "lockstep/comm/backend_context.h"
 #include "lockstep/core/device.h"
 #include "src/comm/nccl/nccl_communicator.h"
 
@@ -54,7 +55,7 @@ class Queue : public CompletionQueue {
   const void* copy_of(Slot& slot);
   void enqueue(const Operation& operation);
   template <typename Step>
-  void or_as_the_watch_says(const Operation& operation, Step&& step);
+  void or_as_the_detector_says(const Operation& operation, Step&& step);
   template <typename Step>
   void or_fail(Step&& step);
   void serve();

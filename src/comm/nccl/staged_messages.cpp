@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
-#include "src/comm/flight_recorder.h"
-#include "src/comm/group_gone.h"
+#include "src/comm/call/group_gone.h"
+#include "src/comm/flight/flight_recorder.h"
 #include "src/comm/nccl/nap.h"
 
 namespace lockstep::nccl {

@@ -1,0 +1,162 @@
+#include "src/comm/call/comm_thread.h"
+
+#include <chrono>
+#include <system_error>
+
+#include "src/comm/call/group_gone.h"
+#include "src/comm/flight/flight_recorder.h"
+#include "src/comm/net/backoff.h"
+#include "src/core/process_limits.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace lockstep {
+
+namespace {
+
+void pause_cpu() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+constexpr int kPauses = 50;
+
+}  // namespace
+
+CommThread::CommThread(std::function<void(const Operation&)> execute, std::function<void()> rest)
+    : execute_(std::move(execute)), rest_(std::move(rest)) {}
+
+CommThread::~CommThread() { stop(); }
+
+void CommThread::stop() {
+  stop_.store(true);
+  fail(std::make_exception_ptr(group_gone()));
+  if (thread_.joinable()) thread_.join();
+}
+
+// Waits as the design measured it: a few pauses, then yields for up to a millisecond, then sleep. Whoever changes what a
+// condition reads calls wake_sleepers() afterwards; the sequentially consistent counter makes sure that either the
+// sleeper sees the change or the waker sees the sleeper.
+template <typename Condition>
+void CommThread::await(Condition&& condition) {
+  for (int i = 0; i < kPauses; ++i) {
+    if (condition()) return;
+    pause_cpu();
+  }
+  if (yield_until(condition)) return;
+  std::unique_lock lock(mutex_);
+  sleepers_.fetch_add(1);
+  changed_.wait(lock, condition);
+  sleepers_.fetch_sub(1);
+}
+
+void CommThread::wake_sleepers() {
+  if (sleepers_.load() == 0) return;
+  const std::lock_guard lock(mutex_);  // a sleeper between its check and its sleep holds the mutex: do not slip past it
+  changed_.notify_all();
+}
+
+void CommThread::throw_if_broken() {
+  if (!broken_.load()) return;
+  const std::lock_guard lock(mutex_);
+  std::rethrow_exception(failure_);
+}
+
+void CommThread::fail(std::exception_ptr failure) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = std::move(failure);
+    broken_.store(true);
+  }
+  wake_sleepers();
+}
+
+void CommThread::run(const Operation& operation) {
+  if (const std::uint64_t before = issued_.load(); completed_.load() < before) {
+    wait(before);
+    flight::note_started(operation.flight);
+  }
+  throw_if_broken();
+  try {
+    execute_(operation);
+  } catch (...) {
+    fail(std::current_exception());
+    throw;
+  }
+}
+
+Work CommThread::start(const std::shared_ptr<CommThread>& self, const Operation& operation) {
+  CommThread& queue = *self;
+  queue.throw_if_broken();
+  if (!queue.thread_.joinable()) queue.start_thread();  // first: what counts as issued, somebody executes
+  const std::uint64_t ticket = queue.issued_.load() + 1;
+  if (ticket > kSlots) queue.wait(ticket - kSlots);  // the slot's former operation
+  queue.slots_[ticket % kSlots] = operation;
+  queue.issued_.store(ticket);
+  queue.wake_sleepers();
+  return Work(self, ticket);
+}
+
+void CommThread::start_thread() {
+  try {
+    thread_ = std::thread([this] { serve(); });
+  } catch (const std::system_error& refusal) {
+    fail(std::make_exception_ptr(NoThread("the communication thread cannot be started: {}", why_not_started(refusal.code().value()))));
+    throw_if_broken();
+  }
+}
+
+void CommThread::serve() {
+  for (std::uint64_t ticket = 1;; ++ticket) {
+    await([&] { return issued_.load() >= ticket || stop_.load() || broken_.load(); });
+    if (!execute_next(ticket)) return;
+  }
+}
+
+void CommThread::end_execution() {
+  running_.store(0);
+  rest_();
+}
+
+// False: there will be no other. Noting the operation as running and then reading `broken_`, against a waiter that reads them in the
+// other order: either the waiter sees that its buffers are in use, or they are not touched.
+bool CommThread::execute_next(std::uint64_t ticket) {
+  running_.store(ticket);
+  if (stop_.load() || broken_.load()) {
+    end_execution();
+    wake_sleepers();
+    return false;
+  }
+  const Operation& operation = slots_[ticket % kSlots];
+  try {
+    flight::note_started(operation.flight);
+    execute_(operation);
+  } catch (...) {
+    flight::note_failed(operation.flight);
+    end_execution();
+    fail(std::current_exception());
+    return false;
+  }
+  flight::note_finished(operation.flight);
+  completed_.store(ticket);
+  end_execution();
+  wake_sleepers();
+  return true;
+}
+
+bool CommThread::done(std::uint64_t ticket) {
+  const bool lost = is_lost(ticket);  // asked first: it may complete in between
+  if (completed_.load() >= ticket) return true;
+  if (lost) throw_if_broken();
+  return false;
+}
+
+void CommThread::wait(std::uint64_t ticket) {
+  await([&] { return completed_.load() >= ticket || is_lost(ticket); });
+  if (completed_.load() < ticket) throw_if_broken();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,127 @@
+// Messages from rank to rank: send and recv with tags, over streams of bytes.
+//
+// A message is a header and its data. When a header arrives, the oldest receive that matches it (sender, tag) takes the
+// data straight into its buffer; if nobody has asked yet, the data is kept until somebody does. So a receiver that waits for
+// one message lets all others pass, and no order of receives can block a sender for good. Whoever waits moves everything
+// there is to move; nothing moves by itself.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/operation.h"
+#include "lockstep/comm/work.h"
+#include "lockstep/core/place.h"
+#include "src/comm/call/byte_channels.h"
+
+namespace lockstep {
+
+struct MessageHeader {
+  enum Kind : std::uint32_t { kMessage = 0x6d736731, kGoodbye = 0x62796531 };
+  std::uint32_t kind = kMessage;
+  std::int32_t tag = 0;
+  std::uint64_t count = 0;
+  std::uint32_t dtype = 0;
+  std::uint32_t reserved = 0;
+};
+static_assert(sizeof(MessageHeader) == 24);
+
+// Any thread may call any of it.
+class PointToPoint : public CompletionQueue {
+ public:
+  // `channels` are the caller's, who calls leave() before they go.
+  PointToPoint(const Place& place, ByteChannels& channels);
+
+  static Work send(const std::shared_ptr<PointToPoint>& self, const Message& message);
+  static Work receive(const std::shared_ptr<PointToPoint>& self, const Message& message);
+
+  bool done(std::uint64_t ticket) override;
+  void wait(std::uint64_t ticket) override;
+  void order_before(std::uint64_t ticket, Stream&) override { wait(ticket); }
+
+  // Says goodbye to all peers that are not in the middle of a message; afterwards the channels are not used and what is not
+  // complete throws PeerLost.
+  void leave() noexcept;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Outgoing {
+    MessageHeader header;
+    const std::byte* data;
+    std::size_t bytes;     // of the data
+    std::size_t done = 0;  // of header and data
+    std::uint64_t ticket;
+  };
+  struct Receive {
+    Message message;
+    std::uint64_t ticket;
+  };
+  struct Unexpected {
+    int from;
+    MessageHeader header;
+    std::vector<std::byte> data;
+    bool complete = false;
+    std::uint64_t taker = 0;  // ticket of a receive that came while the data was under way
+    Message wanted = {};
+  };
+  struct Arriving {  // from one peer
+    MessageHeader header;
+    std::size_t header_done = 0;
+    std::byte* to = nullptr;
+    std::size_t bytes = 0, done = 0;
+    std::uint64_t ticket = 0;  // of the receive that takes it; 0: kept
+    Unexpected* kept = nullptr;
+  };
+  // What is not complete yet.
+  struct Pending {
+    Message message;
+    bool is_receive;
+    std::string describe() const { return is_receive ? describe_receive(message) : describe_send(message); }
+  };
+
+  std::uint64_t add(const Message& message, bool is_receive);
+  void complete(std::uint64_t ticket);
+  void fail(std::uint64_t ticket);
+  void start_receive(const Message& message, std::uint64_t ticket);
+  bool move_everything();
+  bool push(int peer);
+  bool pull(int peer);
+  void message_begins(int from);
+  void message_ends(int from);
+  void keep(int from, const MessageHeader& header, std::size_t bytes);
+  void wake_waiters();
+  void deliver(Unexpected& kept, const Message& to, std::uint64_t ticket);
+  void check_match(const MessageHeader& header, int from, const Message& wanted);
+  void throw_if_hopeless(const Pending& waiting);
+  void report_timeout(const Pending& waiting, Clock::time_point started);  // throws
+  void sleep(std::unique_lock<std::mutex>& lock, Clock::time_point deadline);
+  void wait_locked(std::unique_lock<std::mutex>& lock, std::uint64_t ticket);
+  void send_to_self(const Outgoing& message);
+  bool is_pending(std::uint64_t ticket) const { return pending_.count(ticket) != 0; }
+  void throw_if_failed() const;
+
+  const Place place_;
+  ByteChannels* channels_;
+  bool left_ = false;  // from then on the channels are not used
+  std::mutex mutex_;   // guards all of it
+  std::condition_variable changed_;
+  bool somebody_waits_ = false;  // in channels_->wait(), without the mutex
+  std::uint64_t last_ticket_ = 0;
+  std::map<std::uint64_t, Pending> pending_;
+  std::vector<std::deque<Outgoing>> outgoing_;  // by peer
+  std::vector<Arriving> arriving_;              // by peer
+  std::vector<bool> said_goodbye_;              // by peer
+  std::list<Receive> receives_;                 // not matched yet, in the order of the calls
+  std::list<Unexpected> unexpected_;            // in the order of arrival
+  std::vector<bool> writing_;
+  std::exception_ptr failure_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,35 @@
+// One wire and the collectives over it. The backend owns one and adds the communication thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "lockstep/comm/backend.h"
+#include "src/comm/call/byte_channels.h"
+
+namespace lockstep {
+
+// execute() and allocate() are called by one thread at a time; abort(), leave() and counters() from any.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  virtual std::string_view name() const = 0;
+  // Runs a collective to its end, or throws.
+  virtual void execute(const Operation& operation) = 0;
+  // Returns when all ranks have made this call, whose data somebody else moves; throws what execute() would.
+  virtual void compare(const Operation& operation) = 0;
+  // The operation's count is the number of bytes. See Backend::allocate.
+  virtual Buffer allocate(const Operation& operation) = 0;
+  // On which messages travel, beside the collectives.
+  virtual ByteChannels& channels() = 0;
+  virtual void abort(const std::string& reason) = 0;
+  virtual void leave() noexcept = 0;
+  virtual TransportCounters counters() const = 0;
+  // See Backend::on_over; the default is for transports that have no watch.
+  virtual void on_over(std::function<void(const std::string& why)>) {}
+};
+
+}  // namespace lockstep

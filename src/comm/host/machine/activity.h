@@ -1,0 +1,84 @@
+// What a rank did last: a note that it keeps at hardly any cost, for its own failure detector and those of its machine to read.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "lockstep/comm/operation.h"
+
+namespace lockstep::host {
+
+// As it travels: the number and kind of the last operation, what for, and whether the rank is still in it.
+struct Activity {
+  enum State : std::uint8_t { kNone, kInside, kFinished };
+  static constexpr std::size_t kPurposeBytes = 24;
+
+  std::uint64_t word = 0;  // sequence << 16 | kind << 8 | state
+  std::int32_t index = -1;
+  std::uint32_t reserved = 0;
+  char purpose[kPurposeBytes] = {};  // begins what Purpose::name says
+
+  static std::uint64_t pack(std::uint64_t sequence, OperationKind kind, State state) {
+    return sequence << 16 | static_cast<std::uint64_t>(kind) << 8 | state;
+  }
+  std::uint64_t sequence() const { return word >> 16; }
+  OperationKind kind() const { return static_cast<OperationKind>(word >> 8 & 0xff); }
+  State state() const { return static_cast<State>(word & 0xff); }
+  // "all_reduce #39 (bucket 2)".
+  std::string text() const;
+};
+
+// Written by the one thread that executes operations, read by watches, also of other processes. All zero bytes: nothing yet.
+struct alignas(64) ActivityRecord {
+  std::atomic<std::uint64_t> word;
+  std::atomic<std::uint64_t> beats;  // heartbeats, by the rank's failure detector
+  std::atomic<std::uint64_t> purpose[Activity::kPurposeBytes / 8];
+  std::atomic<std::int32_t> index;
+
+  // The text of a call that just begins may be that of the one before; nobody waits for a reader.
+  Activity read() const;
+};
+
+class ActivityWriter {
+ public:
+  explicit ActivityWriter(ActivityRecord* record) : record_(record) {}
+  void begin(const Signature& signature, const Purpose& purpose) {
+    if (purpose.name != last_name_) [[unlikely]]
+      write_purpose(purpose.name);
+    record_->index.store(purpose.index, std::memory_order_relaxed);
+    word_ = Activity::pack(signature.sequence, signature.kind, Activity::kInside);
+    record_->word.store(word_, std::memory_order_relaxed);
+  }
+  void finish() { record_->word.store(word_ + (Activity::kFinished - Activity::kInside), std::memory_order_relaxed); }
+
+ private:
+  void write_purpose(const char* name);
+
+  ActivityRecord* record_;
+  const char* last_name_ = nullptr;
+  std::uint64_t word_ = 0;
+};
+
+// A rank's activity, since when it has been seen in it, and when last.
+struct Sighting {
+  Activity activity;
+  std::chrono::steady_clock::time_point since{}, seen_at{};
+
+  void see(const Activity& seen, std::chrono::steady_clock::time_point at) { see(seen, at, seen.word != activity.word ? at : since); }
+  void see(const Activity& seen, std::chrono::steady_clock::time_point at, std::chrono::steady_clock::time_point since_when) {
+    since = since_when;
+    activity = seen;
+    seen_at = at;
+  }
+  // Of one that is lost: "was last seen in all_reduce #39 (bucket 2), 31 s ago".
+  std::string last_seen(std::chrono::steady_clock::time_point now) const;
+  // Of one that lives: "has finished all_reduce #39 12 s ago and not come since: it is in the program's own code".
+  std::string whereabouts(std::chrono::steady_clock::time_point now) const;
+};
+
+std::string seconds_text(std::chrono::steady_clock::duration time);  // "0.4 s", "31 s"
+
+}  // namespace lockstep::host

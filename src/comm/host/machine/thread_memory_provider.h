@@ -1,0 +1,43 @@
+// Plain mappings of one process: for ranks that are its threads, and for a rank that is alone.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "src/comm/host/machine/shared_memory_provider.h"
+
+namespace lockstep::host {
+
+// Zeroed private pages of this process.
+std::shared_ptr<SharedSegment> map_private_segment(std::size_t bytes);
+
+// Where the threads of one group meet; make one and give it to all of them. Keeps what they share for as long as it lives.
+class ThreadRendezvous {
+ public:
+  // The segment of the `index`-th call, made by whoever comes first.
+  std::shared_ptr<SharedSegment> segment(std::size_t index, std::size_t bytes);
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<SharedSegment>> segments_;
+};
+
+class ThreadMemoryProvider : public SharedMemoryProvider {
+ public:
+  explicit ThreadMemoryProvider(std::shared_ptr<ThreadRendezvous> rendezvous) : rendezvous_(std::move(rendezvous)) {}
+  std::shared_ptr<SharedSegment> share(std::size_t bytes, std::chrono::milliseconds timeout) override;
+
+ private:
+  std::shared_ptr<ThreadRendezvous> rendezvous_;
+  std::size_t calls_ = 0;
+};
+
+// A rank that shares its memory with nobody.
+class PrivateMemoryProvider : public SharedMemoryProvider {
+ public:
+  std::shared_ptr<SharedSegment> share(std::size_t bytes, std::chrono::milliseconds) override { return map_private_segment(bytes); }
+};
+
+}  // namespace lockstep::host

@@ -1,0 +1,116 @@
+#include "src/comm/host/shm/shm_transport.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <numeric>
+
+#include "lockstep/core/error.h"
+#include "src/comm/host/reduce/reduce_kernels.h"
+
+namespace lockstep::host {
+
+namespace {
+
+MachinePeers everybody(const ControlLayout& layout, SharedMemoryProvider* provider, int rank) {
+  MachinePeers machine{layout, provider, rank, std::vector<int>(static_cast<std::size_t>(layout.ranks()))};
+  std::iota(machine.ranks.begin(), machine.ranks.end(), 0);
+  return machine;
+}
+
+}  // namespace
+
+ShmTransport::ShmTransport(const Place& place, std::unique_ptr<SharedMemoryProvider> provider, std::shared_ptr<SharedSegment> control,
+                           const Tuning& tuning, std::chrono::milliseconds stall_timeout)
+    : place_(place),
+      tuning_(tuning),
+      provider_(std::move(provider)),
+      control_(std::move(control)),
+      layout_(control_->data(), place.world_size),
+      detector_({.place = place, .stall_timeout = stall_timeout}, everybody(layout_, provider_.get(), place.rank)),
+      buffers_(*provider_, control_, place.rank, place.world_size, detector_),
+      rounds_(buffers_.rounds()),
+      channels_(layout_, place.rank, detector_),
+      in_(static_cast<std::size_t>(place.world_size)),
+      out_(static_cast<std::size_t>(place.world_size)) {}
+
+ShmTransport::~ShmTransport() { leave(); }
+
+void ShmTransport::execute(const Operation& operation) {
+  rounds_.begin(operation);
+  detector_.begins(operation);
+  dispatch(operation);
+  detector_.finished();
+}
+
+void ShmTransport::compare(const Operation& operation) {
+  rounds_.begin(operation);
+  detector_.begins(operation);
+  rounds_.barrier();
+  detector_.finished();
+}
+
+void ShmTransport::dispatch(const Operation& operation) {
+  switch (operation.signature.kind) {
+    case OperationKind::kBarrier:
+      return rounds_.barrier();
+    case OperationKind::kBroadcast:
+      return broadcast(operation);
+    case OperationKind::kAllReduce:
+      return all_reduce(operation);
+    case OperationKind::kAllGather:
+      return all_gather(operation);
+    case OperationKind::kReduce:
+      return reduce_to_root(operation);
+    case OperationKind::kGather:
+      return gather(operation);
+    case OperationKind::kScatter:
+      return scatter(operation);
+    case OperationKind::kReduceScatter:
+      return reduce_scatter(operation);
+    case OperationKind::kAllToAll:
+      return all_to_all(operation);
+    case OperationKind::kAllGatherV:
+      return all_gather_v(operation);
+    case OperationKind::kAllToAllV:
+      return all_to_all_v(operation);
+    case OperationKind::kAllocate:
+      break;
+  }
+  LOCKSTEP_CHECK(false, "host: cannot execute {}", name_of(operation.signature.kind));
+}
+
+// Agree on the size, map, and agree on the outcome: a rank that could not map must not leave the others with memory that
+// they believe to be shared.
+Buffer ShmTransport::allocate(const Operation& operation) {
+  rounds_.begin(operation);
+  detector_.begins(operation);
+  rounds_.barrier();
+  const std::size_t bytes = operation.signature.count;
+  std::string failure;
+  auto segment = buffers_.share(RegisteredMemory::stride_of(bytes), operation.timeout, failure);
+  if (!segment) throw Error("{}: {}", rounds_.doing(), failure);
+  detector_.finished();
+  return buffers_.add(std::move(segment), bytes);
+}
+
+void ShmTransport::abort(const std::string& reason) {
+  detector_.declare(GroupErrorKind::kPeerLost, fmt::format("rank {} aborted the group: {}", place_.rank, reason));
+}
+
+void ShmTransport::leave() noexcept {
+  if (left_.exchange(true)) return;
+  detector_.leave();
+  provider_->close();
+}
+
+void ShmTransport::reduce(const Signature& call, int outputs, std::size_t count) {
+  host::reduce({call.dtype, call.op, ranks(), outputs, in_.data(), out_.data(), count, tuning_.reduce_order});
+}
+
+void ShmTransport::read_from_peer(void* out, const std::byte* from, std::size_t bytes) {
+  std::memcpy(out, from, bytes);
+  count_read(bytes);
+}
+
+}  // namespace lockstep::host

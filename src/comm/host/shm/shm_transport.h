@@ -1,0 +1,123 @@
+// Collectives through shared memory, for ranks on one machine.
+//
+// Up to 48 bytes travel inside the line that announces the rank, up to 512 or so in a slot beside it: one round (tuning.h
+// has the limits). Larger messages begin with a round in which every rank says where its data lies. If all lie in one
+// registered segment they are worked on in place:
+//   all_reduce  each rank takes its own 1/n slice, loads all ranks' values of it, adds them in rank order, and stores
+//               the result into all buffers; n reads and n writes an element, no staging; then one more round.
+//   reduce, reduce_scatter  the same, the result stored into the root's buffer, or the owner's.
+//   broadcast, all_gather, gather, scatter, all_to_all  each rank copies what it lacks from its peers' buffers; then one
+//               more round.
+// Otherwise the data goes through tiles, windows of shared memory that every rank owns three of, a round a tile.
+//
+// Results are written where their inputs were read, also in tiles. A core that has just read a cache line of a peer gets
+// it for writing as well; to write a line of its own that a peer has read since costs a round trip (two Zen 4 cores,
+// 128 KiB in tiles: 12 us one way, 108 the other).
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/place.h"
+#include "src/comm/call/transport.h"
+#include "src/comm/host/liveness/failure_detector.h"
+#include "src/comm/host/machine/control_block.h"
+#include "src/comm/host/machine/shared_memory_provider.h"
+#include "src/comm/host/shm/node_buffers.h"
+#include "src/comm/host/shm/rounds.h"
+#include "src/comm/host/shm/shm_channels.h"
+#include "src/comm/host/shm/tuning.h"
+
+namespace lockstep::host {
+
+class ShmTransport : public Transport {
+ public:
+  // `control` is the provider's first segment, ControlLayout::bytes(world_size) of it.
+  ShmTransport(const Place& place, std::unique_ptr<SharedMemoryProvider> provider, std::shared_ptr<SharedSegment> control,
+               const Tuning& tuning = {}, std::chrono::milliseconds stall_timeout = FailureDetectorOptions{}.stall_timeout);
+  ~ShmTransport() override;
+
+  std::string_view name() const override { return "shm"; }
+  void execute(const Operation& operation) override;
+  void compare(const Operation& operation) override;
+  Buffer allocate(const Operation& operation) override;
+  ByteChannels& channels() override { return channels_; }
+  void abort(const std::string& reason) override;
+  void leave() noexcept override;
+  void on_over(std::function<void(const std::string&)> call) override {
+    detector_.on_over([this, call = std::move(call)] { call(detector_.group_error().text); });
+  }
+  TransportCounters counters() const override { return {bytes_read_.load(std::memory_order_relaxed), 0}; }
+
+ private:
+  void dispatch(const Operation& operation);
+  void all_reduce(const Operation& operation);
+  void all_reduce_small(const Operation& operation);
+  void all_reduce_in_place(const Operation& operation);
+  void all_reduce_by_tiles(const Operation& operation);
+  void fill_tile(const std::byte* data, std::size_t count, DType dtype, std::uint64_t step);
+  void reduce_tile(const Operation& operation, std::byte* data, std::size_t count, std::uint64_t step);
+  void read_tile(std::byte* data, std::size_t count, DType dtype, std::uint64_t step);
+
+  void reduce_to_root(const Operation& operation);
+  void reduce_by_tiles(const Operation& operation, const std::byte* data);
+  void reduce_scatter(const Operation& operation);
+  void reduce_scatter_by_tiles(const Operation& operation);
+
+  // What this rank takes from a peer: `bytes` from `offset` of what the peer gives.
+  struct Pull {
+    int peer;
+    std::size_t offset;
+    std::size_t bytes;
+    std::byte* to;
+  };
+  // What this rank gives (bytes may be 0), and the buffer by which the ranks find out whether all data is registered.
+  struct Offer {
+    const std::byte* data;
+    std::size_t bytes;
+    const void* anchor;
+    std::size_t anchor_bytes;
+    std::size_t largest;  // of all ranks' offers
+  };
+  void broadcast(const Operation& operation);
+  void all_gather(const Operation& operation);
+  void gather(const Operation& operation);
+  void scatter(const Operation& operation);
+  void all_to_all(const Operation& operation);
+  void all_gather_v(const Operation& operation);
+  void all_to_all_v(const Operation& operation);
+  void move(const Offer& offer);  // executes pulls_
+  void move_small(const Offer& offer);
+  void move_by_tiles(const Offer& offer);
+
+  void read_from_peer(void* out, const std::byte* from, std::size_t bytes);
+  void count_read(std::size_t bytes) { bytes_read_.fetch_add(bytes, std::memory_order_relaxed); }
+  int ranks() const { return place_.world_size; }
+  // Where rank's message of that size lies in a round, when everybody reads it whole.
+  std::byte* small_slot(int rank, std::uint64_t round, std::size_t bytes) const {
+    return bytes <= tuning_.line_bytes ? layout_.line(rank, round).payload : layout_.slot(rank, round);
+  }
+  // What in_ and out_ say, in the group's order.
+  void reduce(const Signature& call, int outputs, std::size_t count);
+
+  Place place_;
+  Tuning tuning_;
+  std::unique_ptr<SharedMemoryProvider> provider_;
+  std::shared_ptr<SharedSegment> control_;
+  ControlLayout layout_;
+  FailureDetector detector_;
+  NodeBuffers buffers_;
+  Rounds& rounds_;  // of the buffers
+  ShmChannels channels_;
+  std::vector<const std::byte*> in_;  // by rank; kept, so that operations allocate nothing
+  std::vector<std::byte*> out_;       // by rank
+  std::vector<Pull> pulls_;
+  std::vector<std::byte> scratch_;  // all_to_all in place reads from here
+  std::atomic<std::uint64_t> bytes_read_{0};
+  std::atomic<bool> left_{false};
+};
+
+}  // namespace lockstep::host

@@ -1,0 +1,67 @@
+// How two ranks find out that both belong to the job before anything else travels between them, as a machine over bytes: it
+// knows no socket and no clock.
+//
+// Connector: who it is and a nonce. Acceptor: who it is and its nonce. Connector: its proof. Acceptor: its proof (see token.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/comm/net/token.h"
+
+namespace lockstep::host {
+
+class LinkHandshake {
+ public:
+  struct Self {
+    int rank;
+    int ranks;
+    int sockets;  // between two ranks
+    std::int32_t pid;
+    std::string token;
+  };
+  static LinkHandshake connect(const Self& self, int peer, int socket);
+  static LinkHandshake accept(const Self& self);
+
+  // Where the next bytes of the peer belong; none are wanted when it is empty. More must not be read: what follows is data.
+  std::span<std::byte> wanted() { return std::span(in_).subspan(received_); }
+  bool wants_more() const { return received_ < in_.size(); }
+  void received(std::size_t bytes);
+  std::span<const std::byte> to_send() const { return std::span(out_).subspan(sent_); }
+  void sent(std::size_t bytes) { sent_ += bytes; }
+
+  bool refused() const { return step_ == Step::kRefused; }
+  bool done() const { return step_ == Step::kDone && to_send().empty(); }
+  // Of the other side, once done.
+  int peer() const { return peer_; }
+  int socket() const { return socket_; }
+  std::int32_t pid() const { return pid_; }
+
+ private:
+  enum class Step { kConnectorHello, kAcceptorHello, kConnectorProof, kAcceptorProof, kDone, kRefused };
+
+  explicit LinkHandshake(const Self& self) : self_(&self) {}
+  void want(Step step, std::size_t bytes);
+  template <typename T>
+  void say(const T& message);
+  template <typename T>
+  T heard() const;
+  Step answer_connector();
+  Step answer_acceptor();
+  Step check_connector();
+  Step check_acceptor();
+
+  const Self* self_;
+  Step step_ = Step::kRefused;
+  std::vector<std::byte> in_, out_;
+  std::size_t received_ = 0, sent_ = 0;
+  int peer_ = -1, socket_ = 0;
+  std::int32_t pid_ = 0;
+  std::optional<ProofExchange> exchange_;
+};
+
+}  // namespace lockstep::host

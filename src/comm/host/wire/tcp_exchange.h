@@ -1,0 +1,98 @@
+// Moves a list of pieces to and from all peers at once: full duplex, whatever the sizes of the socket buffers.
+//
+// First the plan, then the run: pieces to one peer leave in the order in which they were added, pieces from one arrive
+// so; what one side sends as one piece the other receives as one. A header in front says which operation the sender is in; the
+// run compares it before it gives any data to the caller's memory.
+//
+// A peer with several sockets gets the header and small pieces on the first, and a share of each large piece on every one. On the
+// wire each piece ends on a multiple of 64 bytes: the kernel copies to where the piece before ended, at half the speed if
+// that is an odd address.
+#pragma once
+
+#include <poll.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/operation.h"
+#include "src/comm/host/wire/piece_queue.h"
+#include "src/comm/host/wire/tcp_mesh.h"
+
+namespace lockstep::host {
+
+struct FrameHeader {
+  enum Kind : std::uint32_t { kOperation = 0x6f726b6c, kGoodbye = 0x676f6f64 };
+  std::uint32_t kind = kOperation;
+  std::uint32_t reserved = 0;
+  Signature signature;
+  char purpose[16] = {};  // begins what Purpose::name says
+};
+static_assert(sizeof(FrameHeader) == 64);
+
+class TcpExchange {
+ public:
+  // Called by run() when something ends it; all of them throw.
+  struct Events {
+    std::function<void(int peer)> lost;                                     // closed without a goodbye
+    std::function<void(int peer)> left;                                     // said goodbye
+    std::function<void(int peer, const FrameHeader& theirs)> mismatch;      // is in another operation
+    std::function<void(const std::vector<int>& peers, bool arrived)> late;  // the deadline; `arrived`: but have not finished
+    // How long this process was stopped since the operation began, or since the last answer: nobody is late for that.
+    std::function<std::chrono::nanoseconds()> slept;
+  };
+
+  TcpExchange(int rank, std::vector<TcpPeer>& peers, Events events);
+
+  // A new operation: its header goes in front of everything.
+  void begin(const FrameHeader& header);
+  void send(int peer, const std::byte* data, std::size_t bytes);
+  void receive(int peer, std::byte* data, std::size_t bytes);
+  // What is planned from here on is for later: the next run() moves it along, but does not wait for it.
+  void mark();
+  // Returns when everything planned before the mark is done, without a mark: when all is. The rest stays planned.
+  void run(std::chrono::steady_clock::time_point deadline);
+
+  std::uint64_t payload_bytes_sent() const { return payload_sent_; }
+
+ private:
+  struct Lane {  // one socket
+    int socket;
+    PieceQueue out, in;
+  };
+  struct Channel {
+    std::vector<Lane> lanes;
+    FrameHeader theirs;
+    bool header_seen = false;
+    bool cannot_send = false;  // what it still has to say will tell why
+    bool receives() const;
+    bool sends() const;
+    bool is_due() const;  // something before the mark is not done
+    bool may_receive(const Lane& lane) const { return !lane.in.idle() && (header_seen || &lane == &lanes[0]); }
+  };
+
+  void add(Channel& to, PieceQueue Lane::*queue, std::byte* data, std::size_t bytes, std::byte* padding);
+  bool move_some();
+  bool receive_some(int peer, Lane& lane);
+  bool send_some(int peer, Lane& lane);
+  ssize_t receive_once(int peer, Lane& lane);
+  void check_header(int peer);
+  void wait(std::chrono::steady_clock::time_point& deadline);
+  void add_polls(int peer);
+  void report_late();
+  bool all_due_done() const;
+  Channel& channel(int peer) { return channels_[static_cast<std::size_t>(peer)]; }
+  int ranks() const { return static_cast<int>(channels_.size()); }
+
+  Events events_;
+  FrameHeader header_;
+  std::vector<Channel> channels_;
+  std::vector<pollfd> polls_;
+  std::vector<std::byte> inbox_, padding_;
+  bool is_marked_ = false;
+  std::uint64_t payload_sent_ = 0;
+};
+
+}  // namespace lockstep::host

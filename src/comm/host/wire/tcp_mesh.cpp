@@ -1,0 +1,339 @@
+#include "src/comm/host/wire/tcp_mesh.h"
+
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <list>
+#include <optional>
+
+#include "lockstep/comm/store.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+#include "src/comm/host/wire/link_handshake.h"
+#include "src/comm/net/host_names.h"
+#include "src/comm/net/interface.h"
+#include "src/comm/net/limits.h"
+#include "src/comm/rendezvous/group_rendezvous.h"
+
+namespace lockstep::host {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kMaxSockets = 16;
+constexpr int kFewRanks = 16;
+// How long a machine that is unreachable is tried again, see start_again_or_fail().
+constexpr auto kUnreachableTime = std::chrono::seconds(10);
+constexpr auto kPauseBetweenTries = std::chrono::milliseconds(100);
+constexpr auto kHandshakeTime = std::chrono::seconds(5);  // for one who connects and says nothing, or little
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+constexpr int kAcceptAtOnce = 64;
+constexpr std::size_t kUnauthenticated = 64;  // half-open handshakes beyond those that the ranks need
+constexpr int kReportedUnauthenticated = 10;
+
+// No TCP_USER_TIMEOUT here: it would end the connection to a peer that lives but is late, once its window is full. Machines that
+// vanish are noticed on the failure detector's connections.
+void configure(int socket) {
+  const int on = 1;
+  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+// One connection on its way through the handshake.
+struct Attempt {
+  Fd fd;
+  std::optional<LinkHandshake> handshake;  // there is one as soon as there is an fd
+  Deadline give_up;
+  int reached = -1;  // the rank that this one connects to; -1: somebody connected here
+  int socket = 0;
+  Endpoint address = {};
+  bool is_connecting = false;
+  int failure = 0;           // of the last try to connect; ECONNRESET: closed in the handshake
+  std::string trouble = {};  // the same in words; stays while it is tried again
+  Deadline again = {};       // when it is tried once more
+
+  bool is_unauthenticated() const { return reached < 0; }
+  short events() const {
+    if (is_connecting) return POLLOUT;
+    return static_cast<short>((handshake->to_send().empty() ? 0 : POLLOUT) | (handshake->wants_more() ? POLLIN : 0));
+  }
+};
+
+// Why it ends; "": it goes on, or is done.
+std::string advance(Attempt& attempt) {
+  if (attempt.is_connecting) {
+    attempt.is_connecting = false;
+    attempt.failure = connect_outcome(attempt.fd.get());
+    if (attempt.failure != 0) return std::strerror(attempt.failure);
+    attempt.trouble.clear();
+  }
+  LinkHandshake& handshake = *attempt.handshake;
+  while (!handshake.refused() && !handshake.done()) {
+    const bool sends = !handshake.to_send().empty();
+    const auto out = handshake.to_send();
+    const auto in = handshake.wanted();
+    const ssize_t moved = sends ? send(attempt.fd.get(), out.data(), out.size(), MSG_NOSIGNAL | MSG_DONTWAIT)
+                                : recv(attempt.fd.get(), in.data(), in.size(), MSG_DONTWAIT);
+    if (moved < 0 && errno == EINTR) continue;
+    if (moved < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return "";
+    if (moved <= 0) {
+      attempt.failure = ECONNRESET;
+      return "it closed the connection in the handshake; does it know another token, or do unauthenticated peers flood its door?";
+    }
+    if (sends)
+      handshake.sent(static_cast<std::size_t>(moved));
+    else
+      handshake.received(static_cast<std::size_t>(moved));
+  }
+  return handshake.refused() ? "it could not prove that it knows the job's token" : "";
+}
+
+// All handshakes of a rank at once: those with the lower ranks, which it connects to, and with whoever connects to it.
+class MeshBuilder {
+ public:
+  MeshBuilder(const BackendContext& context, Fd listener, int sockets, Deadline deadline)
+      : context_(context),
+        listener_(std::move(listener)),
+        deadline_(deadline),
+        self_{context.place.rank, context.place.world_size, sockets, getpid(), context.token},
+        peers_(static_cast<std::size_t>(self_.ranks)) {
+    for (TcpPeer& peer : peers_) peer.more.resize(static_cast<std::size_t>(sockets - 1));
+    peers_[static_cast<std::size_t>(self_.rank)] = {Fd(), self_.pid};
+    missing_ = (self_.ranks - 1) * sockets;
+  }
+
+  void reach(int peer, const MeshAddress& address) {
+    const std::string host = with_scope_of(address.host, context_.advertise_address);
+    for (int socket = 0; socket < self_.sockets; ++socket) {
+      attempts_.push_back({Fd(), std::nullopt, deadline_, peer, socket, Endpoint{host, address.port}});
+      start(attempts_.back());
+    }
+  }
+
+  std::vector<TcpPeer> build() {
+    while (missing_ > 0) {
+      poll_all();
+      if (polls_[0].revents != 0) accept_some();
+      std::size_t entry = 1;
+      for (auto it = attempts_.begin(); entry < polls_.size(); ++entry) {
+        const bool stays = polls_[entry].revents == 0 ? goes_on(*it) : move(*it);
+        it = stays ? std::next(it) : attempts_.erase(it);
+      }
+    }
+    return std::move(peers_);
+  }
+
+ private:
+  void poll_all() {
+    Deadline next = std::min(deadline_, look_around_);
+    const bool accepting = Clock::now() >= accept_again_;
+    polls_.assign({{listener_.get(), static_cast<short>(accepting ? POLLIN : 0), 0}});
+    if (!accepting) next = std::min(next, accept_again_);
+    for (const Attempt& attempt : attempts_) {
+      polls_.push_back({attempt.fd.get(), attempt.events(), 0});
+      next = std::min(next, attempt.again != Deadline{} ? attempt.again : attempt.give_up);
+    }
+    next = std::min(next, Clock::now() + notice_.until_next());
+    if (poll(polls_.data(), polls_.size(), remaining_ms(next)) < 0 && errno != EINTR) throw Error("host: poll: {}", std::strerror(errno));
+    if (Clock::now() >= deadline_) report_missing();
+    notice_.look([this] { return fmt::format("ranks {} of {} to connect", incomplete(), self_.ranks); });
+    if (Clock::now() < look_around_) return;
+    check_presence(context_, deadline_);
+    look_around_ = Clock::now() + kPresenceTime;
+  }
+
+  // New ones are polled from the next turn on: they stand behind those that were. Some at a time, or a flood at the door would keep
+  // all others waiting.
+  void accept_some() {
+    for (int turn = 0; turn < kAcceptAtOnce; ++turn) {
+      Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!fd) {
+        // Without descriptors or memory the listener stays readable: come back later instead of spinning.
+        if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ECONNABORTED && errno != EINTR) accept_again_ = Clock::now() + kAcceptPause;
+        return;
+      }
+      if (unauthenticated() >= kUnauthenticated + static_cast<std::size_t>(missing_)) drop_oldest_unauthenticated();
+      attempts_.push_back({std::move(fd), LinkHandshake::accept(self_), std::min(deadline_, Clock::now() + kHandshakeTime)});
+    }
+  }
+
+  std::size_t unauthenticated() const {
+    return static_cast<std::size_t>(
+        std::count_if(attempts_.begin(), attempts_.end(), [](const Attempt& a) { return a.is_unauthenticated(); }));
+  }
+  // Not one of those in polls_, whose entries must keep their places: its connection ends at the next turn.
+  void drop_oldest_unauthenticated() {
+    const auto oldest = std::find_if(attempts_.begin(), attempts_.end(),
+                                     [](const Attempt& a) { return a.is_unauthenticated() && a.give_up != Deadline{}; });
+    if (oldest != attempts_.end()) oldest->give_up = Deadline{};
+  }
+
+  void start(Attempt& attempt) {
+    attempt.handshake.emplace(LinkHandshake::connect(self_, attempt.reached, attempt.socket));
+    attempt.again = {};
+    attempt.fd =
+        start_connect_tcp(attempt.address.host, attempt.address.port, attempt.trouble, attempt.failure, context_.advertise_address);
+    attempt.is_connecting = static_cast<bool>(attempt.fd);
+    if (!attempt.fd) start_again_or_fail(attempt);
+  }
+  // A machine on whose network nobody answers, or whose own address is not usable yet, may have come up this moment. A rank whose door is
+  // flooded closes the oldest of those who have not proven yet.
+  void start_again_or_fail(Attempt& attempt) const {
+    const int why = attempt.failure;
+    const bool is_unreachable = why == EHOSTUNREACH || why == ENETUNREACH || why == EADDRNOTAVAIL;
+    const Deadline until = why == ECONNRESET ? deadline_ : is_unreachable ? unreachable_until_ : Deadline{};
+    if (Clock::now() >= until) fail(attempt);
+    attempt.fd = Fd();
+    attempt.again = Clock::now() + kPauseBetweenTries;
+  }
+
+  bool goes_on(Attempt& attempt) {
+    if (attempt.again != Deadline{} && Clock::now() >= attempt.again) start(attempt);
+    if (Clock::now() < attempt.give_up) return true;
+    report(attempt, "it took too long");
+    return false;
+  }
+
+  // False: it has ended, well or not.
+  bool move(Attempt& attempt) {
+    const std::string trouble = advance(attempt);
+    if (!trouble.empty()) {
+      if (attempt.is_unauthenticated()) {
+        report(attempt, trouble);
+        return false;
+      }
+      attempt.trouble = trouble;
+      start_again_or_fail(attempt);
+      return true;
+    }
+    if (!attempt.handshake->done()) return goes_on(attempt);
+    TcpPeer& peer = peers_[static_cast<std::size_t>(attempt.handshake->peer())];
+    const auto socket = static_cast<std::size_t>(attempt.handshake->socket());
+    ProcessFd& place = socket == 0 ? peer.socket : peer.more[socket - 1];
+    if (place) {
+      report(attempt, "that rank is connected already");
+      return false;
+    }
+    configure(attempt.fd.get());
+    place = std::move(attempt.fd);
+    peer.pid = attempt.handshake->pid();
+    --missing_;
+    return false;
+  }
+
+  [[noreturn]] void fail(const Attempt& attempt) const {
+    blame_who_has_gone(context_);
+    throw RendezvousError("host: rank {} cannot reach rank {} at {}: {}", self_.rank, attempt.reached, attempt.address.text(),
+                          attempt.trouble);
+  }
+
+  // An unauthenticated peer who keeps trying must not fill the log.
+  void report(const Attempt& attempt, const std::string& why) {
+    if (++reported_ > kReportedUnauthenticated) return;
+    log::warn("host: a connection from {} to rank {} failed in its handshake ({}); closed{}", peer_endpoint(attempt.fd.get()).text(),
+              self_.rank, why, reported_ == kReportedUnauthenticated ? "; further ones are not reported" : "");
+  }
+
+  std::string incomplete() const {
+    std::string ranks;
+    for (int peer = 0; peer < self_.ranks; ++peer) {
+      const TcpPeer& at = peers_[static_cast<std::size_t>(peer)];
+      const bool complete =
+          at.socket && std::all_of(at.more.begin(), at.more.end(), [](const ProcessFd& fd) { return static_cast<bool>(fd); });
+      if (peer != self_.rank && !complete) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", peer);
+    }
+    return ranks;
+  }
+
+  [[noreturn]] void report_missing() const {
+    for (const Attempt& attempt : attempts_)
+      if (!attempt.trouble.empty()) fail(attempt);
+    throw RendezvousError("host: rank {} waited on {} for ranks {}, which did not connect in time", self_.rank, context_.advertise_address,
+                          incomplete());
+  }
+
+  const BackendContext& context_;
+  const Fd listener_;
+  const Deadline deadline_;
+  const Deadline unreachable_until_ = std::min(deadline_, Clock::now() + kUnreachableTime);
+  const LinkHandshake::Self self_;
+  std::vector<TcpPeer> peers_;
+  std::list<Attempt> attempts_;
+  std::vector<pollfd> polls_;
+  Deadline accept_again_{};
+  WaitNotice notice_;
+  Deadline look_around_ = Clock::now() + kPresenceTime;
+  int missing_ = 0;
+  int reported_ = 0;
+};
+
+}  // namespace
+
+int wanted_sockets_per_peer(int ranks) {
+  return static_cast<int>(env::integer(env::kSocketsPerPeer, 1, kMaxSockets).value_or(ranks <= kFewRanks ? 2 : 1));
+}
+
+std::string to_text(const MeshAddress& address) { return fmt::format("{} {} {}", address.host, address.port, address.sockets); }
+
+MeshAddress parse_mesh_address(const std::string& text) {
+  const std::size_t first = text.find(' '), second = text.find(' ', first + 1);
+  if (first == std::string::npos || second == std::string::npos) throw Error("its address '{}' is damaged", text);
+  const long port = env::parse_integer("port", text.substr(first + 1, second - first - 1), 1, kMaxPort);
+  const long sockets = env::parse_integer("sockets", text.substr(second + 1), 1, kMaxSockets);
+  return {text.substr(0, first), static_cast<std::uint16_t>(port), static_cast<int>(sockets)};
+}
+
+void shut_down(const std::vector<TcpPeer>& peers) noexcept {
+  for (const TcpPeer& peer : peers) {
+    if (peer.socket) shutdown(peer.socket.get(), SHUT_RDWR);
+    for (const ProcessFd& socket : peer.more) shutdown(socket.get(), SHUT_RDWR);
+  }
+}
+
+// Which of the user's settings this rank's address comes from.
+std::string origin_of_address() {
+  if (const auto interface = env::text(env::kInterface)) return fmt::format("{}={}", env::kInterface, *interface);
+  if (env::text("KUBERNETES_SERVICE_HOST")) return "the pod's own, since KUBERNETES_SERVICE_HOST is set without LOCAL_RANK";
+  if (const auto master = env::text(env::kMasterAddr)) return fmt::format("the way to {}={}", env::kMasterAddr, *master);
+  return "the way to rank 0";
+}
+
+// Without a token whoever reaches the port can be a rank.
+void check_may_listen(const BackendContext& context) {
+  if (!context.token.empty() || is_loopback(context.advertise_address) || env::integer(env::kInsecure, 0, 1).value_or(0) == 1) return;
+  throw RendezvousError(
+      "host: rank {} would listen for the other ranks on {} ({}), which is not loopback, and the job has no token, anyone on the network "
+      "could join it: {}; or, with all ranks on this machine, {}=lo",
+      context.place.rank, context.advertise_address, origin_of_address(), kHowToMakeAToken, env::kInterface);
+}
+
+// Every rank connects to the lower ones and accepts the higher ones, all at once.
+std::vector<TcpPeer> connect_mesh(const BackendContext& context, const std::string& name, int sockets) {
+  const Deadline deadline = Clock::now() + context.store_timeout;
+  const int rank = context.place.rank;
+  if (context.place.world_size == 1) {
+    std::vector<TcpPeer> alone(1);
+    alone[0].pid = getpid();
+    return alone;
+  }
+  check_may_listen(context);
+  Fd listener = listen_tcp(context.advertise_address, 0);
+  const MeshAddress mine{without_scope(context.advertise_address), local_endpoint(listener.get()).port, sockets};
+  context.store->set(fmt::format("{}/address/{}", name, rank), to_text(mine));
+  std::vector<MeshAddress> lower;
+  for (int peer = 0; peer < rank; ++peer)
+    lower.push_back(parse_mesh_address(await_word(context, peer, fmt::format("{}/address/{}", name, peer))));
+  MeshBuilder builder(context, std::move(listener), rank == 0 ? sockets : lower[0].sockets, deadline);
+  for (int peer = 0; peer < rank; ++peer) builder.reach(peer, lower[static_cast<std::size_t>(peer)]);
+  return builder.build();
+}
+
+}  // namespace lockstep::host

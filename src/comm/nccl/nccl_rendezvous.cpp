@@ -1,0 +1,108 @@
+#include "src/comm/nccl/nccl_rendezvous.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <map>
+
+#include "lockstep/comm/store.h"
+#include "lockstep/core/device.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+#include "src/comm/net/host_names.h"
+#include "src/comm/rendezvous/group_rendezvous.h"
+
+namespace lockstep::nccl {
+
+namespace {
+
+constexpr const char* kId = "nccl/id";
+constexpr const char* kHostId = "NCCL_HOSTID";
+constexpr int kFirstWithSharing = NCCL_VERSION(2, 30, 0);
+
+std::string key_of_gpu(int rank) { return fmt::format("nccl/gpu/{}", rank); }
+
+std::string listed(const std::vector<int>& ranks) {
+  std::string text;
+  for (std::size_t i = 0; i < ranks.size(); ++i)
+    text += fmt::format("{}{}", i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ", ranks[i]);
+  return text;
+}
+
+}  // namespace
+
+ncclUniqueId agree_on_id(const BackendContext& context, const Api& api) {
+  ncclUniqueId id{};
+  if (context.place.rank == 0) {
+    try {
+      if (const ncclResult_t result = api.ncclGetUniqueId(&id); result != ncclSuccess)
+        throw_nccl_error(api, result, "ncclGetUniqueId", nullptr);
+    } catch (const Error& error) {
+      context.store->set(kId, error.what());
+      throw;
+    }
+    context.store->set(kId, std::string_view(id.internal, sizeof id.internal));
+    return id;
+  }
+  const std::string text = await_word(context, 0, kId);
+  if (text.size() != sizeof id.internal) throw Error("rank 0 has no id for NCCL: {}", text);
+  std::memcpy(id.internal, text.data(), text.size());
+  return id;
+}
+
+std::vector<GpuOfRank> gather_gpus(const BackendContext& context) {
+  const long share = env::integer(env::kShareGpu, 1, 64).value_or(1);
+  context.store->set(key_of_gpu(context.place.rank), fmt::format("{} {}", share, context.device->identity()));
+  std::vector<GpuOfRank> gpus;
+  for (int rank = 0; rank < context.place.world_size; ++rank) {
+    const std::string text = await_word(context, rank, key_of_gpu(rank));
+    const std::size_t space = std::min(text.find(' '), text.size());
+    gpus.push_back({text.substr(std::min(space + 1, text.size())), static_cast<int>(std::strtol(text.c_str(), nullptr, 10))});
+  }
+  return gpus;
+}
+
+void check_sharing(const std::vector<GpuOfRank>& gpus) {
+  std::map<std::string, std::vector<int>> ranks_of;
+  std::map<std::string, int> most_of;
+  for (std::size_t rank = 0; rank < gpus.size(); ++rank) {
+    const auto& [identity, most] = gpus[rank];
+    ranks_of[identity].push_back(static_cast<int>(rank));
+    const auto known = most_of.emplace(identity, most).first;
+    known->second = std::min(known->second, most);
+  }
+  std::string shared;
+  std::size_t needed = 1;
+  for (const auto& [identity, ranks] : ranks_of) {
+    if (ranks.size() <= static_cast<std::size_t>(most_of[identity])) continue;
+    shared += fmt::format("{}ranks {} use {}", shared.empty() ? "" : ", ", listed(ranks), identity);
+    needed = std::max(needed, ranks.size());
+  }
+  if (shared.empty()) return;
+  throw InvalidArgument(
+      "nccl: ranks share a GPU: {}. Start as many ranks as there are GPUs, or allow it on all ranks: `lockrun --share-gpu {}`, or {}={} in "
+      "their environment",
+      shared, needed, env::kShareGpu, needed);
+}
+
+std::vector<std::pair<std::string, std::string>> environment_for_sharing(const std::vector<GpuOfRank>& gpus, int rank, int nccl_version,
+                                                                         const std::string& machine) {
+  const auto& mine = gpus[static_cast<std::size_t>(rank)].identity;
+  const auto has_mine = [&](const GpuOfRank& other) { return other.identity == mine; };
+  if (std::count_if(gpus.begin(), gpus.end(), has_mine) < 2) return {};
+  if (nccl_version >= kFirstWithSharing) return {{"NCCL_MULTI_RANK_GPU_ENABLE", "1"}};
+  // Older ones refuse two ranks on one GPU of a machine: each set of ranks that have a GPU each says that it is another machine.
+  const auto set = std::count_if(gpus.begin(), gpus.begin() + rank, has_mine);
+  return {{kHostId, fmt::format("{}-{}", machine, set)}};
+}
+
+void prepare_environment(const std::vector<GpuOfRank>& gpus, int rank, int nccl_version) {
+  static const std::string kMachine = env::text(kHostId).value_or(host_name());  // as it was before we set it
+  setenv("NCCL_ALGO", "^NVLS,NVLSTree", 0);  // NVLink SHARP's sums, within a machine and across them, are not the same bits in every run
+  for (const auto& [name, value] : environment_for_sharing(gpus, rank, nccl_version, kMachine)) setenv(name.c_str(), value.c_str(), 1);
+}
+
+}  // namespace lockstep::nccl

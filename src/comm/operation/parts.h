@@ -1,0 +1,33 @@
+// What the ranks send to each other in an exchange of parts of unequal length.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+// A row is what one rank says: what it sends to each, then what it expects from each, in elements. Every rank knows its own
+// row and learns the others', so that all see the same disagreement.
+class AlltoallvCounts {
+ public:
+  explicit AlltoallvCounts(std::size_t ranks) : ranks_(ranks), counts_(ranks * 2 * ranks) {}
+
+  std::size_t row_length() const { return 2 * ranks_; }
+  std::size_t row_bytes() const { return row_length() * sizeof(std::uint64_t); }
+  std::uint64_t* row(std::size_t rank) { return counts_.data() + rank * row_length(); }
+  const std::uint64_t* row(std::size_t rank) const { return counts_.data() + rank * row_length(); }
+  void say(std::size_t rank, const std::vector<std::size_t>& sends, const std::vector<std::size_t>& expects);
+  // What `from` sends to the ranks below `to`: where the part for `to` begins. before(from, ranks): all of it.
+  std::uint64_t before(std::size_t from, std::size_t to) const;
+  std::uint64_t largest_row() const;
+  // "" when all expect what is sent to them; else who first does not, and how much.
+  std::string disagreement() const;
+
+ private:
+  std::size_t ranks_;
+  std::vector<std::uint64_t> counts_;
+};
+
+}  // namespace lockstep

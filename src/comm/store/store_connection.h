@@ -1,0 +1,94 @@
+// One client of the store's server: what came and is not understood yet, what waits to leave.
+#pragma once
+
+#include <chrono>
+#include <list>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/comm/store/store_protocol.h"
+#include "src/comm/store/store_table.h"
+#include "src/core/process_fd.h"
+
+namespace lockstep {
+
+// Memory for requests that are larger than what every connection may hold: a client that announces much and sends it slowly, or a
+// thousand of them, take no more than this together. Those for whom nothing is left are not read until others are done.
+class InputBudget {
+ public:
+  explicit InputBudget(std::size_t bytes) : free_(bytes) {}
+  bool take(std::size_t bytes) {
+    if (bytes > free_) return false;
+    free_ -= bytes;
+    return true;
+  }
+  void give_back(std::size_t bytes) { free_ += bytes; }
+  std::size_t free() const { return free_; }
+
+ private:
+  std::size_t free_;
+};
+
+class StoreConnection {
+ public:
+  using Clock = std::chrono::steady_clock;
+  enum class State {
+    kOpen,    // may go on
+    kStuck,   // reads no more until the budget has room
+    kClosed,  // to be closed
+  };
+  struct Request {
+    store_protocol::RequestHeader header;
+    std::string key, value;
+  };
+
+  StoreConnection(Fd fd, InputBudget& budget) : fd_(std::move(fd)), budget_(budget) {}
+  ~StoreConnection() { drop_input(); }
+  StoreConnection(const StoreConnection&) = delete;
+  StoreConnection& operator=(const StoreConnection&) = delete;
+
+  int fd() const { return fd_.get(); }
+
+  // Before the proof: its bytes, once all of them are there.
+  State receive_proof(std::optional<store_protocol::ClientProof>& proof);
+  // Afterwards: a request, once it is complete. Requests and replies take turns: whoever sends before it was answered is closed.
+  State receive(std::optional<Request>& request);
+  bool is_in_a_request() const { return !in_.empty(); }
+  void drop_input();
+
+  template <typename T>
+  void append(const T& message) {
+    out_.append(reinterpret_cast<const char*>(&message), sizeof message);
+  }
+  void reply(store_protocol::Reply kind, StoreTable::Value value);
+  State flush();
+  bool wants_to_send() const { return sent_ < out_.size() + (value_ ? value_->size() : 0); }
+
+  // The server's notes.
+  bool proved = false;
+  bool close_when_sent = false;
+  bool stuck = false;
+  bool closed = false;
+  bool machine_is_watched = false;
+  std::optional<ProofExchange> exchange;
+  std::string awaited;                         // a get() that waits for this key; empty: none
+  std::string claims;                          // prefix of those that must stand meanwhile; empty: none
+  Clock::time_point deadline{};                // zero: none
+  std::uint32_t events = 0;                    // that epoll watches
+  std::list<StoreConnection>::iterator place;  // of this one
+
+ private:
+  State receive_some(std::size_t limit);
+  State make_room(const store_protocol::RequestHeader& header, std::size_t& wanted);
+
+  ProcessFd fd_;
+  InputBudget& budget_;
+  std::vector<std::byte> in_;
+  std::size_t budgeted_ = 0;
+  std::string out_;
+  StoreTable::Value value_;  // follows out_
+  std::size_t sent_ = 0;     // of both
+};
+
+}  // namespace lockstep
