@@ -18,7 +18,7 @@
 #include "src/comm/net/socket.h"
 #include "src/comm/store/memory_store.h"
 #include "src/comm/store/store_protocol.h"
-#include "tests/comm/store_member.h"
+#include "tests/comm/store/store_member.h"
 #include "tests/support/message_of.h"
 
 namespace lockstep {

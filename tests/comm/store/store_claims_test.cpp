@@ -15,7 +15,7 @@
 #include "lockstep/core/error.h"
 #include "src/comm/net/socket.h"
 #include "src/comm/store/store_protocol.h"
-#include "tests/comm/store_member.h"
+#include "tests/comm/store/store_member.h"
 
 namespace lockstep {
 namespace {

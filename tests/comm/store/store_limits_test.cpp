@@ -13,7 +13,7 @@
 #include "src/comm/store/store_connection.h"
 #include "src/comm/store/store_protocol.h"
 #include "src/comm/store/store_table.h"
-#include "tests/comm/store_member.h"
+#include "tests/comm/store/store_member.h"
 
 namespace lockstep {
 namespace {
