@@ -2,7 +2,9 @@
 // tests/README.md.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <string>
 
@@ -28,6 +30,28 @@ TEST(Bench, HasItsProgramsOnTopAndTheRestInLib) {
     }
   });
   EXPECT_GE(programs, 6);
+}
+
+// -- how long files are
+
+// Headers that are longer than others may be, with the reason.
+const std::map<std::string, const char*> kLongHeaders = {
+    {"include/lockstep/comm/process_group.h", "what users read of comm, in one place"},
+    {"src/comm/host/reduce/reduce_loops.h", "templates that two files instantiate"},
+};
+
+TEST(Sources, HaveAtMost400LinesAndHeaders150) {
+  std::set<std::string> excused;
+  visit_sources({"include", "src", "kernels", "launcher", "bench", "examples", "tests"},
+                [&](const std::string& path, const std::string& text) {
+                  const auto lines = std::count(text.begin(), text.end(), '\n');
+                  const bool is_header = path.size() > 2 && path.compare(path.size() - 2, 2, ".h") == 0 && path.rfind("tests/", 0) != 0;
+                  EXPECT_LE(lines, 400) << path;
+                  if (!is_header || lines <= 150) return;
+                  EXPECT_EQ(kLongHeaders.count(path), 1u) << path << " has " << lines << " lines";
+                  excused.insert(path);
+                });
+  EXPECT_EQ(excused.size(), kLongHeaders.size()) << "one of the excused headers is short now";
 }
 
 // -- tests/README.md

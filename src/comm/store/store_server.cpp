@@ -248,9 +248,8 @@ class StoreServer::Impl {
     if (client->magic != protocol::kMagic) return State::kClosed;
     connection.exchange->note_peer(client->client_nonce);
     const bool proved = connection.exchange->accepts(client->proof);
-    protocol::ServerProof reply{proved ? 1u : 0u, {}};
+    connection.append(protocol::ServerProof{proved ? 1u : 0u, proved ? connection.exchange->proof() : crypto::Digest{}});
     if (proved) {
-      reply.proof = connection.exchange->proof();
       connection.proved = true;
       set_deadline(connection, {});
       members_.splice(members_.end(), half_open_, connection.place);
@@ -258,7 +257,6 @@ class StoreServer::Impl {
       report_refusal(connection);
       connection.close_when_sent = true;
     }
-    connection.append(reply);
     return State::kOpen;
   }
 
