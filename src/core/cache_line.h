@@ -1,4 +1,4 @@
-// What the processor moves between its caches as one.
+// The unit in which the processor moves memory between its caches.
 #pragma once
 
 #include <cstddef>

@@ -35,7 +35,7 @@ class CpuStream : public Stream {
 class CpuEvent : public Event {
  public:
   void record(Stream&) override {}
-  void order_before(Stream&) override {}
+  void stream_wait(Stream&) override {}
   bool done() const override { return true; }
   void synchronize() override {}
 };

@@ -59,7 +59,7 @@ CudaEvent::~CudaEvent() {
   cudaEventDestroy(event_);
 }
 void CudaEvent::record(Stream& stream) { LOCKSTEP_CUDA(cudaEventRecord(event_, native(stream))); }
-void CudaEvent::order_before(Stream& later) { LOCKSTEP_CUDA(cudaStreamWaitEvent(native(later), event_, 0)); }
+void CudaEvent::stream_wait(Stream& later) { LOCKSTEP_CUDA(cudaStreamWaitEvent(native(later), event_, 0)); }
 bool CudaEvent::done() const {
   use_device(device_);
   const cudaError_t state = cudaEventQuery(event_);

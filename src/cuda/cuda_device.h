@@ -38,7 +38,7 @@ class CudaEvent : public Event {
   explicit CudaEvent(int device);
   ~CudaEvent() override;
   void record(Stream& stream) override;
-  void order_before(Stream& later) override;
+  void stream_wait(Stream& later) override;
   bool done() const override;
   void synchronize() override;
 

@@ -22,14 +22,14 @@ DeviceFeed::Berth DeviceFeed::allocate(const Shape& inputs, std::int64_t targets
 }
 
 Batch DeviceFeed::take(Berth& berth) {
-  berth.copied->order_before(device_.default_stream());
+  berth.copied->stream_wait(device_.default_stream());
   return std::move(berth.batch);
 }
 
 void DeviceFeed::drop_the_rest() {
   const auto copied = device_.new_event();
   copied->record(*stream_);
-  copied->order_before(device_.default_stream());
+  copied->stream_wait(device_.default_stream());
 }
 
 Tensor DeviceFeed::view(Device& device, Buffer& memory, const Shape& shape, DType dtype) {
@@ -51,7 +51,7 @@ Batch DeviceFeed::host_batch(const Shape& inputs, std::int64_t targets) {
 }
 
 void DeviceFeed::copy(const Batch& from, Berth& to) {
-  to.writable->order_before(*stream_);
+  to.writable->stream_wait(*stream_);
   const Buffer& inputs = images_ == nullptr ? to.batch.inputs.buffer() : to.images;
   device_.copy(inputs.data(), from.inputs.buffer().data(), from.inputs.bytes(), *stream_);
   device_.copy(to.batch.targets.buffer().data(), from.targets.buffer().data(), from.targets.bytes(), *stream_);

@@ -66,7 +66,7 @@ void broadcast_tensors(ProcessGroup& group, const std::vector<NamedTensor>& tens
     else
       under_way.emplace_back(group.broadcast_async(tensor.buffer().data(), count, tensor.dtype(), 0, call), &tensor.device());
   }
-  for (const auto& [work, device] : under_way) work.order_before(device->default_stream());
+  for (const auto& [work, device] : under_way) work.stream_wait(device->default_stream());
 }
 
 void replace_by_rank_zeros(ProcessGroup& group, const std::vector<NamedTensor>& tensors, const char* what) {

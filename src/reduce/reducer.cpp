@@ -74,7 +74,7 @@ class Reducer::Impl {
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       const auto before = Clock::now();
       Device& device = *buckets_[b].memory.device();
-      buckets_[b].work.order_before(device.default_stream());  // kept: a GPU may still be at it when the reducer goes
+      buckets_[b].work.stream_wait(device.default_stream());  // kept: a GPU may still be at it when the reducer goes
       times_[b].waited = seconds_between(before, Clock::now());
     }
     in_pass_ = false;

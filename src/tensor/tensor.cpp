@@ -30,11 +30,11 @@ void copy_across(const Tensor& source, const Tensor& destination) {
   Stream &from = source.device().default_stream(), &to = destination.device().default_stream();
   const auto computed = source.device().new_event();
   computed->record(from);
-  computed->order_before(to);
+  computed->stream_wait(to);
   destination.device().copy(destination.buffer().data(), source.buffer().data(), source.bytes(), to);
   const auto copied = destination.device().new_event();
   copied->record(to);
-  copied->order_before(from);
+  copied->stream_wait(from);
 }
 
 }  // namespace

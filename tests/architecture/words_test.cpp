@@ -14,14 +14,11 @@
 namespace lockstep::testing {
 namespace {
 
-// Uses of a ruled-out word that are right; `word` empty: any.
+// Uses of a ruled-out word that are right.
 struct Allowed {
   std::string_view word, where, reason;
 };
 constexpr Allowed kAllowed[] = {
-    {"", "src/comm/", "its names change together with its folders"},
-    {"guest", "src/launch/node_channel.cpp", "a role of src/comm/token.h"},
-    {"node host", "src/launch/node_channel.cpp", "a role of src/comm/token.h"},
     {"verdict", "src/launch/", "the decision of the launcher on a job, which is no group's error"},
 };
 
@@ -117,7 +114,7 @@ TEST(Words, AreTheGlossarys) {
         for (const Row& row : rows)
           for (const std::string& ruled_out : row.ruled_out) {
             const bool is_allowed = std::any_of(std::begin(kAllowed), std::end(kAllowed), [&](const Allowed& each) {
-              return (each.word.empty() || each.word == ruled_out) && path.rfind(each.where, 0) == 0;
+              return each.word == ruled_out && path.rfind(each.where, 0) == 0;
             });
             if (is_allowed) continue;
             for (const int line : source.lines_with(ruled_out))

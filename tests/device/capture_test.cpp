@@ -38,11 +38,11 @@ TEST(Capture, TakesOtherStreamsInByTheirEvents) {
   device.clear_log();
   device.begin_capture(device.default_stream());
   fork->record(device.default_stream());
-  fork->order_before(*other);
+  fork->stream_wait(*other);
   EXPECT_TRUE(other->is_capturing());
   device.kernels().fill(value.data<float>(), 5, 2, *other);
   join->record(*other);
-  join->order_before(device.default_stream());
+  join->stream_wait(device.default_stream());
   const auto graph = device.end_capture(device.default_stream());
   EXPECT_FALSE(other->is_capturing());
   EXPECT_THAT(device.log(), ElementsAre("captured, stream 0: record", "captured, stream 1: wait", "captured, stream 1: fill",
@@ -60,7 +60,7 @@ TEST(Capture, AStreamThatIsNotWaitedForMakesNoGraph) {
   device.default_stream().synchronize();
   device.begin_capture(device.default_stream());
   fork->record(device.default_stream());
-  fork->order_before(*other);
+  fork->stream_wait(*other);
   device.kernels().fill(value.data<float>(), 5, 2, *other);
   EXPECT_THAT(message_of([&] { device.end_capture(device.default_stream()); }), HasSubstr("nothing orders the captured stream behind it"));
   EXPECT_FALSE(device.default_stream().is_capturing());
@@ -76,11 +76,11 @@ TEST(Capture, EventsMeanNothingAcrossItsEdges) {
   const auto before = device.new_event(), within = device.new_event();
   before->record(*other);
   device.begin_capture(device.default_stream());
-  EXPECT_THAT(message_of([&] { before->order_before(device.default_stream()); }), HasSubstr("from outside the capture"));
+  EXPECT_THAT(message_of([&] { before->stream_wait(device.default_stream()); }), HasSubstr("from outside the capture"));
   within->record(device.default_stream());
   EXPECT_THAT(message_of([&] { within->done(); }), HasSubstr("the host asked for an event of a capture"));
   const auto graph = device.end_capture(device.default_stream());
-  EXPECT_THAT(message_of([&] { within->order_before(*other); }), HasSubstr("a capture that is over"));
+  EXPECT_THAT(message_of([&] { within->stream_wait(*other); }), HasSubstr("a capture that is over"));
 }
 
 TEST(Capture, TheHostNeitherWaitsForItNorUploadsIntoIt) {

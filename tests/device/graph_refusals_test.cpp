@@ -111,7 +111,7 @@ TEST(GraphMode, RanksThatRecordDifferentStepsAreTold) {
           const Tensor loss = trainee.step();
           if (group->rank() == 1 && device.default_stream().is_capturing())
             group->all_reduce_async(loss.data<float>(), 1, DType::kFloat32, ReduceOp::kAvg, {.device = DeviceKind::kCuda})
-                .order_before(device.default_stream());
+                .stream_wait(device.default_stream());
           return loss;
         },
         {.warm_up = 1});

@@ -256,15 +256,15 @@ TEST_F(FaultTable, AWrongToken) {
   HandJob job(2, {{"LOCKSTEP_TOKEN", "right"}});
   Child& first = job.start(0, {"steps=3"});
   const auto fault = Clock::now();
-  Child& stranger = job.start(1, {"steps=3"}, {{"LOCKSTEP_TOKEN", "wrong"}});
-  expect_end(stranger, fault);
-  expect_messages(stranger);
-  EXPECT_FALSE(has_message(stranger.errors(), "wrong")) << "a token is not for logs";
+  Child& refused = job.start(1, {"steps=3"}, {{"LOCKSTEP_TOKEN", "wrong"}});
+  expect_end(refused, fault);
+  expect_messages(refused);
+  EXPECT_FALSE(has_message(refused.errors(), "wrong")) << "a token is not for logs";
   EXPECT_FALSE(has_message(first.errors(), "right"));
   Child& member = job.start(1, {"steps=3"});
   EXPECT_EQ(member.wait(), 0) << member.errors();
   EXPECT_EQ(first.wait(), 0) << first.errors();
-  expect_nothing_left({&first, &stranger, &member});
+  expect_nothing_left({&first, &refused, &member});
 }
 
 TEST_F(FaultTable, SharedMemoryIsFull) {

@@ -71,9 +71,9 @@ TEST(ByHand, ATokenFromAFileOrTheEnvironmentIsTheSame) {
 TEST(ByHand, AWrongTokenIsRefusedAndDoesNoHarm) {
   HandJob job(2, {{"LOCKSTEP_TOKEN", "right"}});
   job.start(0, {"steps=3"});
-  Child& stranger = job.start(1, {"steps=3"}, {{"LOCKSTEP_TOKEN", "wrong"}});
-  EXPECT_EQ(stranger.wait(), 1);
-  EXPECT_THAT(stranger.errors(), AllOf(HasSubstr("token was refused"), HasSubstr("127.0.0.1:" + job.port())));
+  Child& refused = job.start(1, {"steps=3"}, {{"LOCKSTEP_TOKEN", "wrong"}});
+  EXPECT_EQ(refused.wait(), 1);
+  EXPECT_THAT(refused.errors(), AllOf(HasSubstr("token was refused"), HasSubstr("127.0.0.1:" + job.port())));
   Child& member = job.start(1, {"steps=3"});
   EXPECT_EQ(member.wait(), 0) << member.errors();
   EXPECT_EQ(job[0].wait(), 0) << job[0].errors();

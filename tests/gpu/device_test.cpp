@@ -56,10 +56,10 @@ TEST_F(GpuDevice, AnEventOrdersOneStreamAfterAnother) {
   for (int i = 0; i < 50; ++i) from.fill(static_cast<float>(i));
   from.fill(77);
   filled->record(gpu().default_stream());
-  filled->order_before(*other);
+  filled->stream_wait(*other);
   gpu().copy(to.buffer().data(), from.buffer().data(), from.bytes(), *other);
   copied->record(*other);
-  copied->order_before(gpu().default_stream());
+  copied->stream_wait(gpu().default_stream());
   EXPECT_THAT(host_values<float>(to), Each(77.0F));
   EXPECT_TRUE(copied->done());
 }

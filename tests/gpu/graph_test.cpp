@@ -52,10 +52,10 @@ TEST_F(GpuGraph, RunsWhenItIsLaunchedWithTheStreamsThatTookPart) {
   gpu().begin_capture(stream);
   EXPECT_TRUE(stream.is_capturing());
   fork->record(stream);
-  fork->order_before(*other);
+  fork->stream_wait(*other);
   gpu().kernels().accumulate(sum.data<float>(), one.data<float>(), 1000, *other);
   join->record(*other);
-  join->order_before(stream);
+  join->stream_wait(stream);
   const Tensor doubled = scale(scale(sum, 4), 0.5F);
   EXPECT_THAT(message_of([&] { sum.item(); }), HasSubstr("item"));
   EXPECT_THAT(message_of([&] { stream.synchronize(); }), HasSubstr("the host cannot wait"));

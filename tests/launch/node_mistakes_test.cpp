@@ -96,9 +96,9 @@ TEST(NodesMistakes, ALockrunThatComesTooLate) {
 TEST(NodesToken, AnotherOneIsRefusedAndDoesNoHarm) {
   NodeJob job(2);
   Child& zero = job.start(0, 1, acts({"exit:0"}), {{"LOCKSTEP_TOKEN", "right"}});
-  Child& stranger = job.start(1, 1, acts({"exit:0"}), {{"LOCKSTEP_TOKEN", "wrong"}});
-  EXPECT_EQ(stranger.wait(kSoon), 1);
-  EXPECT_THAT(stranger.errors(), AllOf(HasSubstr("refuses the token"), HasSubstr("LOCKSTEP_TOKEN")));
+  Child& refused = job.start(1, 1, acts({"exit:0"}), {{"LOCKSTEP_TOKEN", "wrong"}});
+  EXPECT_EQ(refused.wait(kSoon), 1);
+  EXPECT_THAT(refused.errors(), AllOf(HasSubstr("refuses the token"), HasSubstr("LOCKSTEP_TOKEN")));
   Child& member = job.start(1, 1, acts({"exit:0"}), {{"LOCKSTEP_TOKEN", "right"}});
   EXPECT_EQ(member.wait(kSlow), 0) << member.errors();
   EXPECT_EQ(zero.wait(kSlow), 0) << zero.errors();

@@ -167,7 +167,7 @@ TEST(GroupOfOneOnAGpu, DoesNotWaitAndKeepsTheOrder) {
     const Work work = member.group.all_reduce_async(from, to, 100, DType::kFloat32, ReduceOp::kSum, kOnGpu);
     EXPECT_FALSE(work.done());
     const auto other = member.device.new_stream();
-    work.order_before(*other);
+    work.stream_wait(*other);
     member.device.kernels().scale(to, 2, to, 100, false, *other);
     member.device.release_default_stream();
     other->synchronize();
@@ -238,7 +238,7 @@ Recorded record(Member& member, float* data, std::size_t count) {
     EXPECT_FALSE(work.done());
     EXPECT_THAT(message_of([&] { work.wait(); }), HasSubstr("it runs when the graph is launched"));
   }
-  work.order_before(stream);
+  work.stream_wait(stream);
   member.device.kernels().scale(data, 2, data, static_cast<std::int64_t>(count), false, stream);
   auto graph = member.device.end_capture(stream);
   const auto calls = member.group.end_capture();

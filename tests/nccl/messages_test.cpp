@@ -31,7 +31,7 @@ TEST(MessagesOnGpus, TheHostQueuesAndDoesNotWait) {
       member.device.kernels().fill(data, 3, kCount, stream);
       const Work work = group.send_async(data, kCount, DType::kFloat32, 1, 0, kOnGpu);
       EXPECT_FALSE(work.done()) << "the host came here while nothing has run";
-      work.order_before(stream);  // once it is copied, the memory may change
+      work.stream_wait(stream);  // once it is copied, the memory may change
       member.device.kernels().fill(data, 4, kCount, stream);
       member.device.release_default_stream();
       work.wait();
@@ -41,7 +41,7 @@ TEST(MessagesOnGpus, TheHostQueuesAndDoesNotWait) {
     } else {
       int sender = -7;
       const Work work = group.recv_async(data, kCount, DType::kFloat32, kAnyRank, 0, &sender, kOnGpu);
-      work.order_before(stream);
+      work.stream_wait(stream);
       EXPECT_EQ(sender, 0);
       member.device.kernels().scale(data, 2, data, kCount, false, stream);
       stream.synchronize();

@@ -110,7 +110,7 @@ TEST_F(Nccl, TheHostQueuesAndDoesNotWait) {
     rank.device.kernels().fill(data, static_cast<float>(rank.place.rank + 1), 1024, rank.device.default_stream());
     const Work work = rank.backend.start(rank.all_reduce(data, 1024));
     EXPECT_FALSE(work.done());
-    work.order_before(rank.device.default_stream());
+    work.stream_wait(rank.device.default_stream());
     rank.device.kernels().scale(data, 2, data, 1024, false, rank.device.default_stream());
     EXPECT_FALSE(work.done()) << "the host came here while nothing has run";
     rank.device.release_default_stream();
@@ -127,7 +127,7 @@ TEST_F(Nccl, TheOrderOfLaunchesAndEventsIsTheOneOfTheDesign) {
     rank.device.hold_default_stream();  // or it may be over before anybody asks for its end
     rank.device.kernels().fill(data, 1, 4, rank.device.default_stream());
     const Work work = rank.backend.start(rank.all_reduce(data, 4));
-    work.order_before(rank.device.default_stream());
+    work.stream_wait(rank.device.default_stream());
     rank.device.kernels().scale(data, 2, data, 4, false, rank.device.default_stream());
     rank.device.release_default_stream();
     rank.device.default_stream().synchronize();

@@ -191,7 +191,7 @@ class Results : public CompletionQueue {
   }
 
   std::uint64_t add(Work work, Staged& staged) {
-    work.order_before(device_.default_stream());
+    work.stream_wait(device_.default_stream());
     staged.copy_back();
     const std::lock_guard lock(mutex_);
     Result& result = results_[++last_];
@@ -228,7 +228,7 @@ class Results : public CompletionQueue {
     device_.default_stream().synchronize();
     done(ticket);
   }
-  void order_before(std::uint64_t ticket, Stream&) override { wait(ticket); }
+  void stream_wait(std::uint64_t ticket, Stream&) override { wait(ticket); }
 
  private:
   struct Result {
@@ -272,7 +272,7 @@ class DeviceMessage : public CompletionQueue {
     work_.wait();
     copy_back();
   }
-  void order_before(std::uint64_t ticket, Stream&) override { wait(ticket); }
+  void stream_wait(std::uint64_t ticket, Stream&) override { wait(ticket); }
 
  private:
   void copy_back() {

@@ -1,5 +1,5 @@
-// Strangers of the same user at the socket through which the ranks of a machine hand over their memory. The ranks find each other all the
-// same, and share it.
+// Unauthenticated peers of the same user at the socket through which the ranks of a machine hand over their memory. The ranks find each
+// other all the same, and share it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -13,7 +13,7 @@
 #include "lockstep/core/error.h"
 #include "src/comm/net/unix_connection.h"
 #include "src/comm/store/memory_store.h"
-#include "tests/security/stranger.h"
+#include "tests/security/unauthenticated_peer.h"
 
 namespace lockstep::testing {
 namespace {
@@ -41,7 +41,7 @@ void visit(const std::string& name, Mutator& random) {
   if (!random.one_in(5)) send(visitor.get(), noise.data(), noise.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-TEST(MemoryDoorFuzz, RanksShareMemoryAmongStrangers) {
+TEST(MemoryDoorFuzz, RanksShareMemoryAmongUnauthenticatedPeers) {
   const std::uint64_t seed = fuzz_seed();
   std::cout << "LOCKSTEP_FUZZ_SEED=" << seed << std::endl;
   const auto store = std::make_shared<MemoryStore>();

@@ -1,5 +1,5 @@
-// Strangers at the doors of ranks that are making their connections: noise, and real greetings mutated, cut, repeated, replayed and
-// dripped. Whatever they say, the ranks find each other, and nobody else.
+// Unauthenticated peers at the doors of ranks that are making their connections: noise, and real greetings mutated, cut, repeated, replayed
+// and dripped. Whatever they say, the ranks find each other, and nobody else.
 #include <gtest/gtest.h>
 #include <poll.h>
 
@@ -14,7 +14,7 @@
 #include "src/comm/host/wire/tcp_mesh.h"
 #include "src/comm/net/socket.h"
 #include "src/comm/store/memory_store.h"
-#include "tests/security/stranger.h"
+#include "tests/security/unauthenticated_peer.h"
 #include "tests/support/pattern.h"
 
 namespace lockstep::testing {
@@ -117,7 +117,7 @@ void attack(std::uint16_t port, const Bytes& greeting, Mutator& random, std::vec
   if (random.one_in(4)) unauthenticated.say(random.noise(200));
 }
 
-TEST(MeshFuzz, RanksFindEachOtherAmongStrangers) {
+TEST(MeshFuzz, RanksFindEachOtherAmongUnauthenticatedPeers) {
   const std::uint64_t seed = fuzz_seed();
   std::cout << "LOCKSTEP_FUZZ_SEED=" << seed << std::endl;
   const Bytes greeting = greeting_of_a_rank();

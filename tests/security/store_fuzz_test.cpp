@@ -13,7 +13,7 @@
 #include "lockstep/comm/store.h"
 #include "lockstep/core/error.h"
 #include "src/comm/store/store_protocol.h"
-#include "tests/security/stranger.h"
+#include "tests/security/unauthenticated_peer.h"
 #include "tests/support/sanitized.h"
 
 namespace lockstep::testing {

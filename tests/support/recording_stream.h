@@ -178,7 +178,7 @@ class FlagEvent : public Event {
     const std::lock_guard lock(capture_->mutex);
     clock_ = capture_->streams[&as_thread(stream)];
   }
-  void order_before(Stream& later) override {
+  void stream_wait(Stream& later) override {
     ThreadStream& stream = as_thread(later);
     if (!flag_) return;
     if (!capture_) {

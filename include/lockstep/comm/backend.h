@@ -63,7 +63,7 @@ class Backend {
   virtual void compare(const Operation& operation);
 
   // -- graphs of a GPU. Between the first two calls start() puts an operation into the graph that the device's default stream records:
-  // nothing runs and nothing is compared, and of its Work only order_before() is of use. Returns a hash of the part on which all ranks'
+  // nothing runs and nothing is compared, and of its Work only stream_wait() is of use. Returns a hash of the part on which all ranks'
   // graphs must agree. After each launch of the graph on the default stream, start_replay() with a kBarrier whose layout that is: it is
   // compared, and done when the device is. A backend whose operations run on the host throws InvalidArgument.
   virtual void begin_capture();

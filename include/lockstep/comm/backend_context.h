@@ -1,4 +1,4 @@
-// What the ranks of a group need to find each other.
+// The data with which the ranks of a group find each other.
 #pragma once
 
 #include <chrono>

@@ -135,7 +135,7 @@ class ProcessGroup {
   std::shared_ptr<ProcessGroup> split(int color, int key = 0);
 
   // -- graphs of the GPU. Between these two, calls whose data is on the GPU become part of the graph that the device's default stream
-  // records (Device::begin_capture); the asynchronous forms alone, and of their Work only order_before(). Other calls are refused: they
+  // records (Device::begin_capture); the asynchronous forms alone, and of their Work only stream_wait(). Other calls are refused: they
   // would run once, and not with every launch. end_capture() is collective once the graph is made: all ranks must have captured the same.
   void begin_capture();
   struct CapturedCalls {

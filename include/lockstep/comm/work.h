@@ -15,8 +15,8 @@ class CompletionQueue {
   virtual ~CompletionQueue() = default;
   virtual bool done(std::uint64_t ticket) = 0;  // never blocks; throws the operation's error if it failed
   virtual void wait(std::uint64_t ticket) = 0;  // blocks the host; see Work::wait
-  // Orders what is queued on `stream` from now on after the operation. On the CPU the same as wait().
-  virtual void order_before(std::uint64_t ticket, Stream& stream) = 0;
+  // Work queued on `stream` from now on runs after the operation. On the CPU the same as wait().
+  virtual void stream_wait(std::uint64_t ticket, Stream& stream) = 0;
 };
 
 // Any thread may use a Work. The buffers of the call belong to it until it is done.
@@ -34,8 +34,8 @@ class Work {
   }
 
   // GPU: returns at once, and `stream` waits on the device. CPU: blocks.
-  void order_before(Stream& stream) const {
-    if (queue_) queue_->order_before(ticket_, stream);
+  void stream_wait(Stream& stream) const {
+    if (queue_) queue_->stream_wait(ticket_, stream);
   }
 
  private:

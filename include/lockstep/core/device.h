@@ -32,9 +32,9 @@ class Event {
  public:
   virtual ~Event() = default;
   virtual void record(Stream& stream) = 0;
-  virtual void order_before(Stream& later) = 0;  // what is queued on `later` from now on runs after the mark
-  virtual bool done() const = 0;                 // never blocks
-  virtual void synchronize() = 0;                // blocks the host until the mark is reached
+  virtual void stream_wait(Stream& later) = 0;  // work queued on `later` from now on runs after the mark
+  virtual bool done() const = 0;                // never blocks
+  virtual void synchronize() = 0;               // blocks the host until the mark is reached
 };
 
 // The work that was queued between begin_capture() and end_capture(), to be queued again as a whole. Owns the device memory that was

@@ -12,7 +12,7 @@ struct ImageShape {
   std::int64_t batch, side, crop;
 };
 
-// What happens to one image. Drawn on the host, where the sample's random numbers are known.
+// The augmentation of one image. Drawn on the host, where the sample's random numbers are known.
 struct Augmentation {
   std::int32_t top, left;  // of the crop
   std::int32_t mirrored;   // 0 or 1

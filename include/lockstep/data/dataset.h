@@ -15,7 +15,7 @@ struct Batch {
 };
 
 // A data set of square colour images that a device can prepare itself: they travel as bytes, a quarter of what floats take, and the host
-// leaves the arithmetic to the device. What read() gives, in two steps.
+// leaves the arithmetic to the device. It does the work of read() in two steps.
 class ImageSource {
  public:
   virtual ~ImageSource() = default;

@@ -20,7 +20,7 @@ class ByteChannels {
   // reading tells why.
   virtual std::size_t write(int peer, const std::byte* data, std::size_t bytes) noexcept = 0;
   virtual std::size_t read(int peer, std::byte* data, std::size_t bytes) = 0;
-  // Nothing follows it. What does not go at once still goes before the channels do, as far as the peer takes it in time.
+  // Nothing follows it. Bytes that do not go at once still go before the channels close, as far as the peer takes them in time.
   virtual void write_last(int peer, const std::byte* data, std::size_t bytes) noexcept { write(peer, data, bytes); }
   // The peer has gone, so that what is not here already will not come: ask before a last read().
   virtual bool has_gone(int peer) = 0;

@@ -37,7 +37,7 @@ void CommThread::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-// Waits as the design measured it: a few pauses, then yields for up to a millisecond, then sleep. Whoever changes what a
+// Waits as the design measured it: a few pauses, then yields for up to a millisecond, then sleep. Code that changes a value which a
 // condition reads calls wake_sleepers() afterwards; the sequentially consistent counter makes sure that either the
 // sleeper sees the change or the waker sees the sleeper.
 template <typename Condition>
@@ -91,7 +91,7 @@ void CommThread::run(const Operation& operation) {
 Work CommThread::start(const std::shared_ptr<CommThread>& self, const Operation& operation) {
   CommThread& queue = *self;
   queue.throw_if_broken();
-  if (!queue.thread_.joinable()) queue.start_thread();  // first: what counts as issued, somebody executes
+  if (!queue.thread_.joinable()) queue.start_thread();  // first: an operation that counts as issued must be executed
   const std::uint64_t ticket = queue.issued_.load() + 1;
   if (ticket > kSlots) queue.wait(ticket - kSlots);  // the slot's former operation
   queue.slots_[ticket % kSlots] = operation;

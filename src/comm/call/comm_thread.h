@@ -41,7 +41,7 @@ class CommThread : public CompletionQueue {
   CommThread(const CommThread&) = delete;
   CommThread& operator=(const CommThread&) = delete;
 
-  // On the communication thread. What that has begun since, sees what the asking thread stored before.
+  // On the communication thread. An operation that it begins later sees all that the asking thread stored before.
   bool is_executing() const { return running_.load() != 0; }
 
   void run(const Operation& operation);
@@ -55,7 +55,7 @@ class CommThread : public CompletionQueue {
 
   bool done(std::uint64_t ticket) override;
   void wait(std::uint64_t ticket) override;
-  void order_before(std::uint64_t ticket, Stream&) override { wait(ticket); }
+  void stream_wait(std::uint64_t ticket, Stream&) override { wait(ticket); }
 
  private:
   static constexpr std::uint64_t kSlots = 256;

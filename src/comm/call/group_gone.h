@@ -1,4 +1,4 @@
-// What a call or Work throws whose process group this rank has let go of.
+// The error of a call or Work whose process group this rank has destroyed.
 #pragma once
 
 #include "lockstep/core/error.h"

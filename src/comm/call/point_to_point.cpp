@@ -51,7 +51,7 @@ void PointToPoint::complete(std::uint64_t ticket) {
   pending_.erase(found);
 }
 
-// What is being thrown: for all who wait, and for the record.
+// Keeps the exception that is being thrown, for all waiting threads and for the record.
 void PointToPoint::fail(std::uint64_t ticket) {
   failure_ = std::current_exception();
   if (const auto found = pending_.find(ticket); found != pending_.end()) flight::note_failed(found->second.message.flight);
@@ -124,7 +124,7 @@ void PointToPoint::send_to_self(const Outgoing& message) {
   receives_.erase(receive);
 }
 
-// Those who wait for the one that sleeps in the channels, and that one.
+// Wakes the threads that wait for the one that sleeps in the channels, and that one.
 void PointToPoint::wake_waiters() {
   if (!somebody_waits_) return;
   channels_->interrupt();
@@ -218,7 +218,7 @@ void PointToPoint::keep(int from, const MessageHeader& header, std::size_t bytes
   try {
     unexpected_.push_back({from, header, std::vector<std::byte>(bytes)});
   } catch (const std::bad_alloc&) {
-    const std::string text = fmt::format("rank {} has no memory left for {} bytes that rank {} sent with tag {} and nobody received yet",
+    const std::string text = fmt::format("rank {} has no memory left for {} bytes that rank {} sent with tag {} and no call received yet",
                                          place_.rank, bytes, from, header.tag);
     channels_->end(GroupErrorKind::kPeerLost, text, fmt::format("rank {}: messages from rank {}", place_.rank, from));
   }

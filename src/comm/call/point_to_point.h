@@ -1,8 +1,8 @@
 // Messages from rank to rank: send and recv with tags, over streams of bytes.
 //
 // A message is a header and its data. When a header arrives, the oldest receive that matches it (sender, tag) takes the
-// data straight into its buffer; if nobody has asked yet, the data is kept until somebody does. So a receiver that waits for
-// one message lets all others pass, and no order of receives can block a sender for good. Whoever waits moves everything
+// data straight into its buffer; if no receive has asked yet, the data is kept until one does. So a receiver that waits for
+// one message lets all others pass, and no order of receives can block a sender for good. A thread that waits moves everything
 // there is to move; nothing moves by itself.
 #pragma once
 
@@ -44,7 +44,7 @@ class PointToPoint : public CompletionQueue {
 
   bool done(std::uint64_t ticket) override;
   void wait(std::uint64_t ticket) override;
-  void order_before(std::uint64_t ticket, Stream&) override { wait(ticket); }
+  void stream_wait(std::uint64_t ticket, Stream&) override { wait(ticket); }
 
   // Says goodbye to all peers that are not in the middle of a message; afterwards the channels are not used and what is not
   // complete throws PeerLost.
@@ -79,7 +79,7 @@ class PointToPoint : public CompletionQueue {
     std::uint64_t ticket = 0;  // of the receive that takes it; 0: kept
     Unexpected* kept = nullptr;
   };
-  // What is not complete yet.
+  // A message that is not complete yet.
   struct Pending {
     Message message;
     bool is_receive;

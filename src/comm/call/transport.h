@@ -19,7 +19,7 @@ class Transport {
   virtual std::string_view name() const = 0;
   // Runs a collective to its end, or throws.
   virtual void execute(const Operation& operation) = 0;
-  // Returns when all ranks have made this call, whose data somebody else moves; throws what execute() would.
+  // Returns when all ranks have made this call, whose data another backend moves; throws what execute() would.
   virtual void compare(const Operation& operation) = 0;
   // The operation's count is the number of bytes. See Backend::allocate.
   virtual Buffer allocate(const Operation& operation) = 0;

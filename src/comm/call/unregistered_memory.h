@@ -1,4 +1,4 @@
-// What Backend::allocate() gives where there is nothing to register.
+// The memory of Backend::allocate() where there is nothing to register.
 #pragma once
 
 #include <cstddef>

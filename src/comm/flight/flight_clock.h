@@ -1,4 +1,4 @@
-// The flight recorder's clock: as cheap to read as the processor allows, turned into wall-clock time when somebody looks.
+// The flight recorder's clock: as cheap to read as the processor allows, turned into wall-clock time when it is read.
 #pragma once
 
 #include <chrono>
@@ -23,8 +23,8 @@ inline std::uint64_t ticks() {
   return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
 }
 
-// Ticks as nanoseconds since 1970, on the line through two moments: when the program started and when this was made. What lies
-// between is exact to well below a microsecond, whatever the counter's rate.
+// Ticks as nanoseconds since 1970, on the line through two moments: when the program started and when this was made. Time
+// between them is exact to well below a microsecond, whatever the counter's rate.
 class ClockReading {
  public:
   ClockReading();

@@ -78,7 +78,7 @@ Json json_of(const FlightGroup& group) {
   return json;
 }
 
-// Who reads records makes a place for every rank of a group: a damaged number must not become memory.
+// Readers of records make a place for every rank of a group: a damaged number must not become memory.
 void check_world_size(int world_size, const std::string& where) {
   if (world_size < 1 || world_size > kMaxRanks) throw Error("{}a world of {} ranks, expected 1..{}", where, world_size, kMaxRanks);
 }

@@ -1,4 +1,4 @@
-// What a rank's flight recorder says, as plain data, and as the JSON of rank<R>.json.
+// The contents of a rank's flight recorder, as plain data, and as the JSON of rank<R>.json.
 //
 // Times are nanoseconds since 1970 on the rank's own clock; 0: has not happened. Ranks with the same boot id share one clock.
 #pragma once

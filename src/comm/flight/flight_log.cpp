@@ -54,7 +54,7 @@ class SignalThread {
     const std::uint64_t what = signal == SIGTERM ? kEnd : kRequest;
     if (owner_.load() == getpid()) {
       [[maybe_unused]] const auto written = ::write(wake_fd_.load(), &what, sizeof what);
-    } else if (signal == SIGTERM) {  // a forked child, which shares the descriptor and has no thread: it ends as if nobody had caught it
+    } else if (signal == SIGTERM) {  // a forked child, which shares the descriptor and has no thread: it ends as if there were no handler
       std::signal(SIGTERM, SIG_DFL);
       ::raise(SIGTERM);
     }
@@ -257,7 +257,7 @@ void Log::write_all(const std::string& reason) noexcept {
     std::set<int> ranks;
     for (const auto& group : groups_) ranks.insert(group->job_rank);
     for (const int rank : ranks) {
-      if (reason == "SIGTERM") {  // no words: the last lines on stderr are for who began it
+      if (reason == "SIGTERM") {  // no words: the last lines on stderr are for the rank that began it
         write_locked(rank, reason, "");
         continue;
       }

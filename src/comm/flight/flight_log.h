@@ -1,4 +1,4 @@
-// The flight recorders of this process: who is in it, and when they are written down.
+// The flight recorders of this process: the list of them, and when they are written down.
 //
 // LOCKSTEP_FLIGHT_DIR/rank<R>.json is written when a group fails (before the error is thrown, once a group), on SIGUSR1 (by a thread
 // that sleeps until the handler wakes it; without the folder, one sentence goes to the log), before SIGTERM ends the process, and on

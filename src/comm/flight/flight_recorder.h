@@ -1,7 +1,7 @@
 // A group's last operations, kept for the day on which something goes wrong.
 //
 // Fixed memory, one cache line a call, no allocation and no lock. Calls are entered by the one thread that may call into the
-// group; their progress is noted by whoever executes them. Any thread may read at any time: an entry carries the number of its
+// group; their progress is noted by the thread that executes them. Any thread may read at any time: an entry carries the number of its
 // call, written last when it is filled and taken away before it is filled again, so that a reader who finds the same number before and
 // after has a whole entry (all words are atomic; releases and acquires, no fences, so that TSan follows). The group's first failure
 // ends the recording: calls that are refused afterwards must not wipe out what led to it.
@@ -39,7 +39,7 @@ static_assert(sizeof(FlightEntrySlot) == 64);
 class FlightRecorder {
  public:
   static constexpr std::size_t kEntries = 1024;  // of collectives, and as many of messages and allocations
-  enum class By { kCaller, kLater };             // who executes it: the calling thread at once, or somebody else in his time
+  enum class By { kCaller, kLater };             // the executing thread: the calling one at once, or another one later
 
   FlightNote collective(const Signature& signature, const Purpose& purpose, By by);
   FlightNote message(const Message& message, bool is_receive);

@@ -1,4 +1,4 @@
-// The barrier that names all who are missing: every rank writes to every other and looks until the deadline who has written.
+// The barrier that names all missing ranks: every rank writes to every other and looks until the deadline which ones have written.
 //
 // By messages, so that it works over every backend and wire, needs no rank that must be alive, and sees a dead peer at once.
 #include <fmt/format.h>
@@ -44,7 +44,7 @@ class Letters {
     }
   }
 
-  // Whose letter has not come yet. Throws what ends the group.
+  // The ranks whose letter has not come yet. Throws the error that ends the group.
   std::vector<int> missing() {
     std::vector<int> ranks;
     for (const auto& [peer, letter] : awaited_)

@@ -38,7 +38,7 @@ std::chrono::milliseconds time_of(const char* name, const std::optional<std::chr
   return seconds ? std::chrono::seconds(*seconds) : otherwise;
 }
 
-// What a group's options and the environment come to, checked as far as one rank can by itself.
+// The settings that a group's options and the environment give, checked as far as one rank can by itself.
 struct GroupSettings {
   BackendChoice backends;
   std::string transport;
@@ -249,7 +249,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
   static std::atomic<int> groups_of_this_process{0};
   const JobEnvironment job = read_job_environment([](const char* name) { return env::text(name); });
   if (!job.store_is_hosted) log::set_rank(job.place.rank, job.place.world_size);  // lockrun marks the lines itself
-  // What this rank can find wrong by itself it finds here: an error of rank 0 later would take the others' store away.
+  // Errors that this rank can find by itself are thrown here: an error of rank 0 later would take the others' store away.
   const GroupSettings settings = settings_of(job.place, options);
   const Rendezvous rendezvous = job_rendezvous.of(job, settings.store_timeout);
   const int earlier = groups_of_this_process.fetch_add(1);

@@ -72,7 +72,7 @@ ProcessGroup::Impl::Impl(const Place& place, Backends made, Device* device, std:
   recorded->job_rank = origin.members.empty() ? place.rank : origin.members[static_cast<std::size_t>(place.rank)];
   recorded->job_world_size = origin.members.empty() ? place.world_size : origin.job_world_size;
   flight::add(recorded);
-  // A rank that is in its program's code writes its record as well: it may be the one for whom the others have waited.
+  // A rank that is in its program's code writes its record as well: it may be the one for which the others have waited.
   for (const auto& each : backends)
     if (each)
       each->on_over([this, over = each.get()](const std::string& why) {

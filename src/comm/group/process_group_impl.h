@@ -1,4 +1,4 @@
-// What a process group is made of; for the files that implement it.
+// The members of a process group; for the files that implement it.
 #pragma once
 
 #include <sys/types.h>

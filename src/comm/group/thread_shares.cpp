@@ -53,7 +53,7 @@ RankCores decode_cores(const std::string& text) {
   return rank;
 }
 
-// For all, so that nobody reads what everybody says.
+// One answer for all, so that no rank has to read every other rank's value.
 std::string shares_of_all(const BackendContext& context) {
   std::vector<RankCores> ranks;
   for (int rank = 0; rank < context.place.world_size; ++rank)

@@ -1,4 +1,4 @@
-// How many threads each rank computes with: the ranks of a machine share its cores, whatever started and bound them.
+// How many threads each rank computes with: the ranks of a machine share its cores, whichever launcher started and bound them.
 #pragma once
 
 #include <string>

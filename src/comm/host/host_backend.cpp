@@ -95,7 +95,7 @@ class HostBackend : public Backend {
     });
   }
 
-  // What leave() has left to the thread that was executing.
+  // The part of leave() that was left to the thread that was executing.
   void leave_late() noexcept {
     if (left_.load()) transport_->leave();
   }
@@ -109,8 +109,8 @@ class HostBackend : public Backend {
     }
   }
 
-  // An Error of a transport is one that all ranks have come to, or are told. What else is thrown, memory at its end first of all, has
-  // happened to this rank alone, and the others would wait for it.
+  // An Error of a transport is one that all ranks have come to, or are told. Any other exception, bad_alloc first of all, has happened to
+  // this rank alone, and the others would wait for it.
   template <typename Body>
   void for_all(const Operation& operation, Body&& body) {
     try {
@@ -131,7 +131,7 @@ class HostBackend : public Backend {
     std::abort();  // not reached: GCC forgets of a virtual function that it does not return
   }
 
-  // What one rank sends is what the other receives: no signature tells.
+  // One rank's send counts are the others' receive counts: no signature compares them.
   void compare_counts(const Operation& operation) {
     const auto me = static_cast<std::size_t>(place_.rank);
     AlltoallvCounts counts(static_cast<std::size_t>(place_.world_size));

@@ -44,9 +44,9 @@ class Marks : public CompletionQueue {
   void wait(std::uint64_t ticket) override {
     if (!done(ticket)) device_.default_stream().synchronize();
   }
-  void order_before(std::uint64_t ticket, Stream& stream) override {
+  void stream_wait(std::uint64_t ticket, Stream& stream) override {
     const std::lock_guard lock(mutex_);
-    event(ticket).order_before(stream);
+    event(ticket).stream_wait(stream);
   }
 
  private:
@@ -90,7 +90,7 @@ class LocalDeviceBackend : public Backend {
   void throw_if_over(const std::function<std::string()>& doing) override {
     if (group_error_.stands()) throw_group_error(group_error_.get(), doing());
   }
-  // What is queued here needs no peer: a graph may take it as it is.
+  // Work that is queued here needs no peer: a graph may take it as it is.
   void begin_capture() override { is_capturing_ = true; }
   std::uint64_t end_capture() override {
     is_capturing_ = false;

@@ -23,7 +23,7 @@ namespace lockstep {
 
 namespace {
 
-// What outlives the backend while anything of it is under way.
+// State that outlives the backend while any operation of it is under way.
 struct MpiGroup {
   MpiGroup(const Place& place, MPI_Comm collectives, MPI_Comm messages, std::size_t most)
       : collectives(place, collectives, most, [this] { throw_if_over("backend mpi"); }),
@@ -47,7 +47,7 @@ class MpiBackend : public Backend {
         group_(group.release()),
         composite_(place),
         thread_(std::make_shared<CommThread>([this](const Operation& operation) { execute(operation); })) {}
-  // What MPI may still write to is kept for good after a failure.
+  // Memory to which MPI may still write is kept for good after a failure.
   ~MpiBackend() override {
     leave();
     thread_->stop();
@@ -126,7 +126,7 @@ int rank_in_world() {
   return rank;
 }
 
-// What this rank says to the others: its number in MPI_COMM_WORLD, or why it has none.
+// This rank's word to the others: its number in MPI_COMM_WORLD, or why it has none.
 std::string introduction(int ranks) {
   try {
     mpi::start(ranks);
@@ -151,7 +151,7 @@ std::string introduction(int ranks) {
   throw InvalidArgument("backend mpi: {}", reason);
 }
 
-// By rank of the group: which process of MPI_COMM_WORLD it is. What is wrong with one rank, all say.
+// By rank of the group: which process of MPI_COMM_WORLD it is. An error of one rank is thrown on all.
 std::vector<int> members_of(const BackendContext& context) {
   context.store->set(fmt::format("mpi/{}", context.place.rank), introduction(context.place.world_size));
   std::vector<int> members;

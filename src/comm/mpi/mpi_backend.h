@@ -2,10 +2,10 @@
 // one process that mpirun (or srun with PMIx) has started.
 //
 // Threads: MPI is initialised with MPI_THREAD_SERIALIZED; a lock of the process keeps its calls apart. Asynchronous
-// calls run on the communication thread, in order. Who waits progresses MPI, by MPI_Test: nothing moves between two waits.
+// calls run on the communication thread, in order. A waiting thread progresses MPI, by MPI_Test: nothing moves between two waits.
 // Every call is preceded by a comparison of signatures: one small MPI_Iallreduce.
 //
-// What it cannot do, for want of it in MPI:
+// Limits that come from MPI:
 //   abort      wakes this rank only; the others wait until their deadline, or until mpirun ends the job.
 //   lost peers are not named: mpirun ends the job when a process dies; a rank that stays away is a TimeoutError without name.
 //   waiting    is polling: yields for a millisecond, then up to a thousand wake-ups a second.

@@ -1,6 +1,6 @@
 // Streams of bytes between the ranks of one communicator of MPI, in chunks: what messages travel on.
 //
-// MPI's own matching knows no types, and a send that nobody has asked for yet may block. Streams give the messages of all
+// MPI's own matching knows no types, and a send that no receive has asked for yet may block. Streams give the messages of all
 // backends one meaning, for the price of a copy into and out of the chunks.
 #pragma once
 
@@ -25,7 +25,7 @@ class Channels : public ByteChannels {
 
   std::size_t write(int peer, const std::byte* data, std::size_t bytes) noexcept override;
   std::size_t read(int peer, std::byte* data, std::size_t bytes) override;
-  bool has_gone(int) override { return false; }  // MPI does not say; who leaves in order says goodbye
+  bool has_gone(int) override { return false; }  // MPI does not say; a rank that leaves in order says goodbye
   void wait(const std::vector<bool>& writing, std::chrono::steady_clock::time_point until) noexcept override;
   void interrupt() noexcept override;
   void throw_if_over(const std::function<std::string()>& doing) override;
@@ -57,7 +57,7 @@ class Channels : public ByteChannels {
   LocalGroupError& group_error_;
   std::vector<Peer> peers_;
   int failure_ = MPI_SUCCESS;
-  std::atomic<std::chrono::steady_clock::time_point> moved_{}, waited_{};  // last time that something moved, that somebody waited
+  std::atomic<std::chrono::steady_clock::time_point> moved_{}, waited_{};  // last time that bytes moved, that a thread waited
   std::mutex mutex_;
   std::condition_variable interrupted_changed_;
   bool interrupted_ = false;

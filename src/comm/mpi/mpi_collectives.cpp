@@ -68,7 +68,7 @@ void Collectives::execute(const Operation& operation) {
   deadline_ = std::chrono::steady_clock::now() + operation.timeout;
   compare(operation);
   const OperationKind kind = operation.signature.kind;
-  if (kind == OperationKind::kBarrier || kind == OperationKind::kAllocate) return;  // comparing was meeting
+  if (kind == OperationKind::kBarrier || kind == OperationKind::kAllocate) return;  // the comparison was the barrier
   if (is_reduction(kind)) return reduce(operation);
   if (kind == OperationKind::kBroadcast) return broadcast(operation);
   if (kind == OperationKind::kAllGatherV) return all_gather_v(operation);

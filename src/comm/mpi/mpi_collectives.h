@@ -1,6 +1,6 @@
 // The collectives on one communicator of MPI, each run to its end in the calling thread.
 //
-// What MPI reads and writes besides the caller's data are members: a call that was given up may still be under way, and
+// The memory that MPI reads and writes besides the caller's data is in members: a call that was given up may still be under way, and
 // then the object is kept for good.
 #pragma once
 
@@ -21,7 +21,7 @@ class Collectives {
   // `trouble` throws when this rank's group is over; asked while waiting.
   Collectives(const Place& place, MPI_Comm communicator, std::size_t most, std::function<void()> trouble);
 
-  // What a rank says of its call when the ranks disagree.
+  // A rank's description of its call, for when the ranks disagree.
   struct Statement {
     Signature signature;
     char purpose[56] = {};

@@ -10,7 +10,7 @@ namespace lockstep::mpi {
 
 // float16 and bfloat16 have no type in MPI: two bytes that MPI only moves.
 MPI_Datatype moved_type(DType dtype);
-// What is reduced in its place: float32 for the two.
+// The type that is reduced in its place: float32 for the two.
 DType reduced_type(DType dtype);
 // Two are operations of our own: minimum and maximum of floats, since MPI leaves open what becomes of NaN (it wins), and
 // sums of 8-bit integers, which Open MPI's vector code saturates and its other code wraps (its issue 8045).

@@ -28,7 +28,7 @@ Api load_api(const std::string& file);
 // This process's, loaded at the first call.
 const Api& api();
 
-// What NCCL itself says went wrong.
+// An error that NCCL itself reports.
 class NcclError : public Error {
  public:
   NcclError(ncclResult_t result, const std::string& text) : Error("{}", text), result_(result) {}

@@ -1,7 +1,7 @@
 // The GPU backend: NCCL moves the data, a backend on the CPU looks after the ranks.
 //
 // A call is queued on a high-priority stream of its own, behind what the default stream holds by then, and returns: the host waits for
-// nothing, and who reads the result is ordered behind it by an event. Beside that, in a thread, the ranks compare their calls over the
+// nothing, and the reader of the result is ordered behind it by an event. Beside that, in a thread, the ranks compare their calls over the
 // backend `host` in the same order: calls that disagree, a peer that died or stays away come to light there (MismatchError, PeerLost,
 // TimeoutError, as on the CPU), and end the kernels that wait in vain. The data path itself checks nothing.
 //
@@ -39,7 +39,7 @@ void check_gpu_and_nccl(const Place& place, const Device* device);
 
 class NcclBackend : public Backend {
  public:
-  // `watch` compares the calls: a CPU backend over the same ranks, used by nobody else. It carries the messages as well, unless the
+  // `watch` compares the calls: a CPU backend over the same ranks, with no other user. It carries the messages as well, unless the
   // context has a backend for host memory.
   NcclBackend(const BackendContext& context, std::unique_ptr<Backend> watch, const nccl::Api& api);
   ~NcclBackend() override;

@@ -16,7 +16,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long an abort is waited for, which graphs may hold up, by who goes on and by who ends. Kernels end at once in any case.
+// How long an abort is waited for, which graphs may hold up, by a rank that goes on and by one that ends. Kernels end at once in any case.
 constexpr auto kPatience = std::chrono::milliseconds(500), kLastPatience = std::chrono::milliseconds(2000);
 
 ncclDataType_t type_of(DType dtype) {
@@ -220,7 +220,7 @@ void Communicator::plain(const Operation& operation, ncclRedOp_t reduction, cuda
   }
 }
 
-// What NCCL makes of sends and receives: counts by rank say who gets what from whom.
+// NCCL makes these of sends and receives: counts by rank say how much each rank gets from each other one.
 void Communicator::grouped(const Operation& operation, cudaStream_t stream) {
   const Signature& call = operation.signature;
   const auto* send = static_cast<const std::byte*>(operation.send);

@@ -26,7 +26,7 @@ constexpr auto kLastKernels = std::chrono::seconds(1);
 
 std::string name_of_call(const Operation& operation) { return describe(operation.signature, operation.purpose); }
 
-// NCCL works on the thread's current device, which whoever asks for a stream of it gets.
+// NCCL works on the thread's current device, which a thread sets by asking for a stream of it.
 cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
 
 ncclUniqueId id_for(const BackendContext& context, const Api& api, const Stream& stream) {
@@ -34,7 +34,7 @@ ncclUniqueId id_for(const BackendContext& context, const Api& api, const Stream&
   return agree_on_id(context, api);
 }
 
-// A peer's end breaks NCCL's connections, and NCCL may say so, of no rank, before the failure detector has seen who it was.
+// A peer's end breaks NCCL's connections, and NCCL may say so, of no rank, before the failure detector has found the rank.
 template <typename Step, typename Doing, typename IsOver>
 auto or_as(Backend& watch, const Doing& doing, const IsOver& is_over, Step&& step) {
   try {
@@ -79,7 +79,7 @@ class Queue::Captured : public CompletionQueue {
   void wait(std::uint64_t ticket) override {
     throw InvalidArgument("the host cannot wait for call {} of a graph that is being recorded: it runs when the graph is launched", ticket);
   }
-  void order_before(std::uint64_t ticket, Stream& stream) override { events_[ticket - 1]->order_before(stream); }
+  void stream_wait(std::uint64_t ticket, Stream& stream) override { events_[ticket - 1]->stream_wait(stream); }
 
  private:
   Device& device_;
@@ -162,7 +162,7 @@ void Queue::queue(Slot& slot) {
 
 void Queue::enqueue(const Operation& operation) {
   before_->record(device_.default_stream());
-  before_->order_before(*stream_);
+  before_->stream_wait(*stream_);
   or_as_the_detector_says(operation, [&] {
     communicator_.enqueue(operation, native(*stream_), [&] { watch_->throw_if_over([&] { return name_of_call(operation); }); });
   });
@@ -174,7 +174,7 @@ void Queue::or_as_the_detector_says(const Operation& operation, Step&& step) {
       *watch_, [&] { return name_of_call(operation); }, [this] { return is_stopping(); }, step);
 }
 
-// What fails here ends the group, with the reason that was first.
+// A failure here ends the group, with the reason that was first.
 template <typename Step>
 void Queue::or_fail(Step&& step) {
   try {
@@ -207,13 +207,13 @@ void Queue::wait(std::uint64_t ticket) {
   if (completed_ < ticket) rethrow(lock);
 }
 
-void Queue::order_before(std::uint64_t ticket, Stream& stream) {
+void Queue::stream_wait(std::uint64_t ticket, Stream& stream) {
   {
     std::unique_lock lock(mutex_);
     if (completed_ >= ticket) return;
     if (failure_) rethrow(lock);
     const Slot& slot = slots_[ticket % kSlots];
-    if (slot.way != Way::kNothing) return slot.event->order_before(stream);
+    if (slot.way != Way::kNothing) return slot.event->stream_wait(stream);
   }
   wait(ticket);  // of a barrier the device knows nothing
 }
@@ -246,7 +246,7 @@ void Queue::release(void* memory) noexcept {
   communicator_.free(memory);
 }
 
-// The first failure stays. Whoever waits is let go when the device has let go of the buffers.
+// The first failure stays. Waiting threads are released when the device has released the buffers.
 void Queue::fail(std::exception_ptr failure) {
   std::uint64_t first = 0, last = 0;
   bool is_leaving = false;

@@ -33,7 +33,7 @@ class Queue : public CompletionQueue {
 
   bool done(std::uint64_t ticket) override;
   void wait(std::uint64_t ticket) override;
-  void order_before(std::uint64_t ticket, Stream& stream) override;
+  void stream_wait(std::uint64_t ticket, Stream& stream) override;
 
   Backend& watch() { return *watch_; }
   // Nothing is used any more afterwards but the memory that was allocated; what is not complete throws PeerLost.

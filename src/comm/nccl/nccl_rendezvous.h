@@ -1,4 +1,4 @@
-// What the ranks of an NCCL communicator settle by the store before they make it.
+// The agreements of the ranks of an NCCL communicator, made by the store before the communicator.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace lockstep::nccl {
 
-// Rank 0's id. What fails on rank 0 fails on all.
+// Rank 0's id. An error of rank 0 is thrown on all.
 ncclUniqueId agree_on_id(const BackendContext& context, const Api& api);
 
 // Which GPU a rank has, and how many ranks it lets use that one.
@@ -24,8 +24,8 @@ std::vector<GpuOfRank> gather_gpus(const BackendContext& context);
 // Throws InvalidArgument, the same on all ranks, when more ranks use a GPU than it may have: NCCL would fail without saying which.
 void check_sharing(const std::vector<GpuOfRank>& gpus);
 
-// What NCCL of that version must find in its environment to let the ranks share GPUs as they do; nothing where they do not. `machine`: this
-// rank's, as NCCL would tell it from others.
+// The environment that NCCL of that version needs to let the ranks share GPUs as they do; empty where they do not. `machine`: this rank's,
+// as NCCL would tell it from others.
 std::vector<std::pair<std::string, std::string>> environment_for_sharing(const std::vector<GpuOfRank>& gpus, int rank, int nccl_version,
                                                                          const std::string& machine);
 

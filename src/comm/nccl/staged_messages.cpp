@@ -59,7 +59,7 @@ std::uint64_t StagedMessages::add(Handle staged) {
   return last_ticket_;
 }
 
-// Memory of those that are complete, whose Works nobody waits for.
+// Memory of complete messages whose Works no thread waits for.
 void StagedMessages::retire() {
   for (;;) {
     std::uint64_t oldest = 0;
@@ -70,7 +70,7 @@ void StagedMessages::retire() {
     }
     try {
       if (!done(oldest)) return;
-    } catch (const std::exception&) {  // who waits for it hears it
+    } catch (const std::exception&) {  // the thread that waits for it gets it
       return;
     }
   }
@@ -83,7 +83,7 @@ Work StagedMessages::send(const std::shared_ptr<StagedMessages>& self, const Mes
   const Handle staged = messages.make(message, false);
   const std::lock_guard lock(messages.mutex_);
   if (!messages.courier_.joinable()) messages.courier_ = std::thread([&messages] { messages.serve(); });
-  staged->event->order_before(*messages.out_);
+  staged->event->stream_wait(*messages.out_);
   if (message.bytes() != 0) messages.device_.copy(staged->memory.data(), message.data, message.bytes(), *messages.out_);
   staged->event->record(*messages.out_);
   staged->is_on_device = true;
@@ -110,7 +110,7 @@ StagedMessages::Handle StagedMessages::find(std::uint64_t ticket) {
   return found->second;
 }
 
-// What `step` throws is how the message ended.
+// An exception of `step` becomes the message's end.
 template <typename Step>
 auto StagedMessages::or_fail(Staged& staged, Step&& step) {
   try {
@@ -150,7 +150,7 @@ void StagedMessages::wait(std::uint64_t ticket) {
   complete(ticket);
 }
 
-void StagedMessages::order_before(std::uint64_t ticket, Stream& stream) {
+void StagedMessages::stream_wait(std::uint64_t ticket, Stream& stream) {
   const Handle staged = find(ticket);
   if (!staged) return;
   if (staged->is_receive) {
@@ -160,10 +160,10 @@ void StagedMessages::order_before(std::uint64_t ticket, Stream& stream) {
     });
   }
   const std::lock_guard lock(mutex_);
-  staged->event->order_before(stream);
+  staged->event->stream_wait(stream);
 }
 
-// The first who finds a received message here queues its copy.
+// The first thread that finds a received message here queues its copy.
 void StagedMessages::bring_in(Staged& staged) {
   or_end_group(staged, [&] {
     const std::lock_guard lock(mutex_);
@@ -172,7 +172,7 @@ void StagedMessages::bring_in(Staged& staged) {
     if (stop_) throw group_gone();
     const Message& message = staged.message;
     staged.is_on_device = true;
-    staged.event->order_before(*in_);
+    staged.event->stream_wait(*in_);
     if (message.bytes() != 0) device_.copy(message.data, staged.memory.data(), message.bytes(), *in_);
     staged.event->record(*in_);
     if (message.sender != nullptr) *message.sender = staged.sender;
@@ -217,7 +217,7 @@ void StagedMessages::complete(std::uint64_t ticket) {
   pending_.erase(ticket);
 }
 
-// What the device does wrong, the others do not know yet. (What the carrier throws they do.)
+// Of a failure of the device the others do not know yet. (Of one of the carrier they do.)
 template <typename Step>
 void StagedMessages::or_end_group(const Staged& staged, Step&& step) {
   try {

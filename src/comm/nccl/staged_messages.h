@@ -2,8 +2,8 @@
 //
 // NCCL's own have no tags, cannot be received from any rank, and block each other for good when two ranks' orders differ. Here the device
 // copies what is sent to pinned memory, on a stream of its own, behind what the default stream holds by then; a courier, a thread, hands it
-// to the carrier when that is done. What is received comes to pinned memory, and whoever waits for the Work, or asks for it, queues the
-// copy to the device when it is there.
+// to the carrier when that is done. A received message comes to pinned memory, and the thread that waits for the Work, or asks for it,
+// queues the copy to the device when it is there.
 #pragma once
 
 #include <chrono>
@@ -35,11 +35,11 @@ class StagedMessages : public CompletionQueue {
   void wait(std::uint64_t ticket) override;
   // Of a send returns at once: `stream` may overwrite the memory when the device has copied it. Of a receive blocks until the message has
   // come to this machine, and not until the device has it.
-  void order_before(std::uint64_t ticket, Stream& stream) override;
+  void stream_wait(std::uint64_t ticket, Stream& stream) override;
 
   // Returns when the courier has nothing under way.
   void await_handover();
-  // What has not been handed over fails, and so does what has not been received.
+  // Messages that have not been handed over, or not been received, fail.
   void stop() noexcept;
 
  private:

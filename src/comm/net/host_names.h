@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-// For whoever starts a job on several machines without a secret.
+// For users who start a job on several machines without a secret.
 inline constexpr const char* kHowToMakeAToken =
     "make one with `openssl rand -hex 32` and set LOCKSTEP_TOKEN to it, or LOCKSTEP_TOKEN_FILE to a file that holds it, on every machine; "
     "LOCKSTEP_INSECURE=1 does without, on a network that you trust";

@@ -15,7 +15,7 @@ struct Answer {
   Addresses addresses;
 };
 
-// Of the waiting thread and the one that asks; who comes last ends it.
+// Of the waiting thread and the one that asks; the last one ends it.
 struct Question {
   std::string host, service;
   addrinfo hints{};

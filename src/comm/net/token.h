@@ -1,9 +1,10 @@
 // The job's token: how one is made, the file that LOCKSTEP_TOKEN_FILE names, and how the two sides of a connection prove to
 // each other that they know it, without saying it.
 //
-// Both send a random nonce; each then answers with HMAC-SHA256 under the token over who it is and both nonces. A recorded
+// Both send a random nonce; each then answers with HMAC-SHA256 under the token over its role and both nonces. A recorded
 // answer is of no use against another nonce, and one side's answer is neither the other's nor any other kind of connection's.
-// Whoever connects proves first: who accepts says nothing made with the token to an unauthenticated peer, who could try weak tokens on it.
+// The connecting side proves first: the accepting side says nothing made with the token to an unauthenticated peer, which could try weak
+// tokens on it.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +22,7 @@ inline constexpr std::size_t kTokenText = 2 * kTokenBytes;  // which is written 
 std::string fresh_token();
 
 // A secret that every user of the machine can read is none: says so, in the log. Not in a pod, where the mount's mode is the
-// cluster's choice and nobody else is there.
+// cluster's choice and no other user is there.
 void warn_of_open_token_file();
 
 using Nonce = crypto::Digest;

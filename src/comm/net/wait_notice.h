@@ -1,4 +1,4 @@
-// Says every 5 s for whom a rank waits while the job comes together: who starts ranks one by one sees which is not there yet.
+// Says every 5 s which ranks a rank waits for while the job comes together: a user who starts ranks one by one sees which is not there yet.
 #pragma once
 
 #include <algorithm>

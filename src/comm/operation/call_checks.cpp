@@ -22,7 +22,7 @@ bool is_float(DType dtype) {
   return dtype == DType::kFloat32 || dtype == DType::kFloat64 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
 }
 
-// What a call reads and writes on this rank, in parts of `count` elements, and where in the larger buffer the smaller one
+// The memory that a call reads and writes on this rank, in parts of `count` elements, and where in the larger buffer the smaller one
 // lies when the call works in place.
 struct CallShape {
   std::size_t send_parts = 1;
@@ -85,7 +85,7 @@ void check_overlap(const Operation& operation, const CallShape& shape, const Pla
                                                                 : "send = receive + rank * count");
 }
 
-// What is only moved, is copied byte by byte and may lie anywhere.
+// Data that is only moved is copied byte by byte and may lie anywhere.
 bool is_aligned(const Signature& call, const void* data) {
   return !is_reduction(call.kind) || reinterpret_cast<std::uintptr_t>(data) % size_of(call.dtype) == 0;
 }

@@ -1,4 +1,4 @@
-// What one rank can check about a call by itself. What the ranks must agree on, backends compare.
+// Checks of a call that one rank can make by itself. Backends compare the values on which the ranks must agree.
 #pragma once
 
 #include <string_view>

@@ -12,7 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What is larger gains nothing from company; a batch of smaller ones is one of a size at which bandwidth counts.
+// A larger message gains nothing from a batch; smaller ones are batched to a size at which bandwidth counts.
 constexpr std::size_t kPackedAlone = 32 * 1024;
 constexpr std::size_t kBatchBytes = 256 * 1024;
 

@@ -1,4 +1,4 @@
-// What the ranks send to each other in an exchange of parts of unequal length.
+// The lengths of the parts that the ranks send to each other when these are unequal.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +19,10 @@ class AlltoallvCounts {
   std::uint64_t* row(std::size_t rank) { return counts_.data() + rank * row_length(); }
   const std::uint64_t* row(std::size_t rank) const { return counts_.data() + rank * row_length(); }
   void say(std::size_t rank, const std::vector<std::size_t>& sends, const std::vector<std::size_t>& expects);
-  // What `from` sends to the ranks below `to`: where the part for `to` begins. before(from, ranks): all of it.
+  // The sum of the parts that `from` sends to the ranks below `to`: where the part for `to` begins. before(from, ranks): all of it.
   std::uint64_t before(std::size_t from, std::size_t to) const;
   std::uint64_t largest_row() const;
-  // "" when all expect what is sent to them; else who first does not, and how much.
+  // "" when all ranks expect the parts that are sent to them; else the first that does not, and how much.
   std::string disagreement() const;
 
  private:

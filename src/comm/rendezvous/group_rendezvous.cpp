@@ -25,12 +25,12 @@ using std::chrono::milliseconds;
 constexpr std::size_t kNamesInAMessage = 16;
 constexpr const char* kOutcome = "registered";  // rank 0's group error: the world's size, or what is wrong after kProblem or this:
 constexpr char kLost = '?';                     // a rank that has gone
-constexpr const char* kAwaited = "awaited";     // whom rank 0 waits for, once it has waited for a while
+constexpr const char* kAwaited = "awaited";     // the ranks that rank 0 waits for, once it has waited for a while
 constexpr const char* kRanks = "rank/";         // below it every rank claims a key, until it has joined
 constexpr const char* kJoined = "joined/";
 constexpr milliseconds kRestartTime(3000);
 constexpr milliseconds kRestartPause(50);
-constexpr milliseconds kJudgesFirst(1000);  // by so much rank 0's waits end before the others', who then hear what it found
+constexpr milliseconds kJudgesFirst(1000);  // by so much rank 0's waits end before the others', which then hear what it found
 constexpr milliseconds kShortAnswer(1000);
 constexpr milliseconds kNewsTime(300);       // until the store hears that a connection has ended of which a peer heard first
 constexpr milliseconds kFarewellTime(1000);  // the others look around every kPresenceTime, and with the store its reason would go
@@ -43,7 +43,8 @@ std::string key_of(int rank) { return kRanks + std::to_string(rank); }
 
 std::string who_am_i() { return fmt::format("process {} on {}", getpid(), host_name()); }
 
-// What a rank claims its key with: "<world size> <random> <rank> <who>". The random part tells two processes with equal pids apart.
+// The value with which a rank claims its key: "<world size> <random> <rank> <who>". The random part tells two processes with equal pids
+// apart.
 struct Registration {
   int world_size = 0;
   std::string random;
@@ -66,7 +67,7 @@ Registration registration_of(const Place& place) {
   return {place.world_size, crypto::hex(random), place.rank, who_am_i()};
 }
 
-// What is told of a rank whose claim is abandoned: its own reason, or that it has gone.
+// The message on a rank whose claim is abandoned: its own reason, or that it has gone.
 std::string account_of(const std::string& claim) {
   if (claim.starts_with(kProblem)) return claim.substr(1);
   const Registration lost = Registration::decode(claim);
@@ -74,7 +75,7 @@ std::string account_of(const std::string& claim) {
                      lost.who);
 }
 
-// Pods are started again one by one; by hand nobody does that for long.
+// Pods are started again one by one; users do not do that by hand for long.
 milliseconds restart_time(int rank) {
   if (env::text("KUBERNETES_SERVICE_HOST")) return std::chrono::hours(24);
   return rank == 0 ? kRestartTime : kRestartTime + kJudgesFirst;
@@ -133,7 +134,7 @@ std::string did_not_come(const std::vector<int>& missing, int world_size, millis
   return fmt::format("{} did not come within {} s", names_of(missing, world_size), static_cast<double>(timeout.count()) / 1000);
 }
 
-// Those of the ranks from `first` on that have not set key prefix + rank by now. Told to the others, too, who would all have to ask.
+// Those of the ranks from `first` on that have not set key prefix + rank by now. Told to the others, too, which would all have to ask.
 std::string still_awaited(const Place& place, Store& store, const std::string& prefix, int first) {
   std::vector<int> missing;
   for (int r = first; r < place.world_size; ++r) {
@@ -212,7 +213,7 @@ std::string judge(const Place& place, Store& store, milliseconds timeout) {
   }
 }
 
-std::string await_verdict(const Place& place, Store& store, milliseconds timeout) {
+std::string await_outcome(const Place& place, Store& store, milliseconds timeout) {
   const auto deadline = Clock::now() + timeout + kJudgesFirst;
   Restarts restarts(place, deadline);
   std::string outcome;
@@ -233,7 +234,7 @@ std::string await_verdict(const Place& place, Store& store, milliseconds timeout
 void await_all(const Place& place, Store& store, milliseconds timeout) {
   std::string problem;
   try {
-    problem = place.rank == 0 ? judge(place, store, timeout) : await_verdict(place, store, timeout);
+    problem = place.rank == 0 ? judge(place, store, timeout) : await_outcome(place, store, timeout);
   } catch (const RendezvousError& error) {
     throw RendezvousError("rank {} of {}, waiting for the other ranks: {}", place.rank, place.world_size, error.what());
   } catch (const PeerLost& lost) {
@@ -312,7 +313,7 @@ void give_up(const Place& place, Store& store, const std::string& reason) noexce
 void finish_rendezvous(const Place& place, Store& store, milliseconds timeout, const std::function<void()>& all_have_come) {
   const auto deadline = Clock::now() + timeout;
   store.set(kJoined + std::to_string(place.rank), "1");
-  store.keep(key_of(place.rank));  // from now on its end is no loss to those who still join
+  store.keep(key_of(place.rank));  // from now on its end is no loss to the ranks that still join
   if (place.rank != 0) return;
   std::vector<int> missing;
   WaitNotice notice;
@@ -327,7 +328,7 @@ void finish_rendezvous(const Place& place, Store& store, milliseconds timeout, c
   }
   if (const std::string problem = name_missing(missing, place, timeout); !problem.empty())
     throw RendezvousError("rank 0: after registering, {}", problem);
-  all_have_come();  // first: who comes now must not find an empty place to wait in
+  all_have_come();  // first: a rank that comes now must not find an empty place to wait in
   store.erase_below("");
 }
 

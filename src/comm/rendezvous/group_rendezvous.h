@@ -15,7 +15,7 @@
 
 namespace lockstep {
 
-// So often whoever waits for something else than the store looks whether all are still there.
+// So often a rank that waits for something else than the store looks whether all are still there.
 inline constexpr std::chrono::milliseconds kPresenceTime(250);
 
 // Throws RendezvousError: another process that is alive has this rank, ranks are missing at the timeout (they are named), or a rank
@@ -24,15 +24,15 @@ inline constexpr std::chrono::milliseconds kPresenceTime(250);
 void register_rank(const Place& place, Store& store, std::chrono::milliseconds timeout);
 
 // The value of a key that ranks set after all have registered, awaited until the deadline. Throws TimeoutError then, or PeerLost as soon as
-// a rank has gone or given up: that rank is named, with its reason. `whom` says for whom the wait is, when it is a long one.
+// a rank has gone or given up: that rank is named, with its reason. `whom` names the ranks that it waits for, when the wait is a long one.
 std::string await_key(const BackendContext& context, std::string_view key, WaitNotice::Clock::time_point deadline, WaitNotice& notice,
                       const std::function<std::string()>& whom);
 
 // Begins a word that says what went wrong where another one was expected.
 inline constexpr char kProblem = '!';
 
-// What rank `from` sets under `key`, for the others, after all have registered. Waits for the context's store_timeout and `grace`; throws
-// RendezvousError that names the rank then.
+// The value that rank `from` sets under `key`, for the others, after all have registered. Waits for the context's store_timeout and
+// `grace`; throws RendezvousError that names the rank then.
 std::string await_word(const BackendContext& context, int from, std::string_view key, std::chrono::milliseconds grace = {});
 
 // "ranks 2, 3 of 4 did not come within 5 s, though they had registered: ...", of ranks that did not set `key`.

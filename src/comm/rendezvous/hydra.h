@@ -1,4 +1,4 @@
-// What Hydra, the mpiexec of MPICH and of Intel MPI, tells each of its processes, read into a job's environment.
+// The variables that Hydra, the mpiexec of MPICH and of Intel MPI, sets for each of its processes, read into a job's environment.
 //
 // PMI_RANK, PMI_SIZE; MPI_LOCALRANKID, MPI_LOCALNRANKS; PMI_FD, a socket to the proxy that has started this machine's ranks.
 #pragma once

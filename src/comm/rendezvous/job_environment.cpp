@@ -78,7 +78,7 @@ void read_address_job(const EnvironmentReader& reader, JobEnvironment& job) {
   job.master_port = static_cast<std::uint16_t>(reader.required(env::kMasterPort, env::kMasterAddr, 1, kMaxPort));
   if (job.store_is_hosted) job.host_source = job.port_source = "its launcher's choice";
   leave_port_to_torchruns_agent(reader, job);
-  // A pod of its own for each rank: who starts several in one says which is which.
+  // A pod of its own for each rank: users who start several in one must number them.
   job.master_is_named_for_others =
       reader.text("KUBERNETES_SERVICE_HOST") && !reader.text(env::kLocalRank) && !reader.text(env::kLocalWorldSize);
 }
@@ -145,7 +145,8 @@ constexpr Sign kSigns[] = {{"PMI_RANK", "PMI_SIZE", "a launcher that speaks PMI"
                            {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "jsrun"},
                            {"FLUX_TASK_RANK", "FLUX_JOB_SIZE", "Flux"}};
 
-// Null: there is none. What srun sets too says nothing in a step of its, while the others' launchers stand between srun and this process.
+// Null: there is none. Variables that srun sets too say nothing in a step of its, while other launchers stand between srun and this
+// process.
 const Sign* sign_of_unknown_launcher(const EnvironmentReader& reader) {
   const bool has_srun = slurm::is_lone_task(reader) || slurm::is_task(reader);
   for (const Sign& sign : kSigns) {
@@ -165,7 +166,7 @@ const Sign* sign_of_unknown_launcher(const EnvironmentReader& reader) {
 
 using ReadJob = void (*)(const EnvironmentReader&, JobEnvironment&);
 
-// Who made this process a rank; null: nobody that is known.
+// The launcher that made this process a rank; null: no known one.
 ReadJob launcher_of(const EnvironmentReader& reader) {
   if (reader.text(env::kRank)) return read_address_job;
   if (reader.text("OMPI_COMM_WORLD_RANK") || reader.text("OMPI_COMM_WORLD_SIZE")) return read_open_mpi_job;

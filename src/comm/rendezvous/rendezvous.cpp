@@ -111,7 +111,7 @@ std::shared_ptr<Store> connect_to_own(const JobEnvironment& job, const Endpoint&
   auto store = connect_store(endpoint, job.token, timeout);
   if (job.job_id.empty() || job.store_is_hosted) return store;
   if (job.place.rank == 0) store->set(kWhose, job.job_id);
-  std::string whose = "nobody, as far as it says";
+  std::string whose = "no job that it names";
   try {
     whose = store->get(kWhose, timeout);
   } catch (const TimeoutError&) {

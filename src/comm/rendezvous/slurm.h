@@ -1,4 +1,4 @@
-// What srun tells each of its tasks, read into a job's environment. Pure.
+// srun's variables of a task, read into a job's environment. Pure.
 //
 // SLURM_PROCID, SLURM_LOCALID, SLURM_NODEID; SLURM_STEP_NUM_TASKS or SLURM_NTASKS; SLURM_STEP_TASKS_PER_NODE, SLURM_TASKS_PER_NODE or
 // SLURM_NTASKS_PER_NODE; the first host of SLURM_STEP_NODELIST, SLURM_JOB_NODELIST or SLURM_NODELIST has rank 0. A batch script is a task
@@ -30,7 +30,7 @@ std::uint16_t port_of_step(long job, long step);
 // This process is a task of an srun step with several.
 bool is_task(const EnvironmentReader& reader);
 
-// It is the only task of one: nobody else's variables (PMI's, say, which srun sets as well) make it one of several.
+// It is the only task of one: no other launcher's variables (PMI's, say, which srun sets as well) make it one of several.
 bool is_lone_task(const EnvironmentReader& reader);
 
 // Its tasks are as many as its nodes.

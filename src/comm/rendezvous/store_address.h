@@ -14,7 +14,7 @@ namespace lockstep {
 std::vector<std::string> store_addresses(const std::string& master_host, const std::vector<std::string>& resolved,
                                          const std::vector<std::string>& own, bool named_for_others, const std::string& chosen);
 
-// What a machine is reached by: "10.0.0.1", without loopback.
+// The addresses by which a machine is reached: "10.0.0.1", without loopback.
 struct MachineAddresses {
   std::string machine;  // the same text for processes of one machine (one network namespace)
   std::vector<std::string> addresses;

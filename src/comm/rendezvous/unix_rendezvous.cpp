@@ -50,7 +50,8 @@ bool is_same_user(int fd) {
   return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
 }
 
-// Does not wait for room in the listener's queue: whoever holds the name may never make any. Empty, with errno: it cannot be reached now.
+// Does not wait for room in the listener's queue: the process that holds the name may never make any. Empty, with errno: it cannot be
+// reached now.
 Fd knock(const AbstractName& name) {
   Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (fd && connect(fd.get(), reinterpret_cast<const sockaddr*>(&name.address), name.size) == 0) return fd;

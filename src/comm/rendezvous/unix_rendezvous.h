@@ -17,7 +17,7 @@ struct StoreContact {
   std::string token;
 };
 
-// Answers whoever of this user asks, on a thread of its own, until destroyed. Throws RendezvousError when a process of
+// Answers all processes of this user that ask, on a thread of its own, until destroyed. Throws RendezvousError when a process of
 // the same job answers already (a second rank 0).
 class UnixRendezvousServer {
  public:

@@ -1,4 +1,4 @@
-// Keys that belong to a connection: who stands behind them, and who has gone. Not thread-safe.
+// Keys that belong to a connection: their owners, and owners that have gone. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ class StoreClaims {
  public:
   using Owner = const void*;  // a connection
 
-  // Makes the key this owner's, unless somebody has it who is still there.
+  // Makes the key this owner's, unless an owner that is still there has it.
   bool take(const std::string& key, Owner owner);
   // False: it is not this owner's.
   bool abandon(const std::string& key, Owner owner);
@@ -27,7 +27,7 @@ class StoreClaims {
   void erase(const std::string& key);
   void erase_below(std::string_view prefix);
 
-  // Of the abandoned ones below `prefix` the first that was: those who went later may have gone because of it.
+  // Of the abandoned ones below `prefix` the first that was: owners that went later may have gone because of it.
   std::optional<std::string> first_abandoned(std::string_view prefix) const;
 
  private:
@@ -42,7 +42,7 @@ class StoreClaims {
   Claims::iterator erase(Claims::iterator claim);
 
   Claims claims_;
-  std::unordered_map<Owner, std::size_t> standing_;  // how many, of those who have some
+  std::unordered_map<Owner, std::size_t> standing_;  // how many, of owners that have some
   std::map<std::uint64_t, std::string> abandoned_;   // in the order of time
   std::uint64_t last_abandoned_ = 0;
 };

@@ -151,7 +151,7 @@ Handshake shake_hands(int fd, std::string_view token, Deadline deadline) {
   return server.accepted == 1 && exchange.accepts(server.proof) ? Handshake::kDone : Handshake::kTokenRefused;
 }
 
-// Not so in a network namespace whose loopback interface nobody has brought up: no use in waiting for that.
+// Not so in a network namespace whose loopback interface is down: no use in waiting for that.
 void check_that_machine_reaches_itself(const Endpoint& endpoint) {
   if (!is_loopback(endpoint.host)) return;
   try {

@@ -1,4 +1,4 @@
-// What store clients and the server say to each other. All integers little-endian, as on every machine we run on.
+// The protocol between the store's clients and its server. All integers little-endian, as on every machine we run on.
 //
 // Handshake. Server: Hello. Client: ClientProof. Server: ServerProof, or it closes. The proofs
 // are those of token.h; the client is the connector.

@@ -45,7 +45,7 @@ std::atomic<int> servers_of_this_process{0};
 
 }  // namespace
 
-// One thread serves all connections: what it does for each is short, and nobody waits for anybody else's bytes.
+// One thread serves all connections: its work for each is short, and no client waits for another one's bytes.
 class StoreServer::Impl {
  public:
   explicit Impl(const StoreServerOptions& options) : token_(options.token) {
@@ -260,7 +260,7 @@ class StoreServer::Impl {
     return State::kOpen;
   }
 
-  // An unauthenticated peer who keeps trying must not fill the log.
+  // An unauthenticated peer that keeps trying must not fill the log.
   void report_refusal(const StoreConnection& connection) {
     if (++refusals_ > kReportedRefusals) return;
     log::warn("store: a connection from {} does not know the job's token: refused{}", peer_endpoint(connection.fd()).text(),
@@ -312,7 +312,7 @@ class StoreServer::Impl {
 
   void answer_get(StoreConnection& connection, StoreConnection::Request& request) {
     const StoreTable::Value value = table_.find(request.key);
-    // An abandoned claim is no key that somebody has set: its value is the reason.
+    // An abandoned claim is no key that a client has set: its value is the reason.
     if (!request.value.empty() && claims_.is_abandoned(request.key)) return connection.reply(protocol::Reply::kAbandoned, value);
     if (value) return connection.reply(protocol::Reply::kOk, value);
     if (!request.value.empty() && tell_if_abandoned(connection, request.value)) return;
@@ -341,7 +341,7 @@ class StoreServer::Impl {
     return key.has_value();
   }
 
-  // Those who wait for a key from somebody, and somebody has gone.
+  // The clients that wait for a key from a client that has gone.
   void tell_of_abandoned_claims() {
     while (std::exchange(claims_changed_, false)) {
       std::vector<StoreConnection*> waiters;

@@ -1,4 +1,4 @@
-// What a store keeps: values by key, within limits. Not thread-safe.
+// The contents of a store: values by key, within limits. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ class StoreTable {
   explicit StoreTable(const Limits& limits) : limits_(limits) {}
 
   Value find(const std::string& key) const;
-  // What stands afterwards; null: the table is full.
+  // The value that stands afterwards; null: the table is full.
   Value set(const std::string& key, std::string value);
   Value set_if_absent(const std::string& key, std::string value);
   // A counter of eight bytes. Nullopt: the key, or the amount, is none.

@@ -45,7 +45,7 @@ std::size_t bytes_of(const Operation& operation) {
 
 }  // namespace
 
-// When each operation is over is known when it is issued: nobody has to do anything but wait for the clock.
+// When each operation is over is known when it is issued: a caller has only to wait for the clock.
 class DelayBackend::Wire : public CompletionQueue {
  public:
   explicit Wire(const DelayCost& cost) : cost_(cost) {}
@@ -79,7 +79,7 @@ class DelayBackend::Wire : public CompletionQueue {
     if (aborted_changed_.wait_until(lock, end, [&] { return aborted_; }) && Clock::now() < end) throw_if_aborted();
   }
 
-  void order_before(std::uint64_t ticket, Stream&) override { wait(ticket); }
+  void stream_wait(std::uint64_t ticket, Stream&) override { wait(ticket); }
 
   void abort(const std::string& reason) {
     const std::lock_guard lock(mutex_);

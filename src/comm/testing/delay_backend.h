@@ -41,7 +41,7 @@ class DelayBackend : public Backend {
   void leave() noexcept override {}
   TransportCounters counters() const override { return {}; }
 
-  // What went over the wire since the last clear_events(), in order; finished may lie in the future.
+  // The operations on the wire since the last clear_events(), in order; finished may lie in the future.
   std::vector<DelayEvent> events() const;
   void clear_events();
 

@@ -40,8 +40,8 @@ class RecordingBackend::Record : public CompletionQueue {
     throw_if_planned(ticket);
     set_complete(ticket);
   }
-  void order_before(std::uint64_t ticket, Stream& stream) override {
-    work_of(ticket).order_before(stream);
+  void stream_wait(std::uint64_t ticket, Stream& stream) override {
+    work_of(ticket).stream_wait(stream);
     throw_if_planned(ticket);
     set_complete(ticket);
   }

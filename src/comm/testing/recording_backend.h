@@ -14,7 +14,7 @@ struct RecordedCall {
   Operation operation;
   bool is_async = false;
   std::chrono::steady_clock::time_point issued, completed;
-  bool is_complete = false;  // of an asynchronous call: once somebody waited for it, or asked and it was done
+  bool is_complete = false;  // of an asynchronous call: once a thread waited for it, or asked and it was done
 };
 
 struct RecordedMessage {
@@ -63,7 +63,7 @@ class RecordingBackend : public Backend {
   std::unique_ptr<Backend> inner_;
 };
 
-// What a group's calls were; throws InvalidArgument when it does not record.
+// The record of a group's calls; throws InvalidArgument when it does not record.
 RecordingBackend& recorded(Backend& backend);
 
 }  // namespace lockstep

@@ -1,5 +1,13 @@
-// all_reduce, reduce and broadcast between nodes: what is small takes one exchange, the rest goes around the ring. See
-// hier_transport.h.
+// all_reduce, reduce and broadcast of ranks on several nodes: a small message takes one exchange, a larger one goes around the ring.
+//
+// Terms, of K nodes and a message of B bytes: rounds and slots are control_block.h's; rails, blocks, slices and chunks ring_plan.h's. Rail
+// 0 leads its node.
+//
+//   messages             steps                                  bytes that leave a node
+//   up to kSmallBytes    a round, an exchange of rails 0,       all_reduce: (K-1) B, the node's sum to every other node; reduce: B, but
+//                        a round                                none from the root's node; broadcast: (K-1) B from the root's node alone
+//   larger               2 (K-1) steps of a ring for            all_reduce: 2 (K-1)/K B; reduce and broadcast: B, but none from the last
+//                        all_reduce, else K-1                   node of the ring
 #include <algorithm>
 #include <cstring>
 
@@ -12,7 +20,7 @@ namespace {
 
 constexpr std::size_t kSmallSum = kSlotBytes;  // up to here latency counts, not bytes
 
-// What is sent on is a sum, whatever becomes of it in the end.
+// Ranks pass on sums, also for an average: only the last step divides.
 ReduceOp partial(ReduceOp op) { return op == ReduceOp::kAvg ? ReduceOp::kSum : op; }
 
 }  // namespace
@@ -23,7 +31,7 @@ void HierTransport::all_reduce() {
   carry({static_cast<std::byte*>(operation_.receive), true, true}, plan_of(RingPlan::Journey::kAllReduce));
 }
 
-// Everybody leaves its values in its slot; rail 0 sums the node's, exchanges sums with the other nodes and leaves the result in
+// Every rank leaves its values in its slot; rail 0 sums the node's, exchanges sums with the other nodes and leaves the result in
 // its own slot of the next round.
 void HierTransport::all_reduce_small() {
   const Signature& call = operation_.signature;

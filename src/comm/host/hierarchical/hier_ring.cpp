@@ -1,4 +1,4 @@
-// What goes around the ring of nodes: in place, or through windows. See hier_transport.h.
+// The calls that go around the ring of nodes: in place, or through windows. See hier_transport.h.
 #include <algorithm>
 #include <cstring>
 
@@ -24,7 +24,7 @@ void HierTransport::broadcast_large(int root, std::byte* data) {
   carry({data, gives, !gives, local_root(root), local_root(root) >= 0}, plan_of(RingPlan::Journey::kBroadcast, root));
 }
 
-// The root's result takes the place of its values; nobody else's memory is written.
+// The root's result takes the place of its values; no other rank's memory is written.
 void HierTransport::reduce_large(int root, std::byte* data) {
   carry({data, true, root == place_.rank, local_root(root)}, plan_of(RingPlan::Journey::kReduce, root));
 }

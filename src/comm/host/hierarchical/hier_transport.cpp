@@ -11,7 +11,7 @@ namespace lockstep::host {
 
 namespace {
 
-// Between the deadlines of those who wait for each other; see wait_longer().
+// Between the deadlines of ranks that wait for each other; see wait_longer().
 constexpr auto kMargin = std::chrono::milliseconds(250);
 
 std::vector<int> ranks_of_rail(const NodeLayout& layout, int rail) {
@@ -78,7 +78,7 @@ void HierTransport::begin(const Operation& operation) {
   detector_.begins(operation_);
 }
 
-// Who waits for another node waits longer than the ranks of a node wait for each other, and who waits for such a rank longer
+// A rank that waits for another node waits longer than the ranks of a node wait for each other, and one that waits for such a rank longer
 // still: so the deadline names the rank that is late, and not one that waits for it.
 void HierTransport::wait_longer() { operation_.timeout = timeout_ + 2 * kMargin; }
 

@@ -79,7 +79,7 @@ class HierTransport : public Transport {
   void sum_of_node(std::uint64_t round, std::byte* out);
   std::byte* small_sum(int node);
 
-  // What travels around the nodes, and what this rank has to do with it.
+  // The data that travels around the nodes, and this rank's part in it.
   struct Cargo {
     std::byte* data;         // what is not given or got is left as it is
     bool gives;              // this rank's values go into the sum, or are what is sent

@@ -79,7 +79,7 @@ void RingRun::finish(const Step& step) {
   }
 }
 
-// What arrived comes first.
+// The sum that arrived comes first.
 void RingRun::add_own_values(const std::byte* arrived, std::byte* const* out, int outputs, ReduceOp op, const Step& step) {
   in_[0] = arrived;
   for (int rank = 0; rank < node_.ranks; ++rank) in_[static_cast<std::size_t>(rank) + 1] = at(rank, step.block, step.receive);

@@ -51,7 +51,7 @@ class RingRun {
   std::byte* scratch(std::size_t block, int which) {
     return scratch_.data() + (block % plan_->window() * 2 + static_cast<std::size_t>(which % 2)) * scratch_bytes_;
   }
-  // What is sent on is a sum, whatever becomes of it in the end.
+  // Ranks pass on sums, also for an average: only the last step divides.
   ReduceOp partial_op() const { return call_.op == ReduceOp::kAvg ? ReduceOp::kSum : call_.op; }
 
   const Node node_;

@@ -1,4 +1,4 @@
-// What is said when something ends a call over TCP: who, in which call, and that the group is over.
+// The messages when something ends a call over TCP: which rank, in which call, and that the group is over.
 #pragma once
 
 #include <chrono>

@@ -98,10 +98,10 @@ bool ControlConnections::take_frames(int peer, std::string& inbox, std::vector<C
   Frame frame;
   while (inbox.size() - at >= sizeof frame) {
     std::memcpy(&frame, inbox.data() + at, sizeof frame);
-    const bool has_verdict = frame.kind == ControlMessage::kProposal || frame.kind == ControlMessage::kGroupError;
-    const bool is_known = has_verdict || frame.kind == ControlMessage::kGoodbye || frame.kind == ControlMessage::kHeartbeat;
+    const bool has_error = frame.kind == ControlMessage::kProposal || frame.kind == ControlMessage::kGroupError;
+    const bool is_known = has_error || frame.kind == ControlMessage::kGoodbye || frame.kind == ControlMessage::kHeartbeat;
     if (!is_known || frame.text_bytes > kLongestText) return false;
-    if (has_verdict && (frame.group_error == 0 || frame.group_error > static_cast<std::uint32_t>(GroupErrorKind::kFailed))) return false;
+    if (has_error && (frame.group_error == 0 || frame.group_error > static_cast<std::uint32_t>(GroupErrorKind::kFailed))) return false;
     if (inbox.size() - at - sizeof frame < frame.text_bytes) break;
     std::string text = inbox.substr(at + sizeof frame, frame.text_bytes);
     text.resize(std::min(text.size(), text.find('\0')));  // the padding
@@ -153,7 +153,7 @@ void ControlConnections::flush() {
     if (link.socket) flush(link);
 }
 
-// What cannot be sent to a peer that is gone is dropped; reading tells that it is gone.
+// Bytes for a peer that is gone are dropped; reading tells that it is gone.
 void ControlConnections::flush(Link& link) {
   while (!link.outbox.empty()) {
     const ssize_t sent = send(link.socket.get(), link.outbox.data(), link.outbox.size(), MSG_NOSIGNAL | MSG_DONTWAIT);

@@ -24,7 +24,7 @@ struct Heartbeat {
   std::chrono::milliseconds age{0};
 };
 
-// What came from a peer.
+// News from a peer.
 struct ControlMessage {
   enum Kind : std::uint32_t {
     kHello = 0x68656c31,
@@ -73,7 +73,7 @@ class ControlConnections {
   };
   static_assert(std::is_trivially_copyable_v<Frame>);
   static constexpr std::size_t kLongestText = 4096;
-  // What is urgent is padded to this length, and a connection is ready when as much has come: heartbeats wake nobody.
+  // Urgent messages are padded to this length, and a connection is ready when as much has come: heartbeats wake no thread.
   static constexpr std::size_t kUrgentBytes = 1024;
   struct Link {
     ProcessFd socket;  // none: this rank itself, or it has ended

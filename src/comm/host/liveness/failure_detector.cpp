@@ -111,7 +111,7 @@ void FailureDetector::Impl::sign_in() {
   detector_.activity_ = ActivityWriter(own_record_);
   const std::string host = host_name();
   std::memcpy(own.host, host.data(), std::min(host.size(), sizeof own.host - 1));  // the block is zero bytes before
-  own.pid.store(getpid());                                                         // last: who sees it sees the host's name
+  own.pid.store(getpid());                                                         // last: a reader that sees it sees the host's name
 }
 
 std::string FailureDetector::Impl::name_of_rank(int rank) const {

@@ -1,10 +1,10 @@
-// Who is alive, and why a group is over: one failure detector per rank and group, with a thread of its own.
+// Finds out which ranks are alive, and why a group is over: one failure detector per rank and group, with a thread of its own.
 //
 // A group ends with one group error, the same on all ranks. Ranks that share a control block write it there, the first one
-// wins. Others have a control connection between any two (watch_links.h): whoever sees a reason proposes it to the lowest rank
-// that lives, that rank takes the first it gets, and whoever learns the group error tells all others. A rank that does not answer in
-// time is passed over, so that agreeing takes a moment, and never long. The store has no part in it: neither its host's death
-// nor a call that blocks in it delays a group error.
+// wins. Others have a control connection between any two (control_connections.h): a rank that sees a reason proposes it to the lowest
+// rank that lives, that rank takes the first it gets, and each rank that learns the group error tells all others. A rank that does not
+// answer in time is passed over, so that agreeing takes a moment, and never long. The store has no part in it: neither its host's death nor
+// a call that blocks in it delays a group error.
 //
 // A process that dies closes its liveness fd, or its control connections; one that is stopped, or lost with its machine, sends no
 // heartbeats. They come from the thread here, so that a rank may compute for as long as it likes, and carry what it did last.
@@ -38,7 +38,7 @@ struct MachinePeers {
 struct FailureDetectorOptions {
   Place place;                                     // in the group
   std::chrono::milliseconds stall_timeout{30000};  // how long a rank may give no heartbeat
-  std::chrono::milliseconds store_timeout{60000};  // for meeting on the control connections
+  std::chrono::milliseconds store_timeout{60000};  // for the rendezvous of the control connections
 };
 
 class FailureDetector {
@@ -90,7 +90,7 @@ class FailureDetector {
   // Goodbye: this rank has finished and is not lost. Call it before what peers watch is closed.
   void leave() noexcept;
   bool has_left(int rank) const;
-  // Wakes those who sleep on the control block.
+  // Wakes the threads that sleep on the control block.
   void wake_all();
   // No callback runs any more afterwards.
   void stop() noexcept;

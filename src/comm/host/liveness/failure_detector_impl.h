@@ -1,4 +1,5 @@
-// The inside of FailureDetector: group_watch.cpp has the group error, watch_thread.cpp the thread that looks for heartbeat.
+// The inside of FailureDetector: failure_detector.cpp has the group error, failure_detector_thread.cpp the thread that looks for
+// heartbeats.
 #pragma once
 
 #include <poll.h>
@@ -93,7 +94,7 @@ class FailureDetector::Impl {
   std::vector<std::function<void()>> wakes_;
   GroupError proposed_;  // by this rank; kNone: nothing
   Clock::time_point proposed_at_{}, ask_until_{};
-  int asked_ = -1;     // who is to decide on it
+  int asked_ = -1;     // the rank that is to decide on it
   bool left_ = false;  // this rank said goodbye
 
   ActivityRecord* own_record_;

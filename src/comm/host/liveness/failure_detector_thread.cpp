@@ -1,4 +1,4 @@
-// The thread of a failure detector: sleeps until a peer says something or goes, and about once a second looks who is still there.
+// The thread of a failure detector: sleeps until a peer says something or goes, and about once a second looks which peers are still there.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -52,7 +52,7 @@ void FailureDetector::Impl::detector() {
   }
 }
 
-// Until the next heartbeat, or until somebody may be found stalled, or does not answer in time.
+// Until the next heartbeat, or until a rank may be found stalled, or does not answer in time.
 int FailureDetector::Impl::poll_timeout() const {
   if (detector_.over_.load()) return -1;
   auto until = next_beat_;
@@ -62,7 +62,7 @@ int FailureDetector::Impl::poll_timeout() const {
   return remaining_ms(until);
 }
 
-// A byte in a liveness fd is a wake_word, which nobody takes out: all who watch the line must see it.
+// A byte in a liveness fd wakes its watchers. It is never read: all ranks that watch the descriptor must see it.
 void FailureDetector::Impl::read_lines(const std::vector<pollfd>& polls) {
   for (std::size_t rank = 0; rank < lines_.size(); ++rank) {
     if ((polls[rank + 1].revents & POLLIN) != 0) line_has_rung_[rank] = true;
@@ -71,7 +71,7 @@ void FailureDetector::Impl::read_lines(const std::vector<pollfd>& polls) {
   }
 }
 
-// Whoever is told a group error may end at once: news of group errors come before news of ends, whichever link they come on.
+// A peer that is told a group error may end at once: news of group errors come before news of ends, whichever link they come on.
 void FailureDetector::Impl::read_links(Lock& lock) {
   std::vector<ControlMessage> news;
   links_->flush();
@@ -104,7 +104,7 @@ void FailureDetector::Impl::beat() {
     if (peer(rank).local_rank < 0) links_->beat(rank, beat);
 }
 
-// What ranks of this machine do is read where they note it.
+// The activity of this machine's ranks is read where they note it.
 void FailureDetector::Impl::look_at_machine() {
   if (!machine_) return;
   for (const int rank : machine_->ranks) {

@@ -2,7 +2,7 @@
 //
 // A rank may itself have been stopped, with its job (Ctrl-Z, a suspended machine) or alone, and must not blame its peers for
 // that time: it looks at the clock often, and of the time between two looks no more counts than the longest pause that it
-// makes of its own will. What counts is called awake time here.
+// makes of its own will. Time that counts is called awake time here.
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,7 @@ class StallClock {
   void forget(int rank) { peers_[static_cast<std::size_t>(rank)].watched = false; }
 
   std::vector<int> stalled() const;
-  // Awake time until the first watched peer is stalled if it stays silent; Duration::max() when nobody is watched.
+  // Awake time until the first watched peer is stalled if it stays silent; Duration::max() when no peer is watched.
   Duration until_next_stall() const;
   Duration silent_for(int rank) const { return awake_ - peers_[static_cast<std::size_t>(rank)].heard_at; }
   // Time in which this rank did not run, up to `now`, which may be later than the last look.

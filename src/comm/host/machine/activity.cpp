@@ -47,7 +47,7 @@ std::string Sighting::last_seen(std::chrono::steady_clock::time_point now) const
   return fmt::format("had finished {} {} ago and was in the program's own code", activity.text(), seconds_text(now - since));
 }
 
-// What a heartbeat told is that old.
+// The news of a heartbeat is as old as the heartbeat.
 std::string Sighting::whereabouts(std::chrono::steady_clock::time_point now) const {
   constexpr auto kFresh = std::chrono::milliseconds(100);
   const auto old = now - seen_at;

@@ -1,4 +1,4 @@
-// What a rank did last: a note that it keeps at hardly any cost, for its own failure detector and those of its machine to read.
+// The last activity of a rank: a note that it keeps at hardly any cost, for its own failure detector and those of its machine to read.
 #pragma once
 
 #include <atomic>
@@ -38,7 +38,7 @@ struct alignas(64) ActivityRecord {
   std::atomic<std::uint64_t> purpose[Activity::kPurposeBytes / 8];
   std::atomic<std::int32_t> index;
 
-  // The text of a call that just begins may be that of the one before; nobody waits for a reader.
+  // The text of a call that just begins may be that of the one before; no writer waits for a reader.
   Activity read() const;
 };
 

@@ -1,7 +1,10 @@
-// What the ranks of one machine share besides data: one fixed layout at the start of a segment that all of them map.
+// The control memory that the ranks of one machine share: one fixed layout at the start of a segment that all of them map.
 //
-// Ranks move in rounds. In round k a rank fills its line (and what the line speaks of), then publishes k in it; a rank
-// that has seen k in all lines knows that all have arrived. Lines are doubled by the round's parity: a line of round k is
+// Terms. Round: one step of all ranks of the node. In round k a rank fills its line, and its slot or tile, then publishes k in the line; a
+// rank that has seen k in all lines knows that all have arrived. Line: a rank's part in a round, one cache line. Slot: a rank's kSlotBytes
+// for a message that all ranks read whole. Tile: one of a rank's three windows of kTileBytes, through which unregistered memory travels.
+// Slice: the 1/n of a message that one of n ranks reduces, in whole cache lines (reduce_kernels.h).
+// Lines are doubled by the round's parity: a line of round k is
 // written again in round k + 2, which its owner enters only after all ranks published k + 1, that is, read round k.
 #pragma once
 
@@ -17,7 +20,7 @@
 namespace lockstep::host {
 
 inline constexpr std::size_t kLinePayload = 48;
-inline constexpr std::size_t kSlotBytes = 8192;          // a rank's slot for messages that everybody reads whole
+inline constexpr std::size_t kSlotBytes = 8192;          // a rank's slot for messages that all ranks read whole
 inline constexpr std::size_t kTileBytes = 512 * 1024;    // a rank's window for memory that is not registered
 inline constexpr std::size_t kChannelBytes = 64 * 1024;  // from one rank to another, for messages
 inline constexpr int kTiles = 3;                         // filled, being reduced, being read
@@ -30,7 +33,7 @@ struct alignas(kCacheLine) Line {
 };
 static_assert(sizeof(Line) == kCacheLine);
 
-// What a rank is doing, in full: read by others only to explain a disagreement.
+// The operation of a rank, in full: read by others only to explain a disagreement.
 struct alignas(kCacheLine) Card {
   Signature signature;
   char purpose[64];
@@ -45,7 +48,7 @@ struct alignas(2 * kCacheLine) RankBlock {  // two lines: what the prefetcher fe
   ActivityRecord activity;
 };
 
-// Bytes on their way from one rank to another: a ring with one writer and one reader, who count what passed.
+// Bytes on their way from one rank to another: a ring with one writer and one reader, which count what passed.
 struct Channel {
   alignas(kCacheLine) std::atomic<std::uint64_t> written;
   alignas(kCacheLine) std::atomic<std::uint64_t> read;

@@ -222,7 +222,7 @@ std::unique_ptr<SharedMemoryProvider> join(Fd socket, const NodeMembers& members
   crypto::Digest answer{};
   const auto proof = link.receive(sizeof answer, nullptr, deadline);
   if (proof.size() == sizeof answer) std::memcpy(answer.data(), proof.data(), sizeof answer);
-  if (!exchange.accepts(answer)) throw Error("what answers as {} could not prove that it knows the job's token", link.peer);
+  if (!exchange.accepts(answer)) throw Error("the process that answers as {} could not prove that it knows the job's token", link.peer);
   std::vector<Fd> lines(n);
   for (std::size_t of = 0; of < n; ++of) {
     if (static_cast<int>(of) == members.local_rank) continue;

@@ -24,7 +24,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What `attempt` throws as text; "" when it succeeds.
+// The text of the error that `attempt` throws; "" when it succeeds.
 template <typename Attempt>
 std::string reason_of_failure(Attempt&& attempt) {
   try {
@@ -69,7 +69,7 @@ std::vector<std::string> collect(const BackendContext& context, const std::strin
   throw RendezvousError("rank 0: {}", text);
 }
 
-// What all ranks say about `about`, told to rank 0, which makes one answer of it for all.
+// Sends every rank's word on `about` to rank 0, which makes one answer of them for all.
 template <typename Decide>
 std::string decide_together(const BackendContext& context, const std::string& about, const std::string& mine, Decide&& decide) {
   const std::string key = "shm/" + about;
@@ -139,7 +139,7 @@ Found find_leader(const BackendContext& context) {
   Found found;
   std::string name;
   const std::string trouble = listen_somewhere(found.listener, name);
-  if (!trouble.empty()) log::warn("host: rank {} shares memory with nobody: {}", rank, trouble);
+  if (!trouble.empty()) log::warn("host: rank {} shares memory with no other rank: {}", rank, trouble);
   context.store->set(fmt::format("shm/name/{}", rank), join_lines(trouble.empty() ? name : "", context.node));
   for (found.leader = 0; found.leader < rank; ++found.leader) {
     const std::string told = await_word(context, found.leader, fmt::format("shm/name/{}", found.leader));
@@ -150,7 +150,7 @@ Found find_leader(const BackendContext& context) {
   return found;
 }
 
-// Who joined a rank that has joined another one is alone: it cannot be handed what that one does not have.
+// A rank that joined one which has joined another is alone: it cannot be handed memory that that one does not have.
 std::string propose(const std::vector<std::string>& said) {
   std::vector<int> chosen;
   std::vector<std::string> reasons;
@@ -176,7 +176,7 @@ std::string settle(Proposal proposal, const std::vector<std::string>& failures) 
   return proposal.encode();
 }
 
-// For users who wonder why it is slow. Said once, by the rank that decides; who asked for shared memory alone gets it as an error.
+// For users who wonder why it is slow. Said once, by the rank that decides; a group that asked for shared memory alone gets it as an error.
 void tell_of_failures(const BackendContext& context, const Proposal& proposal, const std::vector<std::string>& failures) {
   const NodeLayout layout(proposal.leaders);
   const auto has_failed = [&](int rank) { return !failures[static_cast<std::size_t>(rank)].empty(); };
@@ -210,7 +210,7 @@ NodeRendezvous find_nodes(const BackendContext& context) {
                                    {members, local_rank, context.token, [&] { check_presence(context, deadline); }}, deadline);
     rendezvous.control = provider->share(ControlLayout::bytes(local_ranks), context.store_timeout);
   });
-  found = {};  // first: who still waits for this rank hears at once that it gave up
+  found = {};  // first: a rank that still waits for this one hears at once that it gave up
   if (!failure.empty()) provider.reset();
   const Proposal settled = Proposal::decode(decide_together(context, "nodes", failure, [&](const std::vector<std::string>& failures) {
     tell_of_failures(context, proposed, failures);

@@ -16,13 +16,13 @@ namespace lockstep::host {
 
 struct NodeRendezvous {
   NodeLayout layout;                               // the same on all ranks
-  std::unique_ptr<SharedMemoryProvider> provider;  // of this rank's node; null: nobody shares memory with it
+  std::unique_ptr<SharedMemoryProvider> provider;  // of this rank's node; null: no rank shares memory with it
   std::shared_ptr<SharedSegment> control;          // ControlLayout::bytes(size of the node), the provider's first segment
   std::string refusal;                             // "" if all share memory, else which rank could not, and why; the same on all ranks
 };
 
-// Collective: all ranks come to the same layout, through the store. Blocks for the context's store_timeout, and 2 s more to hear who was
-// missing: RendezvousError then names those ranks, on all that came.
+// Collective: all ranks come to the same layout, through the store. Blocks for the context's store_timeout, and 2 s more to hear which rank
+// was missing: RendezvousError then names those ranks, on all that came.
 NodeRendezvous find_nodes(const BackendContext& context);
 
 }  // namespace lockstep::host

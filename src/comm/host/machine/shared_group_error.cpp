@@ -28,7 +28,7 @@ void SharedGroupError::declare(GroupErrorKind kind, std::string_view text) {
     record.text[length] = '\0';
     record.state.store(GroupErrorRecord::kWritten);
   }
-  // Another rank is writing: its group error is everybody's, unless it dies before it is done.
+  // Another rank is writing: its group error is that of all ranks, unless it dies before it is done.
   for (const auto until = Clock::now() + kWritingTime; record.state.load() != GroupErrorRecord::kWritten && Clock::now() < until;)
     sched_yield();
   local_.declare(kind, text);

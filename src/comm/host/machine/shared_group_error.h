@@ -18,7 +18,7 @@ class SharedGroupError {
   // Writes it, unless there is one already, and wakes all sleepers.
   void declare(GroupErrorKind kind, std::string_view text);
   GroupError get() const;
-  // Wakes everybody who sleeps on the control block.
+  // Wakes all threads that sleep on the control block.
   void wake_all();
 
  private:

@@ -16,7 +16,7 @@ std::shared_ptr<SharedSegment> map_private_segment(std::size_t bytes);
 // Where the threads of one group meet; make one and give it to all of them. Keeps what they share for as long as it lives.
 class ThreadRendezvous {
  public:
-  // The segment of the `index`-th call, made by whoever comes first.
+  // The segment of the `index`-th call, made by the rank that comes first.
   std::shared_ptr<SharedSegment> segment(std::size_t index, std::size_t bytes);
 
  private:
@@ -34,7 +34,7 @@ class ThreadMemoryProvider : public SharedMemoryProvider {
   std::size_t calls_ = 0;
 };
 
-// A rank that shares its memory with nobody.
+// A rank that shares its memory with no other.
 class PrivateMemoryProvider : public SharedMemoryProvider {
  public:
   std::shared_ptr<SharedSegment> share(std::size_t bytes, std::chrono::milliseconds) override { return map_private_segment(bytes); }

@@ -3,7 +3,7 @@
 // Terms. Block: a range of the message; every block makes the same journey, one block behind the other. Rail: one rank of
 // every node; rail r of R carries slice r of each block. Chunk: the 1/K of a rail's slice that is summed at one of the K nodes.
 // Turn: at its beginning the steps of the blocks that are under way are started, at its end those of the turn before are
-// done. So what is sent in a turn travels while the ranks sum what came in the one before.
+// done. So the data of a turn travels while the ranks sum the data that came in the one before.
 //
 // Three nodes or more make a ring. A rail's slice of B bytes takes 2 (K-1) steps, in which each node sends a chunk to the next
 // one and receives one from the one before: 2 (K-1)/K B bytes leave each node.
@@ -17,8 +17,8 @@
 //
 // The order of sums is thus a matter of (count, node layout) alone: where a chunk begins, the values are added in the order of
 // that node's ranks; each following node adds its ranks' values, in their order, to what it receives; every rank gets the
-// bits that the last node computed. With two nodes: (sum of node 0's ranks) + (sum of node 1's ranks). What is sent is rounded to
-// the element type.
+// bits that the last node computed. With two nodes: (sum of node 0's ranks) + (sum of node 1's ranks). A partial sum is rounded to
+// the element type when it is sent.
 #pragma once
 
 #include <cstddef>

@@ -127,7 +127,7 @@ void Rounds::look_for_trouble(int peer) {
   if (is_late()) report_timeout();
 }
 
-// Nobody is late for time in which this process was stopped.
+// No rank is late for time in which this process was stopped.
 bool Rounds::is_late() {
   if (Clock::now() - started_ < operation_->timeout) return false;
   const auto slept = detector_.slept();

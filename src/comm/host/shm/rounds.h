@@ -48,7 +48,7 @@ class Rounds {
     if (detector_.over()) detector_.throw_group_error(doing());
   }
 
-  // What this rank is doing, for messages.
+  // The operation of this rank, for messages.
   std::string doing() const;
 
  private:

@@ -1,4 +1,15 @@
-// all_reduce over shared memory: in a line, in a slot, in place, or through tiles. See shm_transport.h.
+// all_reduce through shared memory: in a line, in a slot, in place, or through tiles.
+//
+// Terms, of n ranks with a message of B bytes each (control_block.h has rounds, lines, slots and tiles): a slice is the 1/n of the message
+// that one rank reduces, in whole cache lines.
+//
+//   path      messages                       rounds                 bytes that a rank moves
+//   line      up to line_bytes               1                      reads (n-1) B of its peers' lines
+//   slot      up to flat_bytes               1                      copies B into its slot, reads (n-1) B of its peers' slots
+//   in place  larger, in registered memory   2                      reads (n-1)/n B of its peers' buffers and writes as many to them
+//   tiles     larger, in other memory        2 more than tiles      as in place, with tiles for buffers; and copies 2 (n-1)/n B into its
+//                                                                   own tiles and back
+// Rank order: each slice is summed in the order of the ranks, or by LOCKSTEP_REDUCE_ORDER, so all paths give the same bits.
 #include <algorithm>
 #include <cstring>
 
@@ -16,7 +27,7 @@ void ShmTransport::all_reduce(const Operation& operation) {
   all_reduce_by_tiles(operation);
 }
 
-// Everybody reads everything and computes all of it: one round.
+// Every rank reads all values and computes the whole result: one round.
 void ShmTransport::all_reduce_small(const Operation& operation) {
   const std::size_t bytes = operation.bytes();
   const std::uint64_t round = rounds_.next();
@@ -57,7 +68,7 @@ void ShmTransport::all_reduce_by_tiles(const Operation& operation) {
   }
 }
 
-// What others reduce. The rank's own slice stays where it is.
+// Copies the slices that others reduce. The rank's own slice stays where it is.
 void ShmTransport::fill_tile(const std::byte* data, std::size_t count, DType dtype, std::uint64_t step) {
   const std::size_t element = size_of(dtype);
   const Slice own = slice_of(count, dtype, place_.rank, ranks());

@@ -38,7 +38,7 @@ void ShmTransport::move_small(const Offer& offer) {
     if (pull.bytes != 0) read_from_peer(pull.to, slot(pull.peer) + pull.offset, pull.bytes);
 }
 
-// An offer passes through its rank's tiles piece by piece; whoever pulls from that piece copies its share. A tile is filled
+// An offer passes through its rank's tiles piece by piece; each rank that pulls from that piece copies its share. A tile is filled
 // again three steps later, two rounds after it was read.
 void ShmTransport::move_by_tiles(const Offer& offer) {
   const std::size_t tile = tuning_.tile_bytes;
@@ -146,7 +146,7 @@ void ShmTransport::all_gather_v(const Operation& operation) {
   move({mine, own, mine, own, largest});
 }
 
-// First everybody learns what all ranks send to whom, then as all_to_all.
+// First every rank learns how much all ranks send to each other, then as all_to_all.
 void ShmTransport::all_to_all_v(const Operation& operation) {
   const auto n = static_cast<std::size_t>(ranks()), me = static_cast<std::size_t>(place_.rank);
   const std::size_t element = size_of(operation.signature.dtype);

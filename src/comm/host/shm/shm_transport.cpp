@@ -12,7 +12,7 @@ namespace lockstep::host {
 
 namespace {
 
-MachinePeers everybody(const ControlLayout& layout, SharedMemoryProvider* provider, int rank) {
+MachinePeers all_ranks(const ControlLayout& layout, SharedMemoryProvider* provider, int rank) {
   MachinePeers machine{layout, provider, rank, std::vector<int>(static_cast<std::size_t>(layout.ranks()))};
   std::iota(machine.ranks.begin(), machine.ranks.end(), 0);
   return machine;
@@ -27,7 +27,7 @@ ShmTransport::ShmTransport(const Place& place, std::unique_ptr<SharedMemoryProvi
       provider_(std::move(provider)),
       control_(std::move(control)),
       layout_(control_->data(), place.world_size),
-      detector_({.place = place, .stall_timeout = stall_timeout}, everybody(layout_, provider_.get(), place.rank)),
+      detector_({.place = place, .stall_timeout = stall_timeout}, all_ranks(layout_, provider_.get(), place.rank)),
       buffers_(*provider_, control_, place.rank, place.world_size, detector_),
       rounds_(buffers_.rounds()),
       channels_(layout_, place.rank, detector_),

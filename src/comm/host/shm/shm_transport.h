@@ -67,14 +67,14 @@ class ShmTransport : public Transport {
   void reduce_scatter(const Operation& operation);
   void reduce_scatter_by_tiles(const Operation& operation);
 
-  // What this rank takes from a peer: `bytes` from `offset` of what the peer gives.
+  // The data that this rank takes from a peer: `bytes` from `offset` of the peer's offer.
   struct Pull {
     int peer;
     std::size_t offset;
     std::size_t bytes;
     std::byte* to;
   };
-  // What this rank gives (bytes may be 0), and the buffer by which the ranks find out whether all data is registered.
+  // The data that this rank gives (bytes may be 0), and the buffer by which the ranks find out whether all data is registered.
   struct Offer {
     const std::byte* data;
     std::size_t bytes;
@@ -96,11 +96,11 @@ class ShmTransport : public Transport {
   void read_from_peer(void* out, const std::byte* from, std::size_t bytes);
   void count_read(std::size_t bytes) { bytes_read_.fetch_add(bytes, std::memory_order_relaxed); }
   int ranks() const { return place_.world_size; }
-  // Where rank's message of that size lies in a round, when everybody reads it whole.
+  // Where rank's message of that size lies in a round, when all ranks read it whole.
   std::byte* small_slot(int rank, std::uint64_t round, std::size_t bytes) const {
     return bytes <= tuning_.line_bytes ? layout_.line(rank, round).payload : layout_.slot(rank, round);
   }
-  // What in_ and out_ say, in the group's order.
+  // Reduces in_ into out_, in the group's order.
   void reduce(const Signature& call, int outputs, std::size_t count);
 
   Place place_;

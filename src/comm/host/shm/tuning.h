@@ -17,7 +17,7 @@ namespace lockstep::host {
 
 struct Tuning {
   std::size_t line_bytes = kLinePayload;  // up to here a message travels in its rank's line
-  std::size_t flat_bytes = 512;           // up to here in a slot that everybody reads whole; above, every rank reduces a slice
+  std::size_t flat_bytes = 512;           // up to here in a slot that all ranks read whole; above, every rank reduces a slice
   std::size_t tile_bytes = kTileBytes;    // a step of the path by tiles
   ReduceOrder reduce_order = ReduceOrder::kRank;
 
@@ -49,7 +49,7 @@ std::string to_json(const TuningTable& table);
 TuningTable parse_tuning(const std::string& json, const std::string& file, const Tuning& defaults = {});
 
 // Collective, through the context's store: the table of LOCKSTEP_TUNING and the order of LOCKSTEP_REDUCE_ORDER as rank 0 has
-// them, or the defaults. What rank 0 cannot use is an InvalidArgument on all ranks; a rank whose own LOCKSTEP_REDUCE_ORDER
+// them, or the defaults. A value that rank 0 cannot use is an InvalidArgument on all ranks; a rank whose own LOCKSTEP_REDUCE_ORDER
 // asks for another order throws, too.
 Tuning agree_on_tuning(const BackendContext& context);
 

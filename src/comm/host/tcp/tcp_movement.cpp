@@ -106,7 +106,7 @@ void TcpTransport::all_gather_v(const Operation& operation) {
   run_exchange();
 }
 
-// First everybody says what it sends to whom, then the parts travel.
+// First every rank says how much it sends to each other one, then the parts travel.
 void TcpTransport::all_to_all_v(const Operation& operation) {
   const auto n = static_cast<std::size_t>(ranks()), me = static_cast<std::size_t>(place_.rank);
   const std::size_t element = size_of(operation.signature.dtype);

@@ -1,4 +1,14 @@
-// Reductions over TCP. See tcp_transport.h.
+// Reductions over TCP, block by block.
+//
+// Terms, of n ranks with a message of B bytes each. Slice: the 1/n of a block that one rank, its owner, reduces. Block: n slices of at most
+// kSliceBytes. Exchange: pieces to and from all peers at once, until all have arrived (tcp_exchange.h).
+//
+//   call            exchanges                 bytes that leave a rank
+//   all_reduce      1 more than blocks        2 (n-1)/n B: its values of the peers' slices, then the sums of its own slice to every peer
+//     up to 8 KiB   1                         (n-1) B: its values to every peer, all ranks compute the whole
+//   reduce          1 more than blocks        (n-1)/n B of values, and B/n of sums to the root
+//   reduce_scatter  B / kSliceBytes           (n-1) B, where B is one rank's part
+// The sums of a block travel in one exchange with the values of the next block.
 #include <algorithm>
 #include <cstring>
 

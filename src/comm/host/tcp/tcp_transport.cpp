@@ -27,7 +27,7 @@ TcpTransport::~TcpTransport() {
   detector_->stop();  // or it would hang up on what is going
 }
 
-// From the thread that learns of the group error: whoever waits for a peer, here or there, looks up.
+// From the thread that learns of the group error: wakes every thread that waits for a peer, on both sides.
 void TcpTransport::hang_up() noexcept {
   shut_down(peers_);
   channels_.hang_up();

@@ -1,11 +1,11 @@
 // Collectives over TCP: a connection to every peer, each call's signature in front of its data on all of them.
 //
-//   all_reduce  block by block (n slices of at most 256 KiB): every rank sends each slice's owner its values, the owner
+//   all_reduce  block by block (tcp_reduce.cpp): every rank sends each slice's owner its values, the owner
 //               adds them in rank order and sends the result to all. A block's values travel together with the results of
 //               the block before. 2 (n-1)/n bytes leave a rank for each byte of the message. Small messages go whole to
-//               everybody: n-1 bytes a byte, one exchange.
+//               every rank: n-1 bytes a byte, one exchange.
 //   reduce      the same, results go to the root only;  reduce_scatter  the owners keep them.
-//   broadcast, scatter  the root sends to all;  gather  all send to the root;  all_gather, all_to_all  everybody to all.
+//   broadcast, scatter  the root sends to all;  gather  all send to the root;  all_gather, all_to_all  every rank to all.
 #pragma once
 
 #include <atomic>

@@ -1,7 +1,7 @@
 // How two ranks find out that both belong to the job before anything else travels between them, as a machine over bytes: it
 // knows no socket and no clock.
 //
-// Connector: who it is and a nonce. Acceptor: who it is and its nonce. Connector: its proof. Acceptor: its proof (see token.h).
+// Connector: its rank and a nonce. Acceptor: its rank and its nonce. Connector: its proof. Acceptor: its proof (see token.h).
 #pragma once
 
 #include <cstddef>

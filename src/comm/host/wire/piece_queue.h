@@ -16,7 +16,7 @@ class PieceQueue {
 
   void add(std::byte* data, std::size_t bytes, Kind kind);
   void forget_done();
-  // What is added from here on is not due.
+  // Pieces added from here on are not due.
   void mark() { due_ = left_; }
   bool is_due() const { return due_ != 0; }
   bool idle() const { return left_ == 0; }

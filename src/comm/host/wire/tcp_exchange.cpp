@@ -20,7 +20,7 @@ constexpr std::size_t kShareFrom = 128 * 1024;  // bytes of a piece that is wort
 constexpr std::size_t kInboxBytes = 16 * 1024;  // a header and so much data come in one system call
 constexpr std::size_t kPiecesAtOnce = 16;       // of one system call
 
-// A peer that computes answers within some microseconds, and sleeping costs 20-50. Whoever shares the core gets it meanwhile.
+// A peer that computes answers within some microseconds, and sleeping costs 20-50. Another thread on the core runs meanwhile.
 constexpr int kLooksBeforeSleep = 400;  // system calls, spread over the peers
 constexpr int kLooksBeforeYield = 8;
 
@@ -196,7 +196,7 @@ bool TcpExchange::send_some(int peer, Lane& lane) {
   return progress;
 }
 
-// A peer for whom nothing is left to do may hang up: it has finished and goes, or the failure detector finds out that it died.
+// A peer that has nothing left to do may hang up: it has finished and goes, or the failure detector finds out that it died.
 void TcpExchange::add_polls(int peer) {
   const Channel& each = channel(peer);
   for (const Lane& lane : each.lanes) {

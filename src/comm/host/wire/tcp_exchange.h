@@ -40,7 +40,7 @@ class TcpExchange {
     std::function<void(int peer)> left;                                     // said goodbye
     std::function<void(int peer, const FrameHeader& theirs)> mismatch;      // is in another operation
     std::function<void(const std::vector<int>& peers, bool arrived)> late;  // the deadline; `arrived`: but have not finished
-    // How long this process was stopped since the operation began, or since the last answer: nobody is late for that.
+    // How long this process was stopped since the operation began, or since the last answer: no rank is late for that.
     std::function<std::chrono::nanoseconds()> slept;
   };
 
@@ -50,7 +50,7 @@ class TcpExchange {
   void begin(const FrameHeader& header);
   void send(int peer, const std::byte* data, std::size_t bytes);
   void receive(int peer, std::byte* data, std::size_t bytes);
-  // What is planned from here on is for later: the next run() moves it along, but does not wait for it.
+  // Pieces planned from here on are for later: the next run() moves them along, but does not wait for them.
   void mark();
   // Returns when everything planned before the mark is done, without a mark: when all is. The rest stays planned.
   void run(std::chrono::steady_clock::time_point deadline);

@@ -34,7 +34,7 @@ constexpr int kFewRanks = 16;
 // How long a machine that is unreachable is tried again, see start_again_or_fail().
 constexpr auto kUnreachableTime = std::chrono::seconds(10);
 constexpr auto kPauseBetweenTries = std::chrono::milliseconds(100);
-constexpr auto kHandshakeTime = std::chrono::seconds(5);  // for one who connects and says nothing, or little
+constexpr auto kHandshakeTime = std::chrono::seconds(5);  // for a peer that connects and says nothing, or little
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 constexpr int kAcceptAtOnce = 64;
 constexpr std::size_t kUnauthenticated = 64;  // half-open handshakes beyond those that the ranks need
@@ -52,7 +52,7 @@ struct Attempt {
   Fd fd;
   std::optional<LinkHandshake> handshake;  // there is one as soon as there is an fd
   Deadline give_up;
-  int reached = -1;  // the rank that this one connects to; -1: somebody connected here
+  int reached = -1;  // the rank that this one connects to; -1: a peer connected here
   int socket = 0;
   Endpoint address = {};
   bool is_connecting = false;
@@ -96,7 +96,7 @@ std::string advance(Attempt& attempt) {
   return handshake.refused() ? "it could not prove that it knows the job's token" : "";
 }
 
-// All handshakes of a rank at once: those with the lower ranks, which it connects to, and with whoever connects to it.
+// All handshakes of a rank at once: those with the lower ranks, which it connects to, and those with peers that connect to it.
 class MeshBuilder {
  public:
   MeshBuilder(const BackendContext& context, Fd listener, int sockets, Deadline deadline)
@@ -184,8 +184,8 @@ class MeshBuilder {
     attempt.is_connecting = static_cast<bool>(attempt.fd);
     if (!attempt.fd) start_again_or_fail(attempt);
   }
-  // A machine on whose network nobody answers, or whose own address is not usable yet, may have come up this moment. A rank whose door is
-  // flooded closes the oldest of those who have not proven yet.
+  // A machine on whose network no host answers, or whose own address is not usable yet, may have come up this moment. A rank whose door is
+  // flooded closes the oldest unauthenticated peer.
   void start_again_or_fail(Attempt& attempt) const {
     const int why = attempt.failure;
     const bool is_unreachable = why == EHOSTUNREACH || why == ENETUNREACH || why == EADDRNOTAVAIL;
@@ -235,7 +235,7 @@ class MeshBuilder {
                           attempt.trouble);
   }
 
-  // An unauthenticated peer who keeps trying must not fill the log.
+  // An unauthenticated peer that keeps trying must not fill the log.
   void report(const Attempt& attempt, const std::string& why) {
     if (++reported_ > kReportedUnauthenticated) return;
     log::warn("host: a connection from {} to rank {} failed in its handshake ({}); closed{}", peer_endpoint(attempt.fd.get()).text(),
@@ -306,7 +306,7 @@ std::string origin_of_address() {
   return "the way to rank 0";
 }
 
-// Without a token whoever reaches the port can be a rank.
+// Without a token every process that reaches the port can be a rank.
 void check_may_listen(const BackendContext& context) {
   if (!context.token.empty() || is_loopback(context.advertise_address) || env::integer(env::kInsecure, 0, 1).value_or(0) == 1) return;
   throw RendezvousError(

@@ -26,10 +26,10 @@ int wanted_sockets_per_peer(int ranks);
 // did not come.
 std::vector<TcpPeer> connect_mesh(const BackendContext& context, const std::string& name, int sockets = 1);
 
-// Wakes whoever waits on one of these connections, here and there, for good.
+// Wakes every thread that waits on one of these connections, on both sides, for good.
 void shut_down(const std::vector<TcpPeer>& peers) noexcept;
 
-// What a rank tells the others, and reads back. Throws Error: damaged.
+// The address that a rank publishes, as text. Parsing throws Error when it is damaged.
 struct MeshAddress {
   std::string host;  // numeric, without a scope
   std::uint16_t port = 0;

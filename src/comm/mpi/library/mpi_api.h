@@ -26,7 +26,7 @@ struct Api {
 Api load_api(const std::string& file);
 // This process's: the program's own MPI where it has one. Loaded at the first call.
 const Api& api();
-// What has this name in it.
+// The symbol of this name in it.
 void* object(const char* name);
 
 }  // namespace lockstep::mpi

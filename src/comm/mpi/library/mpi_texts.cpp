@@ -37,7 +37,7 @@ void finish(MPI_Request& request, const char* call, std::chrono::milliseconds ti
 
 }  // namespace
 
-// What is given up stays in memory: MPI may still write there.
+// Buffers of a call that was given up stay in memory: MPI may still write there.
 std::vector<std::string> all_gather_texts(const std::string& mine, int ranks, std::chrono::milliseconds timeout) {
   start(ranks);
   auto own = std::make_unique<Text>(pack(mine));

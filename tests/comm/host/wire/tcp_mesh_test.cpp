@@ -65,7 +65,7 @@ TEST(LinkHandshake, RefusesAnotherToken) {
 }
 
 // Who tries tokens must not get an answer made with the right one to compare with: not from whoever accepts.
-TEST(LinkHandshake, AStrangerHearsNothingMadeWithTheToken) {
+TEST(LinkHandshake, AnUnauthenticatedPeerHearsNothingMadeWithTheToken) {
   const auto three = self(3), one = self(1);
   auto unauthenticated = LinkHandshake::connect(three, 1, 0), acceptor = LinkHandshake::accept(one);
   const std::vector<std::byte> said(unauthenticated.to_send().begin(), unauthenticated.to_send().end());
@@ -202,7 +202,7 @@ TEST(TcpMesh, JoinsOverIpv6) {
 }
 
 // Some say nothing, some drip, some talk rubbish; ranks pass them by.
-TEST(TcpMesh, StrangersDelayNobody) {
+TEST(TcpMesh, UnauthenticatedPeersDelayNoRank) {
   const auto store = std::make_shared<MemoryStore>();
   auto first = std::async(std::launch::async, [=] { return connect_mesh(context_of(0, 2, store), "mesh"); });
   const MeshAddress at = parse_mesh_address(store->get("mesh/address/0", 20s));
