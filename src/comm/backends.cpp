@@ -29,13 +29,15 @@ constexpr Capabilities kHost{.messages = true,
                              .same_bits_on_all_ranks = true,
                              .repeatable_bits = true,
                              .sums_in_rank_order = true,
+                             .coalesced_equals_single = true,
                              .idle_waiting = true,
                              .abort = true,
                              .names_lost_peers = true,
                              .counts_bytes = true,
                              .ranks_may_be_threads = true};
 #if LOCKSTEP_WITH_MPI
-constexpr Capabilities kMpi{.messages = true, .moves_data = true, .same_bits_on_all_ranks = true, .repeatable_bits = true};
+constexpr Capabilities kMpi{
+    .messages = true, .moves_data = true, .same_bits_on_all_ranks = true, .repeatable_bits = true, .coalesced_equals_single = true};
 #endif
 #if LOCKSTEP_WITH_NCCL
 constexpr Capabilities kNccl{
@@ -53,6 +55,7 @@ constexpr Capabilities kLocal{.messages = true,
                               .same_bits_on_all_ranks = true,
                               .repeatable_bits = true,
                               .sums_in_rank_order = true,
+                              .coalesced_equals_single = true,
                               .idle_waiting = true,
                               .abort = true,
                               .ranks_may_be_threads = true,
@@ -60,6 +63,7 @@ constexpr Capabilities kLocal{.messages = true,
 constexpr Capabilities kDelay{.same_bits_on_all_ranks = true,
                               .repeatable_bits = true,
                               .sums_in_rank_order = true,
+                              .coalesced_equals_single = true,
                               .idle_waiting = true,
                               .abort = true,
                               .ranks_may_be_threads = true,

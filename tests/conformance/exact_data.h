@@ -102,6 +102,16 @@ inline void store(std::byte* data, std::size_t i, DType dtype, int value) {
   }
 }
 
+// The value of one of 16 bits, by the definition: a sign, an exponent, a fraction with a leading one.
+inline double load_half(const std::byte* data, std::size_t i, DType dtype) {
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, data + i * sizeof bits, sizeof bits);
+  if (dtype == DType::kBFloat16) return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+  const int exponent = bits >> 10 & 31;
+  const double value = exponent == 0 ? std::ldexp(bits & 1023, -24) : std::ldexp((bits & 1023) + 1024, exponent - 25);
+  return (bits & 0x8000) != 0 ? -value : value;
+}
+
 // The first element at which the bytes differ, or -1.
 inline long first_difference(const std::byte* got, const std::byte* expected, std::size_t count, DType dtype) {
   const std::size_t element = size_of(dtype);

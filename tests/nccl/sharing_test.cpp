@@ -66,6 +66,22 @@ TEST(SharedGpus, AreToldToNcclAsItsVersionWants) {
     EXPECT_THAT(nccl::environment_for_sharing({{"GPU-a", 1}, {"GPU-b", 1}}, 1, version, "here"), IsEmpty());
 }
 
+// Another thread may be reading it.
+TEST(EnvironmentOfNccl, ChangesBeforeMainOrWhereRanksShareAGpu) {
+  const char* const algorithm = std::getenv("NCCL_ALGO");
+  ASSERT_NE(algorithm, nullptr) << "chosen when the program starts";
+  EXPECT_STREQ(algorithm, "^NVLS,NVLSTree");
+  nccl::prepare_environment({{"GPU-a", 1}, {"GPU-b", 1}}, 0, NCCL_VERSION(2, 28, 9));
+  EXPECT_EQ(std::getenv("NCCL_ALGO"), algorithm);
+  EXPECT_EQ(std::getenv("NCCL_HOSTID"), nullptr);
+  nccl::prepare_environment({{"GPU-a", 2}, {"GPU-a", 2}}, 0, NCCL_VERSION(2, 28, 9));
+  const char* const machine = std::getenv("NCCL_HOSTID");
+  ASSERT_NE(machine, nullptr);
+  nccl::prepare_environment({{"GPU-a", 2}, {"GPU-a", 2}}, 0, NCCL_VERSION(2, 28, 9));
+  EXPECT_EQ(std::getenv("NCCL_HOSTID"), machine) << "written again, with the same text";
+  unsetenv("NCCL_HOSTID");
+}
+
 // Two ranks on the GPU of that number each, as processes: what they threw, or what NCCL would find in their environment.
 std::vector<RankReport> share_one(int version, const char* share, const char* algorithm) {
   return run_processes(

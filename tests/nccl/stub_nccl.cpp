@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "src/comm/host/reduce/reduce_kernels.h"
@@ -59,10 +60,8 @@ ReduceOp op_of(ncclRedOp_t op) {
       return ReduceOp::kMax;
     case ncclMin:
       return ReduceOp::kMin;
-    case ncclAvg:
-      return ReduceOp::kAvg;
     default:
-      return ReduceOp::kSum;  // and what was made with a factor, which every rank applies itself
+      return ReduceOp::kSum;  // and averages, and what was made with a factor: every rank multiplies its own
   }
 }
 
@@ -75,6 +74,9 @@ using namespace lockstep::testing;
 struct ncclComm {
   std::shared_ptr<World> world;
   int rank = 0, ranks = 0;
+  std::size_t grouped = 1;  // calls that were launched together with the one under way
+  std::thread launcher;     // of the last call, or group of calls
+  std::atomic<bool> is_launching{false};
   std::atomic<int> polls{0};
   std::map<int, double> factors;  // by number of the reduction
   int next_op = 100;
@@ -84,7 +86,11 @@ struct ncclComm {
 
   bool is_in_graphs() const { return graphs.use_count() > 1; }
   // As NCCL's that do not block: nothing may be asked of one that is still at the last call.
-  bool is_busy() const { return polls.load() < control.polls_until_ready.load(); }
+  bool is_busy() const { return is_launching.load() || polls.load() < control.polls_until_ready.load(); }
+
+  ~ncclComm() {
+    if (launcher.joinable()) launcher.join();
+  }
 };
 
 namespace {
@@ -112,13 +118,12 @@ thread_local std::vector<Transfer> transfers;
 thread_local ncclComm* transfers_of = nullptr;
 thread_local HostStream* transfers_on = nullptr;
 
-void push(const Queued& queued) {
-  const std::shared_ptr<World> world = queued.communicator->world;
-  queued.communicator->polls.store(0);
+void push(const Queued& queued, std::size_t grouped) {
   auto copy = std::make_shared<ncclComm>();  // the communicator may be gone before the stream comes to it
-  copy->world = world;
+  copy->world = queued.communicator->world;
   copy->rank = queued.communicator->rank;
   copy->ranks = queued.communicator->ranks;
+  copy->grouped = grouped;
   copy->factors = queued.communicator->factors;
   if (queued.stream->is_recorded()) copy->graphs = queued.communicator->graphs;
   queued.stream->push(queued.what, [copy, part = queued.part] {
@@ -131,6 +136,20 @@ void push(const Queued& queued) {
   });
 }
 
+// As NCCL's that do not block: a thread of the call's queues it, some time after the call has returned.
+void launch(std::vector<Queued> calls) {
+  if (calls.empty()) return;
+  ncclComm& communicator = *calls.front().communicator;
+  if (communicator.launcher.joinable()) communicator.launcher.join();
+  communicator.polls.store(0);
+  communicator.is_launching.store(true);
+  communicator.launcher = std::thread([&communicator, calls = std::move(calls)] {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    for (const Queued& queued : calls) push(queued, calls.size());
+    communicator.is_launching.store(false);
+  });
+}
+
 ncclResult_t enqueue(const char* call, ncclComm_t communicator, cudaStream_t stream, Part part) {
   if (const ncclResult_t result = fails(call); result != ncclSuccess) return result;
   if (communicator->is_busy()) return ncclInvalidUsage;
@@ -138,30 +157,56 @@ ncclResult_t enqueue(const char* call, ncclComm_t communicator, cudaStream_t str
   if (group_depth > 0)
     group.push_back(std::move(queued));
   else
-    push(queued);
+    launch({queued});
   return ncclInProgress;
 }
 
 std::size_t bytes_of(std::size_t count, ncclDataType_t type) { return count * size_of(dtype_of(type)); }
 
-// out[i] of this rank = the reduction of all ranks' offers, from element `begin`.
-void reduce_all(ncclComm& comm, const std::vector<Data>& all, std::byte* out, std::size_t begin, std::size_t count, ncclDataType_t type,
-                ncclRedOp_t op) {
+// out = the reduction of all ranks' offers, from element `begin`, in the order of a ring that begins behind rank `last`: each rank rounds
+// to the element's type.
+void reduce_chunk(ncclComm& comm, const std::vector<Data>& all, std::byte* out, std::size_t begin, std::size_t count, ncclDataType_t type,
+                  ncclRedOp_t op, std::size_t last) {
   std::vector<const std::byte*> in;
   for (const Data& each : all) {
     if (!each || each->size() < bytes_of(begin + count, type)) return;  // the ranks' calls disagree
     in.push_back(each->data() + bytes_of(begin, type));
   }
-  std::byte* const outputs[] = {out};
-  host::reduce({dtype_of(type), op_of(op), comm.ranks, 1, in.data(), outputs, count});
+  const auto n = static_cast<std::size_t>(comm.ranks);
+  if (count != 0) std::memcpy(out, in[(last + 1) % n], bytes_of(count, type));
+  for (std::size_t hop = 2; hop <= n; ++hop) {
+    const std::byte* const inputs[] = {out, in[(last + hop) % n]};
+    std::byte* const outputs[] = {out};
+    host::reduce({dtype_of(type), op_of(op), 2, 1, inputs, outputs, count});
+  }
 }
 
-// What this rank offers to a reduction: times its factor if it has one.
+// Every chunk's sum ends at another rank; calls that are launched together are cut into chunks together.
+void reduce_all(ncclComm& comm, const std::vector<Data>& all, std::byte* out, std::size_t count, ncclDataType_t type, ncclRedOp_t op) {
+  const auto n = static_cast<std::size_t>(comm.ranks);
+  for (std::size_t chunk = 0; chunk < n; ++chunk) {
+    const std::size_t begin = count * chunk / n, end = count * (chunk + 1) / n;
+    reduce_chunk(comm, all, out + bytes_of(begin, type), begin, end - begin, type, op, chunk + comm.grouped - 1);
+  }
+}
+
+// 1 / n as the type has it.
+double share_of_average(int ranks, ncclDataType_t type) {
+  const double share = 1.0 / ranks;
+  return type == ncclFloat64    ? share
+         : type == ncclBfloat16 ? host::widen(host::narrow_bfloat16(static_cast<float>(share)))
+         : type == ncclFloat16  ? host::widen(host::narrow_float16(static_cast<float>(share)))
+                                : static_cast<float>(share);
+}
+
+// What this rank offers to a reduction: times its factor if it has one, as it has in an average.
 Data offer_of(ncclComm& comm, const void* send, std::size_t count, ncclDataType_t type, ncclRedOp_t op) {
   const auto* const data = static_cast<const std::byte*>(send);
   auto offer = std::make_shared<std::vector<std::byte>>(data, data + bytes_of(count, type));
   if (const auto factor = comm.factors.find(op); factor != comm.factors.end())
     lockstep::scale(dtype_of(type), offer->data(), offer->data(), count, factor->second);
+  else if (op == ncclAvg)
+    lockstep::scale(dtype_of(type), offer->data(), offer->data(), count, share_of_average(comm.ranks, type));
   return offer;
 }
 
@@ -235,6 +280,7 @@ STUB ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* s
   *state = static_cast<ncclResult_t>(control.async_error.load());
   if (*state != ncclSuccess) ++control.async_errors_told;
   if (*state == ncclSuccess && communicator->polls.fetch_add(1) < control.polls_until_ready.load()) *state = ncclInProgress;
+  if (*state == ncclSuccess && communicator->is_launching.load()) *state = ncclInProgress;
   if (*state == ncclSuccess && communicator->is_finalizing && communicator->is_in_graphs()) *state = ncclInProgress;
   return ncclSuccess;
 }
@@ -314,7 +360,7 @@ STUB ncclResult_t ncclAllReduce(const void* send, void* receive, std::size_t cou
     const auto offer = offer_of(comm, send, count, type, op);
     std::vector<Data> all;
     if (!comm.world->meet(comm.rank, offer, all)) return;
-    reduce_all(comm, all, static_cast<std::byte*>(receive), 0, count, type, op);
+    reduce_all(comm, all, static_cast<std::byte*>(receive), count, type, op);
   });
 }
 STUB ncclResult_t ncclReduce(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
@@ -323,7 +369,7 @@ STUB ncclResult_t ncclReduce(const void* send, void* receive, std::size_t count,
     const auto offer = offer_of(comm, send, count, type, op);
     std::vector<Data> all;
     if (!comm.world->meet(comm.rank, offer, all)) return;
-    if (comm.rank == root) reduce_all(comm, all, static_cast<std::byte*>(receive), 0, count, type, op);
+    if (comm.rank == root) reduce_chunk(comm, all, static_cast<std::byte*>(receive), 0, count, type, op, static_cast<std::size_t>(root));
   });
 }
 STUB ncclResult_t ncclReduceScatter(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
@@ -332,7 +378,8 @@ STUB ncclResult_t ncclReduceScatter(const void* send, void* receive, std::size_t
     const auto offer = offer_of(comm, send, count * static_cast<std::size_t>(comm.ranks), type, op);
     std::vector<Data> all;
     if (!comm.world->meet(comm.rank, offer, all)) return;
-    reduce_all(comm, all, static_cast<std::byte*>(receive), static_cast<std::size_t>(comm.rank) * count, count, type, op);
+    reduce_chunk(comm, all, static_cast<std::byte*>(receive), static_cast<std::size_t>(comm.rank) * count, count, type, op,
+                 static_cast<std::size_t>(comm.rank));
   });
 }
 STUB ncclResult_t ncclBroadcast(const void* send, void* receive, std::size_t count, ncclDataType_t type, int root, ncclComm_t communicator,
@@ -375,11 +422,11 @@ STUB ncclResult_t ncclGroupStart() {
 STUB ncclResult_t ncclGroupEnd() {
   if (const ncclResult_t result = fails("ncclGroupEnd"); result != ncclSuccess) return result;
   if (--group_depth > 0) return ncclSuccess;
-  for (const Queued& queued : group) push(queued);
-  group.clear();
   if (transfers_of != nullptr)
-    push({transfers_of, transfers_on, "ncclSend and ncclRecv", [mine = transfers](ncclComm& comm) { run_transfers(comm, mine); }});
+    group.push_back(
+        {transfers_of, transfers_on, "ncclSend and ncclRecv", [mine = transfers](ncclComm& comm) { run_transfers(comm, mine); }});
   transfers.clear();
   transfers_of = nullptr;
+  launch(std::exchange(group, {}));
   return ncclInProgress;
 }

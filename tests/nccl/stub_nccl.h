@@ -1,5 +1,6 @@
 // NCCL as the tests have it: a library with its functions whose ranks are threads of one process and whose streams are those of
-// RecordingDevice. It moves and sums real data, in rank order, and fails on demand.
+// RecordingDevice. It moves and sums real data as NCCL does: a call is queued by a thread of its own, sums follow a ring that begins
+// elsewhere for each chunk, and every hop rounds to the element's type. It fails on demand.
 #pragma once
 
 #include <atomic>

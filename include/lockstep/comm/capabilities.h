@@ -43,18 +43,19 @@ struct Capabilities {
   SetOf<OperationKind> operations = SetOf<OperationKind>::first(kOperationKinds);
   SetOf<DType> types = SetOf<DType>::first(kDTypes);
   SetOf<ReduceOp> reductions = SetOf<ReduceOp>::first(kReduceOps);
-  bool messages = false;                // send and recv
-  bool moves_data = false;              // false: a world of one, whose rank's own data is the result
-  bool same_bits_on_all_ranks = false;  // of floating-point reductions
-  bool repeatable_bits = false;         // the same call on the same data gives the same bits again
-  bool sums_in_rank_order = false;      // ((0 + 1) + 2) + 3, whatever the size, the memory and the path; all_reduce
-                                        // between nodes of several ranks: see src/comm/host/reduce/ring_plan.h
-  bool idle_waiting = false;            // a rank that waits for long uses no processor
-  bool abort = false;                   // wakes the waiters of other ranks too
-  bool names_lost_peers = false;        // PeerLost with the rank as soon as it dies; false: the deadline, or the launcher, ends the wait
-  bool counts_bytes = false;            // Backend::counters()
-  bool ranks_may_be_threads = false;    // of one process
-  bool gpu_memory = false;              // works on this rank's GPU's memory instead of the host's
+  bool messages = false;                 // send and recv
+  bool moves_data = false;               // false: a world of one, whose rank's own data is the result
+  bool same_bits_on_all_ranks = false;   // of floating-point reductions
+  bool repeatable_bits = false;          // the same call on the same data gives the same bits again
+  bool sums_in_rank_order = false;       // ((0 + 1) + 2) + 3, whatever the size, the memory and the path; all_reduce
+                                         // between nodes of several ranks: see src/comm/host/reduce/ring_plan.h
+  bool coalesced_equals_single = false;  // a coalesced reduction gives the bits of its calls made one by one
+  bool idle_waiting = false;             // a rank that waits for long uses no processor
+  bool abort = false;                    // wakes the waiters of other ranks too
+  bool names_lost_peers = false;         // PeerLost with the rank as soon as it dies; false: the deadline, or the launcher, ends the wait
+  bool counts_bytes = false;             // Backend::counters()
+  bool ranks_may_be_threads = false;     // of one process
+  bool gpu_memory = false;               // works on this rank's GPU's memory instead of the host's
   int most_ranks = std::numeric_limits<int>::max();
 };
 

@@ -17,6 +17,11 @@
 
 namespace lockstep::nccl {
 
+// Is the average of this call made of a sum? Whoever queues it divides: see Queue::divide().
+inline bool is_averaged_apart(const Signature& call) {
+  return is_reduction(call.kind) && call.op == ReduceOp::kAvg && (call.dtype == DType::kFloat16 || call.dtype == DType::kBFloat16);
+}
+
 // enqueue() by one thread at a time; the rest from any.
 class Communicator {
  public:

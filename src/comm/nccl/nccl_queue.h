@@ -54,6 +54,7 @@ class Queue : public CompletionQueue {
   void queue(Slot& slot);
   const void* copy_of(Slot& slot);
   void enqueue(const Operation& operation);
+  void divide(const Operation& sum);
   template <typename Step>
   void or_as_the_detector_says(const Operation& operation, Step&& step);
   template <typename Step>

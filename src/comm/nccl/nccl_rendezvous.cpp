@@ -23,6 +23,10 @@ constexpr const char* kId = "nccl/id";
 constexpr const char* kHostId = "NCCL_HOSTID";
 constexpr int kFirstWithSharing = NCCL_VERSION(2, 30, 0);
 
+// NVLink SHARP's sums, within a machine and across them, are not the same bits in every run. Chosen before main(), unless the user has: a
+// thread that reads the environment must not find it being written.
+[[maybe_unused]] const int kChosen = setenv("NCCL_ALGO", "^NVLS,NVLSTree", 0);
+
 std::string key_of_gpu(int rank) { return fmt::format("nccl/gpu/{}", rank); }
 
 std::string listed(const std::vector<int>& ranks) {
@@ -101,8 +105,8 @@ std::vector<std::pair<std::string, std::string>> environment_for_sharing(const s
 
 void prepare_environment(const std::vector<GpuOfRank>& gpus, int rank, int nccl_version) {
   static const std::string kMachine = env::text(kHostId).value_or(host_name());  // as it was before we set it
-  setenv("NCCL_ALGO", "^NVLS,NVLSTree", 0);  // NVLink SHARP's sums, within a machine and across them, are not the same bits in every run
-  for (const auto& [name, value] : environment_for_sharing(gpus, rank, nccl_version, kMachine)) setenv(name.c_str(), value.c_str(), 1);
+  for (const auto& [name, value] : environment_for_sharing(gpus, rank, nccl_version, kMachine))
+    if (env::text(name.c_str()) != value) setenv(name.c_str(), value.c_str(), 1);
 }
 
 }  // namespace lockstep::nccl

@@ -29,7 +29,7 @@ void check_sharing(const std::vector<GpuOfRank>& gpus);
 std::vector<std::pair<std::string, std::string>> environment_for_sharing(const std::vector<GpuOfRank>& gpus, int rank, int nccl_version,
                                                                          const std::string& machine);
 
-// Sets it, and NCCL_ALGO unless the user chose.
+// Sets it, where it is not set: only where ranks share a GPU does the environment change while the program runs.
 void prepare_environment(const std::vector<GpuOfRank>& gpus, int rank, int nccl_version);
 
 }  // namespace lockstep::nccl
