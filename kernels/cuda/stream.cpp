@@ -1,5 +1,8 @@
 #include "kernels/cuda/stream.h"
 
+#include <algorithm>
+#include <bit>
+
 #include "kernels/cuda/kernels.h"
 #include "lockstep/core/error.h"
 
@@ -19,11 +22,9 @@ void require_lrn_channels(const LrnParams& params) {
   if (params.channels > kMostChannels) throw InvalidArgument("lrn: {} channels; on a GPU at most {}", params.channels, kMostChannels);
 }
 
-Scratch::Scratch(Stream& stream, std::size_t bytes) : stream_(native(stream)) {
-  if (bytes != 0) LOCKSTEP_CUDA(cudaMallocAsync(&data_, bytes, stream_));
-}
-Scratch::~Scratch() {
-  if (data_ != nullptr) cudaFreeAsync(data_, stream_);
+Scratch::Scratch(Stream& stream, std::size_t bytes) {
+  constexpr std::size_t kLeast = std::size_t{64} << 10;
+  if (bytes != 0) memory_ = take_scratch(stream, std::bit_ceil(std::max(bytes, kLeast)));
 }
 
 }  // namespace lockstep::cuda

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "lockstep/core/buffer.h"
 #include "lockstep/core/kernels.h"
 
 namespace lockstep::cuda {
@@ -27,22 +28,24 @@ cudaStream_t native(Stream& stream);
 
 bool has_code_for_this_device();  // our kernels can run on the thread's device
 
-// Memory for the length of one operator, from the stream's device: freed in the stream's order, so no thread waits.
+// Memory that goes back in the stream's order, from the stream's device's allocator: the driver is not asked, and a graph that holds the
+// operator keeps it.
+Buffer take_scratch(Stream& stream, std::size_t bytes);
+
+// Memory for the length of one operator. Sizes are powers of two, so that a few blocks serve all operators of a network.
 class Scratch {
  public:
   Scratch(Stream& stream, std::size_t bytes);
-  ~Scratch();
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
   template <typename T>
   T* as() const {
-    return static_cast<T*>(data_);
+    return static_cast<T*>(static_cast<void*>(memory_.data()));
   }
 
  private:
-  cudaStream_t stream_;
-  void* data_ = nullptr;
+  Buffer memory_;
 };
 
 }  // namespace lockstep::cuda

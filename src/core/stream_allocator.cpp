@@ -19,7 +19,7 @@ double mib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 }  // namespace
 
 StreamAllocator::StreamAllocator(Device& device, MemoryPool& pool, const MemoryPolicy& policy)
-    : device_(device), pool_(pool), policy_(policy) {
+    : device_(device), pool_(pool), policy_(policy), device_bytes_(pool.size_of_device()) {
   if (policy_.kind != MemoryPolicy::Kind::kAll) return;
   const std::size_t free = pool_.free_on_device();
   if (policy_.bytes == 0) policy_.bytes = free > 2 * kLeftToLibraries ? free - kLeftToLibraries : free / 2;
@@ -27,11 +27,13 @@ StreamAllocator::StreamAllocator(Device& device, MemoryPool& pool, const MemoryP
   if (block == nullptr)
     throw Error(
         "{}: {:.0f} MiB were to be taken at the start, but only {:.0f} of its {:.0f} MiB are free: end what else uses it, or ask for less",
-        device_.name(), mib(policy_.bytes), mib(free), mib(pool_.size_of_device()));
+        device_.name(), mib(policy_.bytes), mib(free), mib(device_bytes_));
   pool_.give_back(block, policy_.bytes);  // the pool keeps it
   stats_.system_allocations = 1;
   stats_.bytes_held = pool_.held();
 }
+
+StreamAllocator::~StreamAllocator() { empty_kept(); }
 
 // Of one capture. A block goes to and fro between the arena and the buffers of the capture's thread; all go back at the end.
 class StreamAllocator::Arena {
@@ -80,17 +82,46 @@ Buffer StreamAllocator::allocate(std::size_t bytes) {
 std::byte* StreamAllocator::take(std::size_t rounded, std::size_t asked) {
   const bool within =
       policy_.kind == MemoryPolicy::Kind::kGrow || (rounded <= policy_.bytes && stats_.bytes_in_use <= policy_.bytes - rounded);
-  std::byte* block = nullptr;
-  if (within) block = arena_ ? pool_.take_apart(rounded) : pool_.take(rounded);
-  if (block == nullptr) report_exhausted(asked);
-  const std::size_t held = pool_.held();
-  if (held > stats_.bytes_held)
-    ++stats_.system_allocations;
-  else
+  std::byte* block = within ? take_kept(rounded) : nullptr;
+  if (block != nullptr) {
     ++stats_.cache_hits;
-  stats_.bytes_held = held;
+  } else {
+    if (within && rounded <= device_bytes_) block = take_from_pool(rounded);  // CUDA has other errors for more than there is
+    if (block == nullptr) report_exhausted(asked);
+    const std::size_t held = pool_.held();
+    ++(held > stats_.bytes_held ? stats_.system_allocations : stats_.cache_hits);
+    stats_.bytes_held = held;
+  }
   stats_.bytes_in_use += rounded;
   return block;
+}
+
+// While a stream is captured, other threads have no order with it: what was used in it is not theirs.
+std::byte* StreamAllocator::take_kept(std::size_t rounded) {
+  if (arena_ && capturing_ != std::this_thread::get_id()) return nullptr;
+  const auto found = kept_.find(rounded);
+  if (found == kept_.end() || found->second.empty()) return nullptr;
+  std::byte* const block = found->second.back();
+  found->second.pop_back();
+  kept_bytes_ -= rounded;
+  return block;
+}
+
+std::byte* StreamAllocator::take_from_pool(std::size_t rounded) {
+  if (arena_) return pool_.take_apart(rounded);
+  const std::size_t in_hand = stats_.bytes_in_use + kept_bytes_;
+  if (policy_.kind != MemoryPolicy::Kind::kGrow && in_hand > policy_.bytes - rounded) empty_kept();
+  std::byte* const block = pool_.take(rounded);
+  if (block != nullptr || kept_bytes_ == 0) return block;
+  empty_kept();
+  return pool_.take(rounded);
+}
+
+void StreamAllocator::empty_kept() noexcept {
+  for (const auto& [bytes, blocks] : kept_)
+    for (std::byte* const block : blocks) pool_.give_back(block, bytes);
+  kept_.clear();
+  kept_bytes_ = 0;
 }
 
 void StreamAllocator::release(std::byte* block, std::size_t bytes) {
@@ -100,7 +131,8 @@ void StreamAllocator::release(std::byte* block, std::size_t bytes) {
 
 void StreamAllocator::release_now_or_later(std::byte* block, std::size_t bytes) {
   if (arena_) return arena_->keep(block, bytes);
-  pool_.give_back(block, bytes);
+  kept_[bytes].push_back(block);
+  kept_bytes_ += bytes;
   stats_.bytes_in_use -= bytes;
 }
 
@@ -127,8 +159,7 @@ void StreamAllocator::report_exhausted(std::size_t bytes) const {
       "{}: out of memory: {:.1f} MiB asked; this process uses {:.1f} MiB{} and holds {:.1f}; {:.1f} of the device's {:.1f} MiB are free. "
       "Use a "
       "smaller batch, or end what else uses the device",
-      device_.name(), mib(bytes), mib(stats_.bytes_in_use), limit, mib(stats_.bytes_held), mib(pool_.free_on_device()),
-      mib(pool_.size_of_device()));
+      device_.name(), mib(bytes), mib(stats_.bytes_in_use), limit, mib(stats_.bytes_held), mib(pool_.free_on_device()), mib(device_bytes_));
 }
 
 }  // namespace lockstep

@@ -1,13 +1,17 @@
 // A GPU's caching allocator: policy, accounts and errors, above a pool that the driver keeps (cudaMallocAsync's).
 //
 // Memory is taken and given back in the order of the device's default stream, so that a block may be handed out again while the
-// GPU still does the work that was queued before: no thread waits. Apart from the pool, which tests replace.
+// GPU still works on what was queued before: nobody waits. What is given back is kept by size: a step that repeats itself asks the driver
+// for nothing. Where a new size finds no room any more, what is kept goes back to the pool, which makes other sizes of it.
+// Apart from the pool, which tests replace.
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "lockstep/core/device.h"
 #include "src/core/memory_policy.h"
@@ -31,6 +35,9 @@ class StreamAllocator {
  public:
   // With MemoryPolicy::kAll takes the memory now; throws Error when it is not to be had.
   StreamAllocator(Device& device, MemoryPool& pool, const MemoryPolicy& policy);
+  ~StreamAllocator();  // after its last buffer
+  StreamAllocator(const StreamAllocator&) = delete;
+  StreamAllocator& operator=(const StreamAllocator&) = delete;
 
   // Throws Error: what was asked, what this process holds and uses, what is free, and what to do.
   Buffer allocate(std::size_t bytes);
@@ -46,15 +53,22 @@ class StreamAllocator {
  private:
   class Arena;
   [[noreturn]] void report_exhausted(std::size_t bytes) const;
-  std::byte* take(std::size_t rounded, std::size_t asked);  // and accounts; the mutex is held
+  // The mutex is held in those below.
+  std::byte* take(std::size_t rounded, std::size_t asked);  // and accounts
+  std::byte* take_kept(std::size_t rounded);                // null: there is none of the size
+  std::byte* take_from_pool(std::size_t rounded);           // null: exhausted
+  void empty_kept() noexcept;
   void release(std::byte* block, std::size_t bytes);
-  void release_now_or_later(std::byte* block, std::size_t bytes);  // the mutex is held
+  void release_now_or_later(std::byte* block, std::size_t bytes);
 
   Device& device_;
   MemoryPool& pool_;
   MemoryPolicy policy_;
+  const std::size_t device_bytes_;
   mutable std::mutex mutex_;
   AllocatorStats stats_;
+  std::map<std::size_t, std::vector<std::byte*>> kept_;  // by size, in the default stream's order
+  std::size_t kept_bytes_ = 0;
   std::shared_ptr<Arena> arena_;  // of the capture that is under way
   std::thread::id capturing_;
 };

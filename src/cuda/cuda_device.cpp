@@ -48,6 +48,18 @@ void* CudaStream::native() const {
   return stream_;
 }
 
+Buffer CudaStream::take_scratch(std::size_t bytes) {
+  if (allocator_ != nullptr) return allocator_->allocate(bytes);
+  use_device(device_);
+  void* block = nullptr;
+  LOCKSTEP_CUDA(cudaMallocAsync(&block, bytes, stream_));
+  return Buffer(static_cast<std::byte*>(block), bytes, nullptr, [block, device = device_, stream = stream_] {
+    use_device_to_free(device);
+    cudaFreeAsync(block, stream);
+  });
+}
+
+Buffer take_scratch(Stream& stream, std::size_t bytes) { return static_cast<CudaStream&>(stream).take_scratch(bytes); }
 cudaStream_t native(Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
 
 CudaEvent::CudaEvent(int device) : device_(device) {
@@ -182,6 +194,7 @@ CudaDevice::CudaDevice(const Gpu& gpu, const MemoryPolicy& policy)
       pinned_(*this, pinned_source_),
       uploader_(*this, pinned_) {
   allocator_ = std::make_unique<StreamAllocator>(*this, pool_, policy);
+  default_stream_.take_scratch_from(*allocator_);
   ++devices_made;
 }
 

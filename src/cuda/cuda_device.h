@@ -27,10 +27,14 @@ class CudaStream : public Stream {
   bool is_capturing() const override;
   cudaStream_t get() const { return stream_; }
   int device() const { return device_; }
+  // Of the device's default stream, whose order the allocator keeps; other streams ask the driver.
+  void take_scratch_from(StreamAllocator& allocator) { allocator_ = &allocator; }
+  Buffer take_scratch(std::size_t bytes);
 
  private:
   int device_;
   cudaStream_t stream_ = nullptr;
+  StreamAllocator* allocator_ = nullptr;
 };
 
 class CudaEvent : public Event {

@@ -134,6 +134,7 @@ TEST(DeviceTraining, TheHostFinishesStepsWhileTheDeviceIsHeld) {
   for (int step = 0; step < 3; ++step) loss = train_step(forward, sgd, batch);
   EXPECT_EQ(device.counts().host_waits, 0);
   EXPECT_EQ(device.allocator_stats().system_allocations, memory) << "a step asks the system for nothing";
+  EXPECT_EQ(device.counts().pool_calls, 0) << "nor the driver";
   device.release_default_stream();
   EXPECT_GT(loss.item(), 0);
   EXPECT_EQ(device.counts().host_waits, 1);

@@ -134,14 +134,21 @@ const KernelTable& queued_kernels() {
   return kTable;
 }
 
-// As the driver's pool: what was given back in the order of the default stream is handed out again in that order, so at once.
+// As the driver's pool: what was given back in the order of the default stream is handed out again in that order, so at once. While that
+// stream is captured, what is taken is a part of the graph, and what lies outside cannot be given back.
 class HostPool : public MemoryPool {
  public:
-  explicit HostPool(std::size_t size) : size_(size) {}
+  HostPool(std::size_t size, Log& log) : size_(size), log_(log) {}
+  void follow(const Stream& stream) { stream_ = &stream; }
+  // Was memory from outside given back since it was asked last?
+  bool has_wrong_frees() { return wrong_frees_.exchange(false); }
+
   ~HostPool() override {
     for (auto& [bytes, block] : cached_) std::free(block);
   }
   std::byte* take(std::size_t bytes) override {
+    count_call();
+    if (is_captured()) log_.count([](auto& counts) { ++counts.allocation_nodes; });
     const std::lock_guard lock(mutex_);
     const auto cached = cached_.find(bytes);
     if (cached == cached_.end()) return make(bytes);
@@ -150,14 +157,18 @@ class HostPool : public MemoryPool {
     return block;
   }
   std::byte* take_apart(std::size_t bytes) override {
+    count_call();
     const std::lock_guard lock(mutex_);
     return make(bytes);
   }
   void give_back(std::byte* block, std::size_t bytes) noexcept override {
+    count_call();
+    if (is_captured()) wrong_frees_ = true;
     const std::lock_guard lock(mutex_);
     cached_.emplace(bytes, block);
   }
   std::size_t held() const override {
+    count_call();
     const std::lock_guard lock(mutex_);
     return held_;
   }
@@ -174,7 +185,15 @@ class HostPool : public MemoryPool {
     return static_cast<std::byte*>(std::aligned_alloc(512, bytes));
   }
 
+  void count_call() const {
+    log_.count([](auto& counts) { ++counts.pool_calls; });
+  }
+  bool is_captured() const { return stream_ != nullptr && stream_->is_capturing(); }
+
   const std::size_t size_;
+  Log& log_;
+  const Stream* stream_ = nullptr;
+  std::atomic<bool> wrong_frees_{false};
   mutable std::mutex mutex_;
   std::size_t held_ = 0;
   std::multimap<std::size_t, std::byte*> cached_;
@@ -191,7 +210,10 @@ class PinnedHeap : public PinnedSource {
 class RecordingDevice::Impl {
  public:
   Impl(RecordingDevice& device, std::size_t memory_bytes)
-      : pool(memory_bytes), allocator(device, pool, {}), pinned(device, heap), uploader(device, pinned), stream(stream_number++, log) {}
+      : pool(memory_bytes, log), allocator(device, pool, {}), pinned(device, heap), uploader(device, pinned), stream(stream_number++, log) {
+    pool.follow(stream);
+  }
+  ~Impl() { pool.follow(cpu_device().default_stream()); }  // the stream goes before the memory does
 
   Log log;
   HostPool pool;
@@ -229,6 +251,7 @@ void RecordingDevice::begin_capture(Stream& stream) {
 std::unique_ptr<Graph> RecordingDevice::end_capture(Stream& stream) {
   const std::shared_ptr<void> memory = impl_->allocator.end_capture();
   auto graph = std::make_unique<RecordedGraph>(testing::end_capture(as_thread(stream)), memory);
+  if (impl_->pool.has_wrong_frees()) throw Error("recording device: memory from outside of a graph was given back in it");
   impl_->log.count([](Counts& counts) { ++counts.captures; });
   return graph;
 }

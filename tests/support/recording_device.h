@@ -44,9 +44,11 @@ class RecordingDevice : public Device {
   // went into a graph instead, "stream 0: graph" its launch. Streams count from 0, the default one.
   std::vector<std::string> log() const;
   struct Counts {
-    int host_waits = 0;  // for a stream or an event
-    int captures = 0;    // that became graphs
-    int launches = 0;    // of graphs
+    int host_waits = 0;        // for a stream or an event
+    int captures = 0;          // that became graphs
+    int launches = 0;          // of graphs
+    int pool_calls = 0;        // of the driver's memory pool: to take, to give back, to ask
+    int allocation_nodes = 0;  // memory that was taken in the order of a captured stream: a part of the graph
   };
   Counts counts() const;
   void clear_log();  // and counts
