@@ -10,7 +10,6 @@
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/comm/objects.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/core/baked_numbers.h"
 #include "lockstep/core/crypto.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/environment.h"

@@ -50,14 +50,14 @@ LOCKSTEP_CPU_DISPATCH(bool, has_bad, (const float* grad, Index count), (grad, co
 
 void sgd_step(std::span<const SgdTensor> tensors, const SgdParams& params, Stream&) {
   if (reference::skips(params)) return;
-  const float unscale = reference::unscale_of(params);
+  const float unscale = reference::unscale_of(params), lr = *params.lr;
   for (const SgdTensor& t : tensors) {
     if (t.momentum == nullptr)
-      plain_step(t.weight, t.grad, t.count, params.lr, params.weight_decay, unscale);
+      plain_step(t.weight, t.grad, t.count, lr, params.weight_decay, unscale);
     else if (params.nesterov)
-      nesterov_step(t.weight, t.grad, t.momentum, t.count, params.lr, params.momentum, params.weight_decay, unscale);
+      nesterov_step(t.weight, t.grad, t.momentum, t.count, lr, params.momentum, params.weight_decay, unscale);
     else
-      momentum_step(t.weight, t.grad, t.momentum, t.count, params.lr, params.momentum, params.weight_decay, unscale);
+      momentum_step(t.weight, t.grad, t.momentum, t.count, lr, params.momentum, params.weight_decay, unscale);
   }
 }
 

@@ -8,7 +8,7 @@ namespace lockstep::reference {
 
 void sgd_step(std::span<const SgdTensor> tensors, const SgdParams& params, Stream&) {
   if (skips(params)) return;
-  const float unscale = unscale_of(params);
+  const float unscale = unscale_of(params), lr = *params.lr;
   for (const SgdTensor& tensor : tensors)
     for (Index i = 0; i < tensor.count; ++i) {
       const float grad = tensor.grad[i] * unscale + params.weight_decay * tensor.weight[i];
@@ -18,7 +18,7 @@ void sgd_step(std::span<const SgdTensor> tensors, const SgdParams& params, Strea
         tensor.momentum[i] = velocity;
         step = params.nesterov ? grad + params.momentum * velocity : velocity;
       }
-      tensor.weight[i] -= params.lr * step;
+      tensor.weight[i] -= lr * step;
     }
 }
 

@@ -17,35 +17,40 @@ struct Batch {
 };
 static_assert(sizeof(Batch) + sizeof(SgdParams) <= 4096, "kernel arguments");
 
-__device__ float step(float& weight, float grad, float* momentum, const SgdParams& params, float unscale) {
-  grad = __fadd_rn(__fmul_rn(grad, unscale), __fmul_rn(params.weight_decay, weight));
+// What the device knows of a step, read once a thread.
+struct Scalars {
+  float lr, unscale;
+};
+
+__device__ float step(float& weight, float grad, float* momentum, const SgdParams& params, const Scalars& scalars) {
+  grad = __fadd_rn(__fmul_rn(grad, scalars.unscale), __fmul_rn(params.weight_decay, weight));
   float change = grad;
   float velocity = 0;
   if (momentum != nullptr) {
     velocity = __fadd_rn(__fmul_rn(params.momentum, *momentum), grad);
     change = params.nesterov ? __fadd_rn(grad, __fmul_rn(params.momentum, velocity)) : velocity;
   }
-  weight = __fsub_rn(weight, __fmul_rn(params.lr, change));
+  weight = __fsub_rn(weight, __fmul_rn(scalars.lr, change));
   return velocity;
 }
 
-__device__ void step_one(const SgdTensor& tensor, Index i, const SgdParams& params, float unscale) {
+__device__ void step_one(const SgdTensor& tensor, Index i, const SgdParams& params, const Scalars& scalars) {
   float weight = tensor.weight[i];
-  const float velocity = step(weight, tensor.grad[i], tensor.momentum != nullptr ? tensor.momentum + i : nullptr, params, unscale);
+  const float velocity = step(weight, tensor.grad[i], tensor.momentum != nullptr ? tensor.momentum + i : nullptr, params, scalars);
   tensor.weight[i] = weight;
   if (tensor.momentum != nullptr) tensor.momentum[i] = velocity;
 }
 
-__device__ void step_four(const SgdTensor& tensor, Index four, const SgdParams& params, float unscale) {
+__device__ void step_four(const SgdTensor& tensor, Index four, const SgdParams& params, const Scalars& scalars) {
   float4 weight = reinterpret_cast<const float4*>(tensor.weight)[four];
   const float4 grad = reinterpret_cast<const float4*>(tensor.grad)[four];
   float4 momentum{};
   const bool has_momentum = tensor.momentum != nullptr;
   if (has_momentum) momentum = reinterpret_cast<const float4*>(tensor.momentum)[four];
-  momentum.x = step(weight.x, grad.x, has_momentum ? &momentum.x : nullptr, params, unscale);
-  momentum.y = step(weight.y, grad.y, has_momentum ? &momentum.y : nullptr, params, unscale);
-  momentum.z = step(weight.z, grad.z, has_momentum ? &momentum.z : nullptr, params, unscale);
-  momentum.w = step(weight.w, grad.w, has_momentum ? &momentum.w : nullptr, params, unscale);
+  momentum.x = step(weight.x, grad.x, has_momentum ? &momentum.x : nullptr, params, scalars);
+  momentum.y = step(weight.y, grad.y, has_momentum ? &momentum.y : nullptr, params, scalars);
+  momentum.z = step(weight.z, grad.z, has_momentum ? &momentum.z : nullptr, params, scalars);
+  momentum.w = step(weight.w, grad.w, has_momentum ? &momentum.w : nullptr, params, scalars);
   reinterpret_cast<float4*>(tensor.weight)[four] = weight;
   if (has_momentum) reinterpret_cast<float4*>(tensor.momentum)[four] = momentum;
 }
@@ -72,19 +77,19 @@ __device__ Piece piece_of_block(const Batch& batch) {
 }
 
 __global__ void sgd_batch(const __grid_constant__ Batch batch, SgdParams params) {
-  float unscale = 1;
+  Scalars scalars{*params.lr, 1};
   if (params.loss_scale != nullptr) {
     if (params.loss_scale->found_bad != 0) return;
-    unscale = 1 / params.loss_scale->scale;
+    scalars.unscale = 1 / params.loss_scale->scale;
   }
   const Piece piece = piece_of_block(batch);
   Index i = piece.begin;
   if (is_aligned(piece.tensor)) {
     const Index fours_end = piece.end / 4;
-    for (Index four = piece.begin / 4 + threadIdx.x; four < fours_end; four += blockDim.x) step_four(piece.tensor, four, params, unscale);
+    for (Index four = piece.begin / 4 + threadIdx.x; four < fours_end; four += blockDim.x) step_four(piece.tensor, four, params, scalars);
     i = fours_end * 4;
   }
-  for (i += threadIdx.x; i < piece.end; i += blockDim.x) step_one(piece.tensor, i, params, unscale);
+  for (i += threadIdx.x; i < piece.end; i += blockDim.x) step_one(piece.tensor, i, params, scalars);
 }
 
 __global__ void find_bad(const __grid_constant__ Batch batch, LossScaleState* state) {

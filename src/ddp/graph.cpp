@@ -7,7 +7,6 @@
 
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/variable.h"
-#include "lockstep/core/baked_numbers.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/ddp/ddp.h"
@@ -98,23 +97,17 @@ class CapturedStep::Impl {
   const Counts& counts() const { return counts_; }
 
  private:
-  // The host's values that go into a recording beside the numbers: when one differs, the graph is of another step.
+  // The host's values that go into a recording beside the places of its memory: when one differs, the graph is of another step.
   struct Surroundings {
-    std::vector<const void*> places;
     bool is_training = false, synchronizes = false, records_no_tape = false;
     DType cast = DType::kFloat32;
     bool operator==(const Surroundings&) const = default;
   };
-  Surroundings surroundings() const {
-    Surroundings now{{}, ddp_.module().is_training(), ddp_.synchronizes(), NoGrad::active(), AutoCast::active()};
-    for (const Tensor& tensor : memory_) now.places.push_back(tensor.buffer().data());
-    return now;
-  }
+  Surroundings surroundings() const { return {ddp_.module().is_training(), ddp_.synchronizes(), NoGrad::active(), AutoCast::active()}; }
   // Which gradients backward adds to, instead of overwriting them.
-  std::vector<bool> has_grads() const {
-    std::vector<bool> all;
+  void note_grads(std::vector<bool>& all) const {
+    all.clear();
     for (const auto& [name, tensor] : parameters_) all.push_back(has_grad(tensor));
-    return all;
   }
   // A replay leaves the gradients as the step did.
   void set_has_grads(const std::vector<bool>& wanted) const {
@@ -125,19 +118,25 @@ class CapturedStep::Impl {
         clear_grad(parameters_[i].tensor);
   }
 
+  // Before every replay: allocates nothing.
   bool has_changed() const {
-    if (!still_hold(numbers_) || surroundings() != surroundings_) return true;
-    return graph_ && has_grads() != found_grads_;  // a recording finds them as they are
+    if (surroundings() != surroundings_) return true;
+    for (std::size_t i = 0; i < memory_.size(); ++i)
+      if (memory_[i].buffer().data() != places_[i]) return true;
+    if (!graph_) return false;  // a recording finds the gradients as they are
+    for (std::size_t i = 0; i < parameters_.size(); ++i)
+      if (has_grad(parameters_[i].tensor) != found_grads_[i]) return true;
+    return false;
   }
 
   // Runs the user's code and keeps what it took from the host.
   Tensor run_step() {
     surroundings_ = surroundings();
-    found_grads_ = has_grads();
-    BakedNumbers numbers;
+    places_.clear();
+    for (const Tensor& tensor : memory_) places_.push_back(tensor.buffer().data());
+    note_grads(found_grads_);
     Tensor result = step_();
-    numbers_ = numbers.take();
-    left_grads_ = has_grads();
+    note_grads(left_grads_);
     if (!result.defined()) throw InvalidArgument("capture: the step returned an undefined tensor: return its loss");
     return result;
   }
@@ -187,7 +186,7 @@ class CapturedStep::Impl {
   Counts counts_;
   // Of the last run of the user's code.
   Surroundings surroundings_;
-  std::vector<BakedNumbers::Number> numbers_;
+  std::vector<const void*> places_;  // of `memory_`
   std::vector<bool> found_grads_, left_grads_;
 
   std::unique_ptr<Graph> graph_;

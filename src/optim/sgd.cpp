@@ -1,10 +1,10 @@
 #include "lockstep/optim/sgd.h"
 
+#include <array>
 #include <cmath>
 #include <span>
 
 #include "lockstep/autograd/variable.h"
-#include "lockstep/core/baked_numbers.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::optim {
@@ -16,6 +16,7 @@ SGD::SGD(std::vector<NamedTensor> parameters, const SGDOptions& options) : Optim
                           options.momentum, options.weight_decay);
   if (options.nesterov && options.momentum == 0) throw InvalidArgument("SGD: nesterov needs a momentum above 0");
   Device& device = parameters_.front().tensor.device();
+  lr_ = Tensor::from<float>(std::array{options.lr}, {1}).to(device);
   if (options.momentum != 0)
     for (const NamedTensor& parameter : parameters_) momenta_.push_back(Tensor::zeros(parameter.tensor.shape(), DType::kFloat32, device));
   follow_parameters();
@@ -24,12 +25,17 @@ SGD::SGD(std::vector<NamedTensor> parameters, const SGDOptions& options) : Optim
 
 void SGD::set_lr(float lr) {
   if (!is_rate(lr)) throw InvalidArgument("SGD::set_lr: lr {} must be a finite number and not negative", lr);
+  if (lr == options_.lr) return;
+  Device& device = lr_.device();
+  if (device.default_stream().is_capturing())
+    throw InvalidArgument(
+        "SGD::set_lr: a graph would repeat lr {} in every step: set the rate before the step, outside of what is recorded", lr);
+  device.upload(lr_.data<float>(), &lr, sizeof lr, device.default_stream());
   options_.lr = lr;
 }
 
 void SGD::step() {
   follow_parameters();
-  BakedNumbers::note([this] { return options_.lr; });
   tensors_.clear();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor& parameter = parameters_[i].tensor;
@@ -41,7 +47,7 @@ void SGD::step() {
   Device& device = parameters_.front().tensor.device();
   const KernelTable& kernels = device.kernels();
   Stream& stream = device.default_stream();
-  SgdParams params{options_.lr, options_.momentum, options_.weight_decay, options_.nesterov};
+  SgdParams params{lr_.data<float>(), options_.momentum, options_.weight_decay, options_.nesterov};
   if (options_.loss_scaler == nullptr) return kernels.sgd_step(tensors_, params, stream);
   LossScaleState* const state = options_.loss_scaler->data_on(device);
   params.loss_scale = state;
@@ -50,9 +56,10 @@ void SGD::step() {
   kernels.update_loss_scale(options_.loss_scaler->rule(), state, stream);
 }
 
-// A module that moved to another device takes its momenta along.
+// A module that moved to another device takes its momenta and the rate along.
 void SGD::follow_parameters() {
   Device& device = parameters_.front().tensor.device();
+  if (&lr_.device() != &device) lr_.rebind(lr_.to(device).buffer());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& [name, parameter] = parameters_[i];
     if (&parameter.device() != &device)

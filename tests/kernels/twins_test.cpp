@@ -77,8 +77,9 @@ TEST_P(Twin, Linear) {
     for (const bool flag : {false, true})
       compare(name_of(s), {kSums}, [&](Bench& b) {
         const float *x = b.in(uniform(x_count(s), 1)), *weight = b.in(uniform(weight_count(s), 2)), *bias = b.in(uniform(bias_count(s), 3)),
-                    *y_grad = b.in(uniform(y_count(s), 4));
+                    *y_grad = b.in(uniform(y_count(s), 4)), *odd_bias = b.in(uniform(bias_count(s), 10), Place::kOneElementOff);
         b.kernels.linear(s, x, weight, flag ? bias : nullptr, flag, b.out(uniform(y_count(s), 5)), b.stream());
+        b.kernels.linear(s, x, weight, odd_bias, flag, b.out(uniform(y_count(s), 11)), b.stream());
         b.kernels.linear(s, x, weight, flag ? nullptr : bias, flag, b.out(uniform(y_count(s), 5)), b.stream());
         b.kernels.linear_backward_data(s, y_grad, weight, b.out(uniform(x_count(s), 6)), flag, b.stream());
         b.kernels.linear_backward_weights(s, x, y_grad, b.out(uniform(weight_count(s), 7), flag ? Place::kOneElementOff : Place::kAligned),
@@ -200,7 +201,8 @@ TEST_P(Twin, SgdStep) {
       for (const float decay : {0.0F, 5e-4F})
         compare(fmt::format("momentum {}, nesterov {}, decay {}", with_momentum, nesterov, decay), {kExact}, [&](Bench& b) {
           const std::vector<SgdTensor> tensors = parameters_on(b, with_momentum, false);
-          for (int step = 0; step < 3; ++step) b.kernels.sgd_step(tensors, {0.1F, 0.9F, decay, nesterov}, b.stream());
+          const float* const lr = b.in({0.1F});
+          for (int step = 0; step < 3; ++step) b.kernels.sgd_step(tensors, {lr, 0.9F, decay, nesterov}, b.stream());
         });
 }
 
@@ -215,9 +217,10 @@ TEST_P(Twin, SgdStepUnderLossScaling) {
       compare(fmt::format("scale {}, {}", scale, bad ? "a bad gradient" : "all finite"), {kExact}, [&](Bench& b) {
         const std::vector<SgdTensor> tensors = parameters_on(b, true, bad);
         LossScaleState* const state = loss_scale_on(b, scale, 1);
+        const float* const lr = b.in({0.1F});
         for (int step = 0; step < 2; ++step) {
           b.kernels.find_bad_gradients(tensors, state, b.stream());
-          b.kernels.sgd_step(tensors, {0.1F, 0.9F, 5e-4F, false, state}, b.stream());
+          b.kernels.sgd_step(tensors, {lr, 0.9F, 5e-4F, false, state}, b.stream());
           b.kernels.update_loss_scale({2, 0.5F, 3}, state, b.stream());
         }
       });

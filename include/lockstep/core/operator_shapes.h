@@ -68,7 +68,8 @@ struct LossScaleRule {
 // v = momentum * v + (g + weight_decay * w);  w -= lr * (nesterov ? g + weight_decay * w + momentum * v : v)
 // (Sutskever et al. 2013, in PyTorch's form: no dampening, the rate outside the velocity).
 struct SgdParams {
-  float lr, momentum, weight_decay;
+  const float* lr;  // on the device: a graph that holds the step follows a schedule
+  float momentum, weight_decay;
   bool nesterov;
   // On the device; null: gradients are as they are. Otherwise g is divided by `scale`, and a step with `found_bad` changes nothing.
   const LossScaleState* loss_scale = nullptr;

@@ -19,10 +19,9 @@
 //   - all that the step uses (model, optimizer, inputs) stays where it is and outlives the CapturedStep;
 //   - the host's code of the step runs when it is recorded, and not in a replay: counters, schedules and prints belong outside;
 //   - nothing in it may wait for the device: item(), to(cpu_device()), a collective's wait(). That throws when it is recorded.
-// The host's values that do go into the recording are watched: the learning rate and other numbers that optimizers note
-// (core/baked_numbers.h), the places of weights and gradients, which gradients were cleared, train() or not, no_sync(), AutoCast around the
-// call. When one has changed, that step runs eagerly, and the next one with the same values is recorded anew: a rate that changes now
-// and then costs a step each time, one that changes in every step never gets to a graph.
+// The learning rate lives on the device, as a loss scale does: set_lr() before the call holds for a replay as for an eager step.
+// The host's values that do go into the recording are watched: the places of weights and gradients, which gradients were cleared, train() or not,
+// no_sync(), AutoCast around the call. When one has changed, that step runs eagerly, and the next one with the same is recorded anew.
 #pragma once
 
 #include <cstddef>

@@ -28,7 +28,9 @@ class Optimizer {
   void zero_grad();
 
   virtual float lr() const = 0;
-  virtual void set_lr(float lr) = 0;  // InvalidArgument: not a finite number, or negative
+  // From the next step on, also of one that is recorded (ddp/graph.h). InvalidArgument: not a finite number, or negative, or a change while
+  // a graph is recorded.
+  virtual void set_lr(float lr) = 0;
 
   // The tensors that a checkpoint saves beside the weights, named "<parameter>.<state>" ("conv1.weight.momentum"). They are
   // the live ones: loading writes into them.

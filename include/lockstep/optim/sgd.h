@@ -29,6 +29,7 @@ class SGD : public Optimizer {
   void follow_parameters();
 
   SGDOptions options_;
+  Tensor lr_;                       // options_.lr where the kernel reads it: a recorded step follows set_lr()
   std::vector<Tensor> momenta_;     // zero at first; empty without momentum
   std::vector<SgdTensor> tensors_;  // what step() hands to the kernel, kept so that a step allocates nothing
 };

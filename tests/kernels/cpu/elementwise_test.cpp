@@ -132,12 +132,13 @@ TEST(L2Loss, IsThePlainKernels) {
 TEST(PlainSgd, FollowsTheFormula) {
   Floats weight = {1, 2}, grad = {0.5F, -1}, momentum = {4, 8};
   const SgdTensor tensor{weight.data(), grad.data(), momentum.data(), 2};
-  plain().sgd_step(std::span(&tensor, 1), {0.5F, 0.25F, 2, false}, stream());
+  const float lr = 0.5F;
+  plain().sgd_step(std::span(&tensor, 1), {&lr, 0.25F, 2, false}, stream());
   // g = grad + 2 w = (2.5, 3); v = v / 4 + g = (3.5, 5); w -= v / 2.
   EXPECT_EQ(momentum, (Floats{3.5F, 5}));
   EXPECT_EQ(weight, (Floats{-0.75F, -0.5F}));
   weight = {1, 2}, momentum = {4, 8};
-  plain().sgd_step(std::span(&tensor, 1), {0.5F, 0.25F, 2, true}, stream());
+  plain().sgd_step(std::span(&tensor, 1), {&lr, 0.25F, 2, true}, stream());
   EXPECT_EQ(weight, (Floats{1 - (2.5F + 3.5F / 4) / 2, 2 - (3 + 5.0F / 4) / 2}));
 }
 
@@ -154,7 +155,8 @@ TEST(Sgd, UpdatesToTheBitAsThePlainKernel) {
           for (std::size_t i = 0; i < kCounts.size(); ++i)
             tensors.push_back(
                 {state[3 * i].data(), state[3 * i + 1].data(), with_momentum ? state[3 * i + 2].data() : nullptr, kCounts[i]});
-          for (int step = 0; step < 5; ++step) kernels.sgd_step(tensors, {0.1F, 0.9F, decay, nesterov}, stream());
+          const float lr = 0.1F;
+          for (int step = 0; step < 5; ++step) kernels.sgd_step(tensors, {&lr, 0.9F, decay, nesterov}, stream());
           return state;
         };
         const auto expected = run(plain()), actual = run(tested());

@@ -27,9 +27,10 @@ std::string digest_of_kernels() {
   const LrnParams lrn{kRows, kChannels, 4, 1, 0.1F, 0.75F};
   kernels.lrn(lrn, a.data(), out.data(), scale.data(), stream()), take(out);
   kernels.lrn_backward(lrn, a.data(), out.data(), scale.data(), b.data(), grad.data(), true, stream()), take(grad);
+  const float lr = 0.1F;
   for (const bool nesterov : {false, true}) {
     const SgdTensor tensor{out.data(), b.data(), scale.data(), kCount};
-    kernels.sgd_step(std::span(&tensor, 1), {0.1F, 0.9F, 1e-3F, nesterov}, stream()), take(out), take(scale);
+    kernels.sgd_step(std::span(&tensor, 1), {&lr, 0.9F, 1e-3F, nesterov}, stream()), take(out), take(scale);
   }
   return crypto::hex(hash.finish());
 }
