@@ -1,7 +1,7 @@
 // Convolutions by cuDNN's graphs: bias and ReLU are part of forward's where cuDNN can. A graph is built once a shape, on the first call,
-// from those of cuDNN's engines that give the same bits every time, stay within the workspace limit and, unless TF32 was asked for, keep
-// float32. Where there is none: with a larger workspace; in float32 what has 16 bits. Images whose two sides are padded unlike are padded
-// by a kernel of ours. cudnn-frontend asks every ReLU to let NaN through.
+// from those of cuDNN's engines that give the same bits every time, stay within the workspace limit and keep float32 (at least TF32, where
+// that was asked for). Where there is none: with a larger workspace; in float32 what has 16 bits; else as a product, see columns.h. Images
+// whose two sides are padded unlike are padded by a kernel of ours. cudnn-frontend asks every ReLU to let NaN through.
 #include <cudnn_frontend.h>
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "kernels/cuda/columns.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/libraries.h"
 #include "kernels/cuda/mixed.h"
@@ -85,6 +86,17 @@ Attributes with_geometry(const Conv2dShape& s) {
       .set_dilation({1, 1});
 }
 
+// What an engine must not do. Sums run in float32, of 16 bits as well.
+std::vector<fe::NumericalNote_t> barred(DType type) {
+  using fe::NumericalNote_t;
+  std::vector<NumericalNote_t> notes = {NumericalNote_t::REDUCED_PRECISION_REDUCTION};
+  if (!math_settings().nondeterministic) notes.push_back(NumericalNote_t::NONDETERMINISTIC);
+  if (type != DType::kFloat32) return notes;
+  notes.push_back(NumericalNote_t::DOWN_CONVERT_INPUTS);  // to 16 bits, which is less than TF32
+  if (!math_settings().tf32) notes.push_back(NumericalNote_t::TENSOR_CORE);
+  return notes;
+}
+
 class Convolution {
  public:
   explicit Convolution(const Key& key) : key_(key) {
@@ -108,9 +120,7 @@ class Convolution {
     if (const fe::error_t result = graph_.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}); result.is_bad())
       return result;
     graph_.deselect_workspace_greater_than(most_workspace);
-    graph_.deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
-    if (key_.type == DType::kFloat32 && !math_settings().tf32)
-      graph_.deselect_numeric_notes({fe::NumericalNote_t::TENSOR_CORE, fe::NumericalNote_t::DOWN_CONVERT_INPUTS});
+    graph_.deselect_numeric_notes(barred(key_.type));
     failure = {"support", true};
     if (const fe::error_t result = graph_.check_support(); result.is_bad()) return result;
     failure = {"build", true};
@@ -176,7 +186,7 @@ class Convolution {
   bool tuned_ = false;
 };
 
-// Null when cuDNN has none that is fused like this, or of 16 bits.
+// Null when cuDNN has none that is fused like this, or none at all.
 std::unique_ptr<Convolution> make(const Key& key, cudnnHandle_t handle) {
   constexpr std::int64_t kLeast = std::int64_t{16} << 20, kMost = std::int64_t{16} << 30;
   const auto wanted = static_cast<std::int64_t>(math_settings().workspace_bytes);
@@ -191,8 +201,8 @@ std::unique_ptr<Convolution> make(const Key& key, cudnnHandle_t handle) {
     }
     if (key.bias || key.relu) return nullptr;
     if (failure.may_want_workspace && most < kMost) continue;
-    if (key.type == DType::kFloat32) must(result, failure.step, key);
-    log::warn("cuDNN cannot {} {}: {}. It is computed in float32, which takes longer", failure.step, text_of(key), result.get_message());
+    log::warn("cuDNN cannot {} {}: {}. It is computed {}, which takes longer", failure.step, text_of(key), result.get_message(),
+              key.type == DType::kFloat32 ? "by cuBLASLt as a product" : "in float32");
     return nullptr;
   }
 }
@@ -254,6 +264,19 @@ void run_in_float32(DType type, Direction direction, const Conv2dShape& shape, c
     if (each.is_result) mixed::convert(DType::kFloat32, each.memory.as<void>(), type, each.narrow, each.count, false, stream);
 }
 
+void run_as_product(Direction direction, const Conv2dShape& shape, const void* x, const void* weight, const void* y, Stream& stream) {
+  const auto in = [](const void* pointer) { return static_cast<const float*>(pointer); };
+  const auto out = [](const void* pointer) { return static_cast<float*>(plain(pointer)); };
+  switch (direction) {
+    case Direction::kForward:
+      return product_forward(shape, in(x), in(weight), out(y), stream);
+    case Direction::kData:
+      return product_backward_data(shape, in(y), in(weight), out(x), stream);
+    case Direction::kWeights:
+      return product_backward_weights(shape, in(x), in(y), out(weight), stream);
+  }
+}
+
 void run(DType type, Direction direction, const Conv2dShape& shape, const void* x, const void* weight, const void* bias, bool relu_after,
          const void* y, Stream& stream) {
   Key key{direction, shape, type, bias != nullptr, relu_after, 0};
@@ -264,7 +287,9 @@ void run(DType type, Direction direction, const Conv2dShape& shape, const void* 
     if (bias != nullptr) pointers.emplace(kBias, plain(bias));
     return known->run(std::move(pointers), handle, stream);
   }
-  if (!key.bias && !key.relu) return run_in_float32(type, direction, shape, x, weight, y, stream);
+  if (!key.bias && !key.relu)
+    return type == DType::kFloat32 ? run_as_product(direction, shape, x, weight, y, stream)
+                                   : run_in_float32(type, direction, shape, x, weight, y, stream);
   run(type, direction, shape, x, weight, nullptr, false, y, stream);
   finish(type, plain(y), bias, relu_after, shape, stream);
 }

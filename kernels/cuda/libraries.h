@@ -38,6 +38,8 @@ struct MathSettings {
   // Both give the same bits in every step of a run; another run, or another rank, may measure otherwise and round otherwise.
   // LOCKSTEP_CUDNN_AUTOTUNE=0
   bool autotune = true;
+  // Convolutions whose sums may come in another order every time: to see what the same bits cost. LOCKSTEP_CUDNN_NONDETERMINISTIC=1
+  bool nondeterministic = false;
 };
 const MathSettings& math_settings();
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <tuple>
+#include <utility>
 
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/libraries.h"
@@ -24,9 +25,11 @@ struct Product {
   cublasLtEpilogue_t epilogue;
   bool accumulate;
   DType in = DType::kFloat32, out = DType::kFloat32;
-  std::uint32_t a_alignment = 0, b_alignment = 0, d_alignment = 0;  // filled in at the call
+  std::uint32_t a_alignment = 0, b_alignment = 0, d_alignment = 0, bias_alignment = 0;  // filled in at the call
 
-  auto key() const { return std::tuple(a_op, b_op, m, n, k, epilogue, accumulate, in, out, a_alignment, b_alignment, d_alignment); }
+  auto key() const {
+    return std::tuple(a_op, b_op, m, n, k, epilogue, accumulate, in, out, a_alignment, b_alignment, d_alignment, bias_alignment);
+  }
   bool operator<(const Product& other) const { return key() < other.key(); }
 };
 
@@ -70,7 +73,7 @@ void set(cublasLtMatmulDesc_t descriptor, cublasLtMatmulDescAttributes_t attribu
 // A product and how cuBLASLt does it best: asked once a shape.
 class Plan {
  public:
-  // `bias` is one of the epilogue's kind: its presence may matter to the choice.
+  // `bias` is one of the epilogue's kind: whether it is there and how it is aligned may matter to the choice.
   Plan(const Product& product, const void* bias)
       : a_(make_layout(product.in, product.a_op, product.m, product.k)),
         b_(make_layout(product.in, product.b_op, product.k, product.n)),
@@ -136,9 +139,23 @@ Plan& plan_for(const Product& product, const void* bias, Stream& stream) {
   return plans.try_emplace(key, product, bias).first->second;
 }
 
+constexpr std::uint32_t kGoodAlignment = 16;
+
+void multiply(Product product, const void* a, const void* b, void* d, Stream& stream);
+
+// Where there is no way to write, or add, to D where it lies.
+void multiply_apart(Product product, const void* a, const void* b, void* d, Stream& stream) {
+  const Index count = product.m * product.n;
+  const bool accumulate = std::exchange(product.accumulate, false);
+  const Scratch fresh(stream, static_cast<std::size_t>(count) * size_of(product.out));
+  multiply(product, a, b, fresh.as<void>(), stream);
+  mixed::convert(product.out, fresh.as<void>(), product.out, d, count, accumulate, stream);
+}
+
 void multiply(Product product, const void* a, const void* b, void* d, Stream& stream) {
   product.a_alignment = alignment_of(a), product.b_alignment = alignment_of(b), product.d_alignment = alignment_of(d);
   Plan& plan = plan_for(product, nullptr, stream);
+  if (!plan.known() && (product.d_alignment < kGoodAlignment || product.accumulate)) return multiply_apart(product, a, b, d, stream);
   if (!plan.known())
     throw Error("cuBLASLt knows no way to multiply ({}, {}) by ({}, {}) in {}", product.m, product.k, product.k, product.n,
                 name_of(product.in));
@@ -177,9 +194,11 @@ void product_and_bias(DType type, const LinearShape& shape, const void* x, const
                     type,
                     alignment_of(weight),
                     alignment_of(x),
-                    alignment_of(y)};
+                    alignment_of(y),
+                    bias == nullptr ? 0 : alignment_of(bias)};
     if (Plan& fused = plan_for(product, bias, stream); fused.known()) return fused.run(weight, x, bias, y, stream);
     product.epilogue = CUBLASLT_EPILOGUE_DEFAULT;  // narrow products have no fused form
+    product.bias_alignment = 0;
     multiply(product, weight, x, y, stream);
   } else {
     clear(type, y, shape.batch * shape.out_features, stream);

@@ -31,6 +31,28 @@ TEST(EmulatedKernels, TrainAsTheCpusDo) {
   EXPECT_EQ(there, train_alone(device)) << "the same bits every time";
 }
 
+// The host's work of a step as written: each of these costs microseconds, which a small network does not hide.
+TEST(EmulatedKernels, AStepAsksForNoMoreThanThis) {
+  const RecordedDevicesCompute emulated(emulated_kernels());
+  RecordingDevice device;
+  const Trainee trainee(group_of_one(device), device);
+  trainee.train(2, [&](int) { return trainee.step(); });
+  trainee.fill(2);
+  device.default_stream().synchronize();
+  const std::size_t launches = emulated_cuda::launches(), tensors = device.allocator_stats().cache_hits;
+  const EmulatedCalls& calls = emulated_calls();
+  const int products = calls.products, convolutions = calls.convolutions, workspaces = calls.workspaces;
+  device.clear_log();
+  trainee.step();
+  device.default_stream().synchronize();
+  EXPECT_EQ(emulated_cuda::launches() - launches, 24u);
+  EXPECT_EQ(calls.products - products, 6);
+  EXPECT_EQ(calls.convolutions - convolutions, 5);
+  EXPECT_EQ(calls.workspaces - workspaces, 19);
+  EXPECT_EQ(device.allocator_stats().cache_hits - tensors, 17u);
+  EXPECT_EQ(device.counts().pool_calls, 0);
+}
+
 TEST(EmulatedKernels, RanksStayEqualOverNccl) {
   const RecordedDevicesCompute emulated(emulated_kernels());
   Training there;

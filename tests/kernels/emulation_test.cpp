@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <numeric>
 #include <stdexcept>
@@ -13,6 +15,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pad.h"
 #include "lockstep/core/device.h"
+#include "tests/kernels/cases.h"
 #include "tests/kernels/emulated_cuda/table.h"
 #include "tests/kernels/twin.h"
 
@@ -165,6 +168,73 @@ TEST_P(Emulation, SizesThatNoGpuTakesAreRefused) {
   EXPECT_THROW(LOCKSTEP_LAUNCH(votes, 1, 1025, 0, stream, out.data()), Error);
   EXPECT_THROW(LOCKSTEP_LAUNCH(votes, dim3(1, 65536), 32, 0, stream, out.data()), Error);
   EXPECT_THROW(LOCKSTEP_LAUNCH(votes, 1, 32, 48 * 1024 + 1, stream, out.data()), Error);
+}
+
+// How the emulated cuDNN was allowed to compute: 0: in float32, 1: in TF32, 2: in bfloat16, 3: with other bits in every call.
+int kind_of_convolution() {
+  const Conv2dShape shape = testing::conv2d_shape(1, 2, 2, 1, 2, 1, 1, 1, 1, {0, 0, 0, 0});
+  alignas(16) const float x[4] = {1, 1, 1, 1 + 0x1p-9F + 0x1p-12F}, weight[4] = {1, 1};
+  alignas(16) float first[8], second[8];
+  for (float* const y : {first, second})
+    testing::emulated_kernels().conv2d(shape, x, weight, nullptr, false, y, cpu_device().default_stream());
+  if (first[7] != second[7]) return 3;
+  return first[7] == x[3] ? 0 : first[7] == 1 + 0x1p-9F ? 1 : 2;
+}
+
+TEST(EmulatedCudnn, IsLetDoWhatTheEnvironmentSays) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process of its own each: settings are read once
+  EXPECT_EXIT(std::_Exit(kind_of_convolution()), ::testing::ExitedWithCode(0), "");
+  const auto with = [](const char* name) {
+    setenv(name, "1", 1);
+    std::_Exit(kind_of_convolution());
+  };
+  EXPECT_EXIT(with("LOCKSTEP_TF32"), ::testing::ExitedWithCode(1), "");
+  EXPECT_EXIT(with("LOCKSTEP_CUDNN_NONDETERMINISTIC"), ::testing::ExitedWithCode(3), "");
+}
+
+TEST(EmulatedCudnn, WhatItCannotDoWithTheSameBitsIsAProduct) {
+  const Conv2dShape shape = testing::conv2d_shape(5, 9, 8, 3, 4, 2, 1, 3, 4, {0, 0, 0, 0});
+  const auto values = [](std::int64_t count) { return testing::uniform(count, 1); };
+  const testing::Floats x = values(testing::x_count(shape)), weight = values(testing::weight_count(shape));
+  std::vector<float> y(static_cast<std::size_t>(testing::y_count(shape))), expected = y;
+  Stream& stream = cpu_device().default_stream();
+  const int convolutions = testing::emulated_calls().convolutions, products = testing::emulated_calls().products;
+  testing::emulated_kernels().conv2d(shape, x.data(), weight.data(), nullptr, false, y.data(), stream);
+  EXPECT_EQ(testing::emulated_calls().convolutions, convolutions);
+  EXPECT_EQ(testing::emulated_calls().products, products + 1);
+  reference_kernels().conv2d(shape, x.data(), weight.data(), nullptr, false, expected.data(), stream);
+  for (std::size_t i = 0; i < y.size(); ++i) EXPECT_NEAR(y[i], expected[i], 1e-5F) << i;
+}
+
+// A workspace of 1 MiB holds the windows of a few images at a time: the parts add up.
+TEST(EmulatedCudnn, AProductOfManyImagesGoesInParts) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto check = [] {
+    setenv("LOCKSTEP_CUDA_WORKSPACE_MIB", "1", 1);
+    const Conv2dShape shape = testing::conv2d_shape(11, 33, 64, 48, 2, 5, 5, 1, 4, {0, 0, 0, 0});
+    const testing::Floats x = testing::uniform(testing::x_count(shape), 1), y = testing::uniform(testing::y_count(shape), 2),
+                          weight = testing::uniform(testing::weight_count(shape), 3);
+    float worst = 0;
+    const auto compare = [&](std::int64_t count, auto&& compute) {
+      std::vector<float> actual(static_cast<std::size_t>(count)), expected = actual;
+      compute(testing::emulated_kernels(), actual.data());
+      compute(reference_kernels(), expected.data());
+      for (std::size_t i = 0; i < actual.size(); ++i) worst = std::max(worst, std::abs(actual[i] - expected[i]));
+    };
+    Stream& stream = cpu_device().default_stream();
+    const int products = testing::emulated_calls().products;
+    compare(testing::y_count(shape),
+            [&](const KernelTable& kernels, float* out) { kernels.conv2d(shape, x.data(), weight.data(), nullptr, false, out, stream); });
+    compare(testing::x_count(shape), [&](const KernelTable& kernels, float* out) {
+      kernels.conv2d_backward_data(shape, y.data(), weight.data(), out, false, stream);
+    });
+    compare(testing::weight_count(shape), [&](const KernelTable& kernels, float* out) {
+      kernels.conv2d_backward_weights(shape, x.data(), y.data(), out, nullptr, false, false, stream);
+    });
+    const bool in_parts = testing::emulated_calls().products - products > 3 * 3;
+    std::_Exit(in_parts && worst < 2e-3F ? 0 : 1);
+  };
+  EXPECT_EXIT(check(), ::testing::ExitedWithCode(0), "");
 }
 
 // What convolutions use around cuDNN, on images of 2 x 3 with 1 channel.

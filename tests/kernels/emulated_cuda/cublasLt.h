@@ -2,7 +2,7 @@
 // layouts as the library's documentation has it, https://docs.nvidia.com/cuda/cublas/#cublasltmatmul.
 //
 // Products with an epilogue and an odd number of rows are "not supported", by the call's status or by its result's: the caller's other way
-// is tried, too.
+// is tried, too. For 16-bit products whose result is aligned to 4 bytes nothing is found.
 #pragma once
 
 #include <cstddef>
@@ -52,6 +52,7 @@ struct EmulatedPreference {
 };
 struct cublasLtMatmulAlgo_t {
   EmulatedPreference chosen_for;
+  const void* bias;  // of the product that it was chosen for: another one must be aligned as well
 };
 struct cublasLtMatmulHeuristicResult_t {
   cublasLtMatmulAlgo_t algo;

@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "tests/kernels/emulated_cuda/cublasLt.h"
 #include "tests/kernels/emulated_cuda/elements.h"
+#include "tests/kernels/emulated_cuda/table.h"
 
 namespace {
 
@@ -32,6 +34,11 @@ bool fits(const EmulatedProduct& product, const EmulatedLayout& a, const Emulate
 }
 
 bool is_aligned(const void* pointer, std::uint32_t alignment) { return reinterpret_cast<std::uintptr_t>(pointer) % alignment == 0; }
+
+std::uintptr_t alignment_of(const void* pointer) {
+  const auto bits = reinterpret_cast<std::uintptr_t>(pointer);
+  return std::min<std::uintptr_t>(bits & (~bits + 1), 16);
+}
 
 template <typename T>
 cublasStatus_t read(const void* value, std::size_t bytes, T& out) {
@@ -108,8 +115,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   const bool has_epilogue = product->epilogue != CUBLASLT_EPILOGUE_DEFAULT;
   if (has_epilogue && d->rows % 4 == 1) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (preference->most_workspace < kWorkspace) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (a->type != CUDA_R_32F && preference->alignment[3] < 8) return CUBLAS_STATUS_SUCCESS;  // and none found
   *found = 1;
-  results[0] = {{*preference}, kWorkspace, CUBLAS_STATUS_SUCCESS};
+  results[0] = {{*preference, product->bias}, kWorkspace, CUBLAS_STATUS_SUCCESS};
   if (has_epilogue && d->rows % 4 == 3) results[0] = {{}, 0, CUBLAS_STATUS_NOT_SUPPORTED};
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -123,6 +131,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
   if (!fits(*product, *a_layout, *b_layout, *c_layout, *d_layout) || !is_aligned(a, least[0]) || !is_aligned(b, least[1]) ||
       !is_aligned(c, least[2]) || !is_aligned(d, least[3]) || workspace_bytes < kWorkspace || (adds_bias && product->bias == nullptr))
     return CUBLAS_STATUS_INVALID_VALUE;
+  if (adds_bias && alignment_of(product->bias) < alignment_of(algorithm->bias)) return CUBLAS_STATUS_INVALID_VALUE;
+  ++lockstep::testing::emulated_calls().products;
   std::memset(workspace, 0xff, kWorkspace);
   const float by = *static_cast<const float*>(alpha), of_c = *static_cast<const float*>(beta);
   const std::uint64_t depth = columns_of(*a_layout, product->a_op);

@@ -65,28 +65,15 @@ T __shfl_down_sync(unsigned mask, T value, int delta) {
 }
 
 using cudaStream_t = void*;
-enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorInvalidConfiguration = 9 };
-inline const char* cudaGetErrorName(cudaError_t error) {
-  return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "cudaErrorInvalidConfiguration";
-}
-inline const char* cudaGetErrorString(cudaError_t error) {
-  return error == cudaErrorMemoryAllocation ? "out of memory" : "invalid configuration argument";
-}
+enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidConfiguration = 9 };
+inline const char* cudaGetErrorName(cudaError_t) { return "cudaErrorInvalidConfiguration"; }
+inline const char* cudaGetErrorString(cudaError_t) { return "invalid configuration argument"; }
 inline cudaError_t& pending_launch_error() {
   thread_local cudaError_t error = cudaSuccess;
   return error;
 }
 inline cudaError_t cudaGetLastError() { return std::exchange(pending_launch_error(), cudaSuccess); }
 
-// From the heap, so that a sanitizer knows its bounds.
-inline cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t) {
-  *memory = std::malloc(bytes);
-  return *memory != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
-}
-inline cudaError_t cudaFreeAsync(void* memory, cudaStream_t) {
-  std::free(memory);
-  return cudaSuccess;
-}
 inline cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t) {
   std::memset(memory, value, bytes);
   return cudaSuccess;

@@ -1,8 +1,11 @@
 #include "tests/kernels/emulated_cuda/cudnn_frontend.h"
 
+#include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "tests/kernels/emulated_cuda/elements.h"
+#include "tests/kernels/emulated_cuda/table.h"
 
 namespace cudnn_frontend::graph {
 
@@ -45,6 +48,18 @@ bool is_dense(const Tensor_attributes& tensor) {
 
 std::size_t index_of(const Tensor_attributes& tensor, std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d) {
   return static_cast<std::size_t>(a * tensor.stride[0] + b * tensor.stride[1] + c * tensor.stride[2] + d * tensor.stride[3]);
+}
+
+void round_to_bfloat16(std::vector<float>& values) {
+  for (float& value : values) value = lockstep::widen(lockstep::narrow_bfloat16(value));
+}
+
+// What an engine makes of float32 before it multiplies. TF32 keeps 10 bits of the fraction.
+void round_inputs(const Engine& engine, std::vector<float>& values) {
+  if (engine.has(NumericalNote_t::DOWN_CONVERT_INPUTS)) return round_to_bfloat16(values);
+  if (!engine.has(NumericalNote_t::TENSOR_CORE)) return;
+  for (float& value : values)
+    if (std::isfinite(value)) value = std::bit_cast<float>((std::bit_cast<std::uint32_t>(value) + 0x1000) & ~0x1fffU);
 }
 
 // Calls `product(x, weight, y)` with the indices of the values of each product that a convolution sums.
@@ -112,22 +127,41 @@ error_t Graph::validate() {
 }
 error_t Graph::build_operation_graph(cudnnHandle_t) { return {}; }
 error_t Graph::create_execution_plans(std::initializer_list<HeurMode_t> modes) {
+  using Note = NumericalNote_t;
+  engines_ = {{{Note::TENSOR_CORE, Note::DOWN_CONVERT_INPUTS}},
+              {{Note::TENSOR_CORE, Note::REDUCED_PRECISION_REDUCTION}},
+              {{Note::NONDETERMINISTIC}},
+              {{Note::TENSOR_CORE}},
+              {{}, false}};
+  const bool keeps_float32 = geometry_.stride[1] != 4 || x_->type != DataType_t::FLOAT;
+  if (keeps_float32) engines_.push_back({});
   return modes.size() == 0 ? error_t("no heuristics") : error_t();
 }
 Graph& Graph::deselect_workspace_greater_than(std::int64_t bytes) { return most_workspace_ = bytes, *this; }
-Graph& Graph::deselect_numeric_notes(const std::vector<NumericalNote_t>&) { return *this; }
+Graph& Graph::deselect_numeric_notes(const std::vector<NumericalNote_t>& notes) {
+  for (Engine& engine : engines_)
+    for (const NumericalNote_t note : notes) engine.is_selected = engine.is_selected && !engine.has(note);
+  return *this;
+}
 error_t Graph::check_support() {
   if (convolved_ != output_ && y_->dim[1] % 2 == 1) return error_t("no engine fuses what follows");
   if (x_->type != DataType_t::FLOAT && x_->dim[1] == 5) return error_t("no engine of 16 bits has this number of channels");
   if (most_workspace_ < kWorkspace) return error_t("no engine does without workspace");
   if (weight_->dim[3] == 7 && most_workspace_ < kLargeWorkspace) return error_t("no engine does with this workspace");
-  return {};
+  const auto is_left = [](const Engine& engine) { return engine.is_selected && engine.can_be_built; };
+  return std::any_of(engines_.begin(), engines_.end(), is_left) ? error_t() : error_t("no engine is left");
 }
 error_t Graph::build_plan_at_index(std::int64_t index) {
-  is_built_ = is_built_ || index == 1;
-  return index == 1 ? error_t() : error_t("this one cannot be built");
+  const Engine& engine = engines_[static_cast<std::size_t>(index)];
+  if (!engine.is_selected) return error_t("this one was deselected");
+  if (!engine.can_be_built) return error_t("this one cannot be built");
+  if (built_ == nullptr) built_ = &engine;
+  return {};
 }
-error_t Graph::build_plans(BuildPlanPolicy_t) { return is_built_ = true, error_t(); }
+error_t Graph::build_plans(BuildPlanPolicy_t) {
+  for (std::int64_t i = 0; built_ == nullptr && i < get_execution_plan_count(); ++i) build_plan_at_index(i);
+  return built_ != nullptr ? error_t() : error_t("no engine is left");
+}
 std::int64_t Graph::get_autotune_workspace_size() const { return 2 * kWorkspace; }
 error_t Graph::autotune(cudnnHandle_t handle, std::unordered_map<std::int64_t, void*>& pointers, void* workspace) {
   std::memset(workspace, 0xff, 2 * kWorkspace);
@@ -138,7 +172,8 @@ error_t Graph::autotune(cudnnHandle_t handle, std::unordered_map<std::int64_t, v
 error_t Graph::get_workspace_size(std::int64_t& bytes) const { return bytes = kWorkspace, error_t(); }
 
 error_t Graph::execute(cudnnHandle_t, std::unordered_map<std::int64_t, void*>& pointers, void* workspace) const {
-  if (!is_built_) return error_t("no plan is built");
+  if (built_ == nullptr) return error_t("no plan is built");
+  ++lockstep::testing::emulated_calls().convolutions;
   std::memset(workspace, 0xff, kWorkspace);
   for (const Tensor& each : {x_, weight_, y_ == convolved_ ? output_ : y_, bias_})
     if (each && (pointers.count(each->uid) == 0 || reinterpret_cast<std::uintptr_t>(pointers[each->uid]) % 16 != 0))
@@ -148,6 +183,8 @@ error_t Graph::execute(cudnnHandle_t, std::unordered_map<std::int64_t, void*>& p
                                 : values_of(*tensor, pointers[tensor->uid]);
   };
   std::vector<float> x = values(x_), weight = values(weight_), y = values(y_);
+  if (x_->type == DataType_t::FLOAT)
+    for (std::vector<float>* const each : {&x, &weight, &y}) round_inputs(*built_, *each);
   std::vector<float>& result = convolved_ == x_ ? x : convolved_ == weight_ ? weight : y;
   for_each_product(*x_, *weight_, *y_, geometry_, [&](std::size_t i, std::size_t w, std::size_t o) {
     if (convolved_ == x_)
@@ -157,6 +194,8 @@ error_t Graph::execute(cudnnHandle_t, std::unordered_map<std::int64_t, void*>& p
     else
       y[o] += x[i] * weight[w];
   });
+  if (built_->has(NumericalNote_t::REDUCED_PRECISION_REDUCTION)) round_to_bfloat16(result);
+  if (built_->has(NumericalNote_t::NONDETERMINISTIC) && !result.empty()) result.back() += 1e-3F * static_cast<float>(++executions_);
   if (bias_)
     for (std::int64_t n = 0; n < y_->dim[0]; ++n)
       for (std::int64_t k = 0; k < y_->dim[1]; ++k)

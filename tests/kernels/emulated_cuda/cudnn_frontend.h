@@ -1,10 +1,16 @@
 // As cuda_runtime.h beside it: what kernels/cuda/conv2d.cpp calls of cudnn-frontend. A graph is checked against the shapes and strides that
 // its tensors name, https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Convolutions.html, and computed by plain loops.
 //
+// A graph has several engines, whose numerical notes say how they compute, and that they do compute so: in TF32, in bfloat16, other bits in
+// every call. Those that the caller does not want come first in the heuristics' order; deselected ones count and cannot be built. Where a
+// convolution's stride is four, none is left that keeps float32.
+//
 // "Not supported", so that the caller's other ways are tried, too: graphs that fuse something behind a convolution to an odd number of
 // channels, five channels of 16 bits, and kernels seven wide unless the workspace may be a GiB.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
@@ -31,7 +37,7 @@ class error_t {
 
 enum class DataType_t { FLOAT, HALF, BFLOAT16 };
 enum class HeurMode_t { A, FALLBACK };
-enum class NumericalNote_t { NONDETERMINISTIC, TENSOR_CORE, DOWN_CONVERT_INPUTS };
+enum class NumericalNote_t { NONDETERMINISTIC, TENSOR_CORE, DOWN_CONVERT_INPUTS, REDUCED_PRECISION_REDUCTION };
 enum class BuildPlanPolicy_t { HEURISTICS_CHOICE, ALL };
 enum class PointwiseMode_t { ADD, RELU_FWD };
 
@@ -72,6 +78,15 @@ struct Pointwise_attributes {
   Pointwise_attributes& set_mode(PointwiseMode_t value) { return mode = value, *this; }
 };
 
+// One of cuDNN's ways to compute a graph.
+struct Engine {
+  std::vector<NumericalNote_t> notes;
+  bool can_be_built = true;
+  bool is_selected = true;
+
+  bool has(NumericalNote_t note) const { return std::find(notes.begin(), notes.end(), note) != notes.end(); }
+};
+
 // One convolution, and what is done to its result.
 class Graph {
  public:
@@ -92,7 +107,7 @@ class Graph {
   Graph& deselect_workspace_greater_than(std::int64_t bytes);
   Graph& deselect_numeric_notes(const std::vector<NumericalNote_t>& notes);
   error_t check_support();
-  std::int64_t get_execution_plan_count() const { return 2; }
+  std::int64_t get_execution_plan_count() const { return static_cast<std::int64_t>(engines_.size()); }
   error_t build_plan_at_index(std::int64_t index);
   error_t build_plans(BuildPlanPolicy_t policy);
   std::int64_t get_autotune_workspace_size() const;
@@ -107,7 +122,10 @@ class Graph {
   Tensor convolved_, output_;  // the same, unless something follows
   Geometry geometry_;
   std::int64_t most_workspace_ = 0;
-  bool clamps_ = false, is_float_inside_ = false, is_built_ = false;
+  bool clamps_ = false, is_float_inside_ = false;
+  std::vector<Engine> engines_;  // in the heuristics' order
+  const Engine* built_ = nullptr;
+  mutable int executions_ = 0;
 };
 
 }  // namespace graph
