@@ -1,9 +1,10 @@
 // Times each operator of the tutorial network's training step (and the update of the 16.8 M parameter perceptron), and those that memory
 // bounds on arrays too large for any cache:
-//   build/bench/kernels [--device cuda] [--json] [--batch 128] [--rounds 15] [--elements 64M] [--product 8192]
+//   build/bench/kernels [--device cuda] [--json] [--batch 128] [--rounds 15] [--elements 64M] [--product 8192] [--only linear]
 // A row is the median of its rounds, the rate at which it computes or touches memory (bytes that must move once), and its share of the
-// limit: of the best linear layer's rate, or of the rate at which the device copies memory. Both limits are rows themselves. Memory that
-// fits into a cache may have more than 100 %. On a GPU a round queues a call so often that 2 ms pass, and waits once.
+// limit: of the large linear layer's rate, or of the rate at which the device copies memory. Both limits are rows themselves, the first
+// ones; memory that fits into a cache may have more than 100 %. On a GPU a round is a call repeated until 2 ms have passed: small operators
+// as a graph, since the host would need longer to queue them than they take.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,7 +27,6 @@ using Index = std::int64_t;
 struct Row {
   std::string name;
   double ms, gflops, gbps;  // a rate of 0 is not shown
-  bool is_linear;           // a linear layer's product: the best one is the limit of computation
 };
 
 constexpr double kRoundSeconds = 0.002;
@@ -34,7 +34,9 @@ constexpr Index kMostCalls = 1000;
 
 class Bench {
  public:
-  Bench(lockstep::Device& device, Index batch, int rounds) : device_(device), batch_(batch), rounds_(rounds) {}
+  Bench(lockstep::Device& device, Index batch, int rounds, bool json) : device_(device), batch_(batch), rounds_(rounds), json_(json) {
+    if (!json_) fmt::print("{:<36} {:>9} {:>9} {:>9} {:>10}\n", "operator on " + device_.name(), "ms", "GFLOP/s", "GB/s", "% of limit");
+  }
 
   void convolution(const std::string& name, Index size, Index channels, bool data_grad) {
     const Conv2dShape shape{batch_, size, size, channels, size, size, 64, 5, 5, 1, 1, 2, 2, 2, 2};
@@ -70,10 +72,11 @@ class Bench {
     const lockstep::LinearShape shape{batch, in, out};
     const double flops = 2.0 * batch * in * out;
     float *x = data(batch * in), *weight = data(in * out), *bias = data(out), *y = data(batch * out), *y_grad = data(batch * out);
-    time(name + " forward + relu", flops, 0, [=, this] { kernels_.linear(shape, x, weight, bias, true, y, stream_); });
+    time(name + " forward", flops, 0, [=, this] { kernels_.linear(shape, x, weight, bias, false, y, stream_); });
     time(name + " backward data", flops, 0, [=, this] { kernels_.linear_backward_data(shape, y_grad, weight, x, false, stream_); });
     time(name + " backward weights", flops, 0,
-         [=, this] { kernels_.linear_backward_weights(shape, x, y_grad, weight, bias, false, false, stream_); });
+         [=, this] { kernels_.linear_backward_weights(shape, x, y_grad, weight, nullptr, false, false, stream_); });
+    time(name + " backward bias", 0, 4.0 * batch * out, [=, this] { kernels_.bias_backward(y_grad, bias, batch, out, false, stream_); });
   }
 
   void relu_backward(const std::string& name, Index count) {
@@ -99,16 +102,21 @@ class Bench {
       tensors.push_back({data(count), data(count), momentum == 0 ? nullptr : data(count), count});
       bytes += count * (momentum == 0 ? 12.0 : 20.0);
     }
-    time(name, 0, bytes, [=, this] { kernels_.sgd_step(tensors, {1e-6F, momentum, 0, false}, stream_); });
+    const float* const lr = data(1);
+    time(name, 0, bytes, [=, this] { kernels_.sgd_step(tensors, {lr, momentum, 0, false}, stream_); });
   }
 
-  // The limit of what memory bounds, then what it bounds.
+  // The limit of what memory bounds.
+  void copy(Index count) {
+    float *a = data(count), *b = data(count);
+    time("device copy" + in_millions(count), 0, 8.0 * static_cast<double>(count),
+         [=, this] { device_.copy(b, a, count * sizeof(float), stream_); });
+  }
+
   void memory(Index count) {
     float *a = data(count), *b = data(count), *c = data(count);
-    const std::string size = fmt::format(" {:.1f} M", static_cast<double>(count) / (1 << 20));
+    const std::string size = in_millions(count);
     const auto bytes = static_cast<double>(count) * sizeof(float);
-    time("device copy" + size, 0, 2 * bytes, [=, this] { device_.copy(b, a, count * sizeof(float), stream_); });
-    copy_gbps_ = rows_.back().gbps;
     time("fill" + size, 0, bytes, [=, this] { kernels_.fill(a, 0.5F, count, stream_); });
     time("add" + size, 0, 3 * bytes, [=, this] { kernels_.add(a, b, c, count, stream_); });
     time("accumulate" + size, 0, 3 * bytes, [=, this] { kernels_.accumulate(c, a, count, stream_); });
@@ -116,37 +124,18 @@ class Bench {
     time("relu" + size, 0, 2 * bytes, [=, this] { kernels_.relu(a, b, count, stream_); });
     time("relu backward" + size, 0, 3 * bytes, [=, this] { kernels_.relu_backward(a, b, count, stream_); });
     time("bias" + size, 0, 2 * bytes, [=, this] { kernels_.bias(b, a, count / 64, 64, stream_); });
+    const float* const lr = data(1);
     const auto step = [=, this](float* momentum) {
       const lockstep::SgdTensor tensor{a, b, momentum, count};
-      kernels_.sgd_step({&tensor, 1}, {1e-6F, momentum == nullptr ? 0 : 0.9F, 0, false}, stream_);
+      kernels_.sgd_step({&tensor, 1}, {lr, momentum == nullptr ? 0 : 0.9F, 0, false}, stream_);
     };
     time("sgd" + size, 0, 3 * bytes, [=] { step(nullptr); });
     time("sgd momentum" + size, 0, 5 * bytes, [=] { step(c); });
   }
 
-  void print(bool json) const {
-    double best_gflops = 0;
-    for (const Row& row : rows_)
-      if (row.is_linear) best_gflops = std::max(best_gflops, row.gflops);
-    if (!json) fmt::print("{:<36} {:>9} {:>9} {:>9} {:>10}\n", "operator on " + device_.name(), "ms", "GFLOP/s", "GB/s", "% of limit");
-    for (const Row& row : rows_) {
-      const double share = row.gflops > 0 ? 100 * row.gflops / best_gflops : 100 * row.gbps / copy_gbps_;
-      if (json) {
-        fmt::print("{}\n", nlohmann::ordered_json{{"operator", row.name},
-                                                  {"device", device_.name()},
-                                                  {"ms", row.ms},
-                                                  {"gflops", row.gflops},
-                                                  {"gbps", row.gbps},
-                                                  {"share_percent", lockstep::bench::rounded(share, 1)}}
-                               .dump());
-        continue;
-      }
-      const auto rate = [](double value) { return value == 0 ? std::string() : fmt::format("{:.1f}", value); };
-      fmt::print("{:<36} {:>9.4f} {:>9} {:>9} {:>10}\n", row.name, row.ms, rate(row.gflops), rate(row.gbps), rate(share));
-    }
-  }
-
  private:
+  static std::string in_millions(Index count) { return fmt::format(" {:.1f} M", static_cast<double>(count) / (1 << 20)); }
+
   void upload(void* to, const void* from, std::size_t bytes) {
     device_.copy(to, from, bytes, stream_);
     stream_.synchronize();
@@ -170,29 +159,94 @@ class Bench {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / static_cast<double>(calls);
   }
 
-  void time(const std::string& name, double flops, double bytes, const std::function<void()>& call) {
+  // As a graph, of a call that the host takes long to queue beside what the device needs for it.
+  double seconds_in_graph(const std::function<void()>& call, Index calls) {
+    constexpr Index kMostInGraph = 200;
+    const Index in_graph = std::min(calls, kMostInGraph), launches = (calls + in_graph - 1) / in_graph;
+    device_.begin_capture(stream_);
+    for (Index i = 0; i < in_graph; ++i) call();
+    const auto graph = device_.end_capture(stream_);
+    seconds_of([&] { graph->launch(stream_); }, 1);
+    std::vector<double> seconds;
+    for (int round = 0; round < rounds_; ++round) seconds.push_back(seconds_of([&] { graph->launch(stream_); }, launches));
+    return lockstep::bench::quantile(seconds, 0.5) / static_cast<double>(in_graph);
+  }
+
+  double median_seconds(const std::function<void()>& call) {
+    constexpr double kSmall = 50e-6;
     seconds_of(call, 1);  // libraries choose their ways
-    Index calls = 1;
-    if (device_.kind() != lockstep::DeviceKind::kCpu)
-      calls = std::clamp<Index>(static_cast<Index>(kRoundSeconds / seconds_of(call, 10)), 1, kMostCalls);
+    if (device_.kind() == lockstep::DeviceKind::kCpu) return median_seconds(call, 1);
+    const double once = seconds_of(call, 10);
+    const Index calls = std::clamp<Index>(static_cast<Index>(kRoundSeconds / once), 1, kMostCalls);
+    return once < kSmall ? seconds_in_graph(call, calls) : median_seconds(call, calls);
+  }
+  double median_seconds(const std::function<void()>& call, Index calls) {
     seconds_of(call, calls);
     std::vector<double> seconds;
     for (int round = 0; round < rounds_; ++round) seconds.push_back(seconds_of(call, calls));
-    const double median = lockstep::bench::quantile(seconds, 0.5);
-    const bool is_linear = flops > 0 && name.find("conv") == std::string::npos;
-    rows_.push_back({name, median * 1e3, flops / median * 1e-9, bytes / median * 1e-9, is_linear});
+    return lockstep::bench::quantile(seconds, 0.5);
+  }
+
+  void time(const std::string& name, double flops, double bytes, const std::function<void()>& call) {
+    const double median = median_seconds(call);
+    print({name, median * 1e3, flops / median * 1e-9, bytes / median * 1e-9});
+  }
+
+  // The first rows of both kinds are the limits.
+  void print(const Row& row) {
+    if (best_gflops_ == 0) best_gflops_ = row.gflops;
+    if (copy_gbps_ == 0) copy_gbps_ = row.gbps;
+    const double share = row.gflops > 0 ? 100 * row.gflops / best_gflops_ : copy_gbps_ > 0 ? 100 * row.gbps / copy_gbps_ : 0;
+    if (json_) {
+      fmt::print("{}\n", nlohmann::ordered_json{{"operator", row.name},
+                                                {"device", device_.name()},
+                                                {"ms", row.ms},
+                                                {"gflops", row.gflops},
+                                                {"gbps", row.gbps},
+                                                {"share_percent", lockstep::bench::rounded(share, 1)}}
+                             .dump());
+    } else {
+      const auto rate = [](double value) { return value == 0 ? std::string() : fmt::format("{:.1f}", value); };
+      fmt::print("{:<36} {:>9.4f} {:>9} {:>9} {:>10}\n", row.name, row.ms, rate(row.gflops), rate(row.gbps), rate(share));
+    }
+    std::fflush(stdout);
   }
 
   lockstep::Device& device_;
   Index batch_;
   int rounds_;
-  std::vector<Row> rows_;
-  double copy_gbps_ = 0;
+  bool json_;
+  double best_gflops_ = 0, copy_gbps_ = 0;
   std::vector<lockstep::Buffer> buffers_;
   std::mt19937 random_{1};
   const lockstep::KernelTable& kernels_ = device_.kernels();
   lockstep::Stream& stream_ = device_.default_stream();
 };
+
+// The large one first: it is the limit of computation.
+void measure_linear(Bench& bench, Index batch, Index side) {
+  bench.linear(fmt::format("linear {}", side), side, side, side);
+  bench.linear("local3", batch, 2304, 384);
+  bench.linear("local4", batch, 384, 192);
+  bench.linear("logits", batch, 192, 10);
+  bench.linear("mlp layer, batch 64", 64, 2048, 2048);
+}
+
+void measure_all(Bench& bench, Index batch, Index side, Index elements) {
+  bench.copy(elements);
+  measure_linear(bench, batch, side);
+  bench.convolution("conv1", 24, 3, false);
+  bench.convolution("conv2", 12, 64, true);
+  bench.pooling("pool1", 24);
+  bench.pooling("pool2", 12);
+  bench.normalisation("lrn", 12);
+  bench.relu_backward("relu1 backward", batch * Index{24 * 24 * 64});
+  bench.relu_backward("relu2 backward", batch * Index{12 * 12 * 64});
+  bench.loss();
+  bench.update("sgd tutorial network", {4800, 64, 102400, 64, 884736, 384, 73728, 192, 1920, 10}, 0);
+  bench.update("sgd momentum 16.8 M", {4194304, 2048, 4194304, 2048, 4194304, 2048, 4194304, 2048, 20480, 10}, 0.9F);
+  bench.memory(elements);
+}
 
 int run(int argc, char** argv) {
   cxxopts::Options options("kernels", "Times the operators of a training step");
@@ -200,7 +254,8 @@ int run(int argc, char** argv) {
       "rounds", "timed rounds of each operator", cxxopts::value<int>()->default_value("15"))(
       "device", "cpu, cuda or cuda:N", cxxopts::value<std::string>()->default_value("cpu"))(
       "elements", "of the large arrays, at least 64; K, M, G are binary (default: 4M, on a GPU 64M)", cxxopts::value<std::string>())(
-      "product", "side of the large linear layer (default: 1024, on a GPU 8192)", cxxopts::value<int>())("help", "this text");
+      "product", "side of the large linear layer (default: 1024, on a GPU 8192)", cxxopts::value<int>())(
+      "only", "linear: these alone", cxxopts::value<std::string>()->default_value(""))("help", "this text");
   const auto flags = options.parse(argc, argv);
   if (flags.count("help") != 0) {
     fmt::print("{}\n", options.help());
@@ -213,24 +268,14 @@ int run(int argc, char** argv) {
   const auto elements = static_cast<Index>(lockstep::bench::parse_bytes("--elements", size));
   const Index side = flags.count("product") != 0 ? flags["product"].as<int>() : on_gpu ? 8192 : 1024;
   if (elements < 64 || side < 1) throw lockstep::InvalidArgument("kernels: --elements must be at least 64, --product at least 1");
-  Bench bench(lockstep::local_device(0), batch, rounds);
-  bench.convolution("conv1", 24, 3, false);
-  bench.convolution("conv2", 12, 64, true);
-  bench.pooling("pool1", 24);
-  bench.pooling("pool2", 12);
-  bench.normalisation("lrn", 12);
-  bench.linear("local3", batch, 2304, 384);
-  bench.linear("local4", batch, 384, 192);
-  bench.linear("logits", batch, 192, 10);
-  bench.linear("mlp layer, batch 64", 64, 2048, 2048);
-  bench.relu_backward("relu1 backward", batch * Index{24 * 24 * 64});
-  bench.relu_backward("relu2 backward", batch * Index{12 * 12 * 64});
-  bench.loss();
-  bench.update("sgd tutorial network", {4800, 64, 102400, 64, 884736, 384, 73728, 192, 1920, 10}, 0);
-  bench.update("sgd momentum 16.8 M", {4194304, 2048, 4194304, 2048, 4194304, 2048, 4194304, 2048, 20480, 10}, 0.9F);
-  bench.linear(fmt::format("linear {}", side), side, side, side);
-  bench.memory(elements);
-  bench.print(flags.count("json") != 0);
+  const std::string only = flags["only"].as<std::string>();
+  Bench bench(lockstep::local_device(0), batch, rounds, flags.count("json") != 0);
+  if (only == "linear")
+    measure_linear(bench, batch, side);
+  else if (only.empty())
+    measure_all(bench, batch, side, elements);
+  else
+    throw lockstep::InvalidArgument("kernels: --only {}: there is linear", only);
   return 0;
 }
 

@@ -2,6 +2,7 @@
 //   build/bench/train_step --model cifar10|cifar10-nolrn|mlp --ranks 2 [--steps 15] [--transport shm|tcp] [--json]
 //   build/bench/train_step --ranks 2 --scaling             beside 2 unrelated runs of one rank, in turn
 //   build/bench/train_step --backend delay --timeline      against the bound that overlap allows, on a wire without work
+//   build/bench/train_step --json --serve                  a round for each line on stdin: libraries are tuned once, others take turns
 //   build/bench/train_step --device cuda [--graph]         on GPUs: steps queued one after the other, and the host's share of the time
 //   build/bench/train_step --dtype bfloat16 --device cuda  layers compute in 16 bits, weights stay float32 (docs/precision.md); the
 //                                                          row's dtype is that of the logits that came out
@@ -14,8 +15,10 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cxxopts.hpp>
+#include <iostream>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,7 +43,7 @@ struct Options {
   ls::DType dtype = ls::DType::kFloat32;  // what layers compute in
   int ranks = 1, steps = 15, warm_up = 0, rounds = 7;
   ls::DeviceKind device = ls::DeviceKind::kCpu;
-  bool json = false, unrelated = false, scaling = false, timeline = false, graph = false;
+  bool serve = false, json = false, unrelated = false, scaling = false, timeline = false, graph = false;
 };
 
 Options parse(int argc, char** argv) {
@@ -57,6 +60,7 @@ Options parse(int argc, char** argv) {
   add("device", "cpu, cuda or cuda:N", value<std::string>()->default_value("cpu"));
   add("dtype", "what layers compute in: float32, bfloat16, float16; weights stay float32", value<std::string>()->default_value("float32"));
   add("json", "one JSON line");
+  add("serve", "a round for each line on stdin, after one that says that the program is ready: others take turns");
   add("unrelated", "the ranks start together and then train alone");
   add("scaling", "compare with --unrelated, in turn");
   add("graph", "replay each step as a graph (--device cuda)");
@@ -73,6 +77,7 @@ Options parse(int argc, char** argv) {
   options.steps = given["steps"].as<int>();
   options.rounds = given["rounds"].as<int>();
   options.json = given.count("json") != 0;
+  options.serve = given.count("serve") != 0;
   options.unrelated = given.count("unrelated") != 0;
   options.scaling = given.count("scaling") != 0;
   options.graph = given.count("graph") != 0;
@@ -85,6 +90,7 @@ Options parse(int argc, char** argv) {
   options.warm_up = given.count("warm-up") != 0 ? given["warm-up"].as<int>() : warm_up;
   if (options.steps < 1 || options.rounds < 1) throw ls::InvalidArgument("train_step: --steps and --rounds must be positive");
   if (options.warm_up < 0) throw ls::InvalidArgument("train_step: --warm-up must not be negative");
+  if (options.serve && (options.ranks != 1 || !options.json)) throw ls::InvalidArgument("train_step: --serve needs --json and one rank");
   if (options.timeline && options.backend != "delay") throw ls::InvalidArgument("train_step: --timeline needs --backend delay");
   return options;
 }
@@ -240,12 +246,23 @@ void print_timeline(const Trainer& trainer, const std::vector<Trainer::Step>& st
   fmt::print("step {:.2f} ms, bound {:.2f} ms: {:.3f} of it\n", total, bound, total / bound);
 }
 
+// Calls `round(warm_up)` once or, serving, for each line on stdin; libraries are tuned before the first.
+template <typename Round>
+void make_rounds(const Options& options, Trainer& trainer, Round&& round) {
+  if (!options.serve) return round(options.warm_up);
+  for (int i = 0; i < options.warm_up; ++i) trainer.run_step();
+  fmt::print("{{\"ready\": true}}\n");
+  std::fflush(stdout);
+  for (std::string line; std::getline(std::cin, line);) {
+    round(0);
+    std::fflush(stdout);
+  }
+}
+
 // Times one replica, over the job's group or, unrelated, over a group of its own.
-void measure(const Options& options, ls::ProcessGroup& job, const std::shared_ptr<ls::ProcessGroup>& group) {
+void measure_round(const Options& options, ls::ProcessGroup& job, Trainer& trainer, int warm_up) {
   using Step = Trainer::Step;
-  Trainer trainer(options.model, group);
-  job.barrier();
-  const std::vector<Step> steps = run_steps(trainer, options.warm_up, options.steps);
+  const std::vector<Step> steps = run_steps(trainer, warm_up, options.steps);
   double step_ms = median_of(steps, &Step::total);
   if (options.unrelated) job.all_reduce(std::span(&step_ms, 1), ls::ReduceOp::kAvg);  // the ranks of one run are equally fast
   const double peak = peak_rss_mb(job);
@@ -268,6 +285,12 @@ void measure(const Options& options, ls::ProcessGroup& job, const std::shared_pt
   row["loss"] = rounded(outcome.loss, 6);
   if (options.timeline) row["bound_ms"] = rounded(median_of(steps, &Step::bound), 2);
   ls::bench::Report(options.json).row(row);
+}
+
+void measure(const Options& options, ls::ProcessGroup& job, const std::shared_ptr<ls::ProcessGroup>& group) {
+  Trainer trainer(options.model, group);
+  job.barrier();
+  make_rounds(options, trainer, [&](int warm_up) { measure_round(options, job, trainer, warm_up); });
 }
 
 // Of one replica: how long steps take that are queued one after the other, how long the host needs to queue one on an idle device, and how
@@ -296,12 +319,9 @@ GpuTimes time_on_gpu(Trainer& trainer, ls::Stream& stream, int warm_up, int coun
   return {median(steps), *std::min_element(steps.begin(), steps.end()), median(host), median(latency)};
 }
 
-void measure_on_gpu(const Options& options, const std::shared_ptr<ls::ProcessGroup>& job) {
-  ls::Device& device = job->local_device();
-  Trainer trainer(options.model, job, {}, device);
-  if (options.graph) trainer.use_graph();
-  job->barrier();
-  const GpuTimes times = time_on_gpu(trainer, device.default_stream(), options.warm_up, options.steps);
+void measure_round_on_gpu(const Options& options, const std::shared_ptr<ls::ProcessGroup>& job, Trainer& trainer, int warm_up) {
+  const ls::Device& device = job->local_device();
+  const GpuTimes times = time_on_gpu(trainer, job->local_device().default_stream(), warm_up, options.steps);
   const double peak = peak_rss_mb(*job);
   if (job->rank() != 0) return;
   const Trainer::Outcome outcome = trainer.outcome();
@@ -321,6 +341,13 @@ void measure_on_gpu(const Options& options, const std::shared_ptr<ls::ProcessGro
             {"gpu_mb", rounded(static_cast<double>(device.allocator_stats().bytes_held) / (1 << 20), 1)},
             {"peak_rss_mb", rounded(peak, 1)},
             {"loss", rounded(outcome.loss, 6)}});
+}
+
+void measure_on_gpu(const Options& options, const std::shared_ptr<ls::ProcessGroup>& job) {
+  Trainer trainer(options.model, job, {}, job->local_device());
+  if (options.graph) trainer.use_graph();
+  job->barrier();
+  make_rounds(options, trainer, [&](int warm_up) { measure_round_on_gpu(options, job, trainer, warm_up); });
 }
 
 // Averages in the backward thread, which waits: what the communication thread is compared with.

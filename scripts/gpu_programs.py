@@ -3,11 +3,13 @@
 import glob
 import os
 import pathlib
+import select
 import shutil
 import signal
 import site
 import subprocess
 import sys
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # What liblockstep_cuda.so needs, what is loaded for several ranks, and the driver's own.
@@ -69,6 +71,68 @@ class Programs:
         sys.exit(f"{name} is not in {', '.join(str(place.parent) for place in places)}: build it with `ninja -C {self.build}`")
 
 
+class Process:
+    """A program whose lines are read as they come, and which is not there any more when its time is over."""
+
+    def __init__(self, command, limit_s, environment=None, errors=None, answers=False):
+        self.command = [str(word) for word in command]
+        self.until = time.monotonic() + limit_s
+        self.is_out_of_time = False
+        self.process = subprocess.Popen(self.command, env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=errors,
+                                        stdin=subprocess.PIPE if answers else subprocess.DEVNULL)
+        self.rest, self.is_at_end = b"", False
+
+    def line(self, within_s=None):
+        """The next one; None at the end, or when the time (of the program, or of this line) is over: then it is ended."""
+        until = min(self.until, time.monotonic() + within_s) if within_s is not None else self.until
+        while b"\n" not in self.rest and not self.is_at_end:
+            if select.select([self.process.stdout], [], [], 0.1)[0]:
+                chunk = os.read(self.process.stdout.fileno(), 65536)
+                self.rest += chunk
+                self.is_at_end = not chunk
+            elif self.process.poll() is not None:  # something that it started may still have its output open
+                self.is_at_end = True
+            elif time.monotonic() > until:
+                self.is_out_of_time = self.is_at_end = True
+                self.end()
+        if not self.rest:
+            return None
+        first, _, self.rest = self.rest.partition(b"\n")
+        return first.decode(errors="replace")
+
+    def __iter__(self):
+        return iter(self.line, None)
+
+    def say(self, text):
+        self.process.stdin.write(text.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def end(self):
+        """With all that it started."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+
+    def code(self):
+        """None when it ran out of time. After the last line."""
+        if self.is_out_of_time:
+            return None
+        try:
+            return self.process.wait(timeout=max(0.0, self.until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.is_out_of_time = True
+            self.end()
+            return None
+
+
 def ended_by_user(main):
     """The exit code of `main`; Ctrl-C and SIGTERM end it with what it cleans up, without a trace of Python's."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -79,9 +143,23 @@ def ended_by_user(main):
 
 
 def build(folder, targets):
-    """What a source tree needs before; the CUDA part along with it, where it is configured."""
-    subprocess.run([ROOT / "scripts/dependencies"], check=True, cwd=ROOT)
-    subprocess.run([ROOT / "scripts/configure", folder], check=True, cwd=ROOT)
-    known = subprocess.run(["ninja", "-C", folder, "-t", "targets", "all"], check=True, capture_output=True, text=True).stdout
-    cuda = "src/cuda/liblockstep_cuda.so"
-    subprocess.run(["ninja", "-C", folder, "launcher/lockrun", *targets, *([cuda] if f"\n{cuda}:" in known else [])], check=True)
+    """What a source tree needs before; the CUDA part along with it, where it is configured. Where packages are missing and cannot be had,
+    what is there must do: else a bundle that was made elsewhere is used, if it lies in build-bundle."""
+    if subprocess.run([ROOT / "scripts/dependencies"], check=False, cwd=ROOT).returncode != 0:
+        print("scripts/dependencies failed: going on with what is installed", flush=True)
+    try:
+        subprocess.run([ROOT / "scripts/configure", folder], check=True, cwd=ROOT)
+        known = subprocess.run(["ninja", "-C", folder, "-t", "targets", "all"], check=True, capture_output=True, text=True).stdout
+        cuda = "src/cuda/liblockstep_cuda.so"
+        subprocess.run(["ninja", "-C", folder, "launcher/lockrun", *targets, *([cuda] if f"\n{cuda}:" in known else [])], check=True)
+    except (OSError, subprocess.CalledProcessError) as reason:
+        use_bundle_instead(reason)
+
+
+def use_bundle_instead(reason):
+    """The same script, of the bundle; does not return."""
+    script = ROOT / "build-bundle/lockstep/scripts" / pathlib.Path(sys.argv[0]).name
+    if not script.exists():
+        sys.exit(f"the programs cannot be built here: {reason}. Make them elsewhere by `scripts/bundle`, and bring build-bundle along")
+    print(f"the programs cannot be built here: {reason}; using {script.parent.parent}", flush=True)
+    os.execv(sys.executable, [sys.executable, str(script), *sys.argv[1:]])

@@ -28,14 +28,38 @@ std::vector<std::string> script(const std::string& name, const std::vector<std::
   return command;
 }
 
+// A build folder of programs that only tell how they were called; lockrun shows one GPU.
+class FakeBuild {
+ public:
+  explicit FakeBuild(const std::string& name) : folder_(::testing::TempDir() + name + std::to_string(::getpid())) {
+    const std::string visible = R"({"gpus":[{"name":"Fake H200","uuid":"GPU-b","memory_bytes":9,"compute_capability":"9.0"}]})";
+    program("launcher/lockrun", "[ \"$1\" = topology ] && { echo '" + visible + R"('; exit 0; }
+echo "{\"bytes\": 4, \"p50_us\": 1, \"ranks\": $2, \"shared\": $4}")");
+  }
+  ~FakeBuild() { std::filesystem::remove_all(folder_); }
+  FakeBuild(const FakeBuild&) = delete;
+  FakeBuild& operator=(const FakeBuild&) = delete;
+  std::string program(const std::string& name, const std::string& text) const {
+    const std::filesystem::path file = folder_ / name;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << "#!/bin/sh\n" << text << "\n";
+    std::filesystem::permissions(file, std::filesystem::perms::owner_all);
+    return file.string();
+  }
+  const std::filesystem::path& folder() const { return folder_; }
+
+ private:
+  const std::filesystem::path folder_;
+};
+
 TEST(TestGpu, ListsItsStages) {
   Child list(script("test-gpu", {"--list"}));
   ASSERT_EQ(list.wait(60s), 0) << list.errors();
-  for (const char* stage : {"devices", "memcheck", "racecheck", "ranks", "conformance", "overlap", "kill", "graph"})
+  for (const char* stage : {"smoke", "devices", "memcheck", "racecheck", "ranks", "conformance", "overlap", "kill", "graph"})
     EXPECT_THAT(list.output(), HasSubstr(stage));
   Child wrong(script("test-gpu", {"everything"}));
   EXPECT_EQ(wrong.wait(60s), 2);
-  EXPECT_THAT(wrong.errors(), HasSubstr("no stage everything: there are devices,"));
+  EXPECT_THAT(wrong.errors(), HasSubstr("no stage everything: there are smoke, devices,"));
 }
 
 // As on a machine whose GPU is there and whose driver or CUDA part is broken.
@@ -80,6 +104,54 @@ exit 1
   fs::remove_all(build);
 }
 
+// A program whose first test passes and whose second one hangs.
+TEST(TestGpu, SaysEachResultAsItComesAndEndsAtTheLimit) {
+  const FakeBuild fake("test-gpu-streams-");
+  fake.program("tests/gpu/gpu_ranks_test", R"(echo 'Running main() from gmock_main.cc'
+echo '[ RUN      ] Kill.First'
+echo 'a word of the test'
+echo '[       OK ] Kill.First (12 ms)'
+echo '[ RUN      ] Kill.Second'
+sleep 600)");
+  Child kill(script("test-gpu", {"kill", "overlap", "--time-limit", "4"}), {.environment = {{"BUILD", fake.folder().string()}}});
+  EXPECT_EQ(kill.wait(60s), 1) << kill.errors();
+  EXPECT_TRUE(kill.nothing_left());
+  EXPECT_THAT(kill.output(), HasSubstr("a word of the test\nOK       Kill.First (12 ms)\n"));
+  EXPECT_THAT(kill.output(), ContainsRegex("failed 1: gpu_ranks_test: has not ended after [0-9] s"));
+  EXPECT_THAT(kill.output(), ContainsRegex("skipped 1: no time is left of the 4.0 s"));
+  EXPECT_THAT(kill.output(), HasSubstr("libcudnn.so.9 ")) << "which libraries are there, or why not";
+}
+
+TEST(TestGpu, RunsTheTestsThatAreNamed) {
+  const FakeBuild fake("test-gpu-filter-");
+  fake.program("tests/gpu/gpu_ranks_test", R"(case "$*" in
+*--gtest_list_tests*) printf 'GpuKill.\n  First\nGpuKill/More.\n  Second/2  # GetParam() = 2\n'; exit 0 ;;
+esac
+echo "called with $1"; exit 1)");
+  Child kill(script("test-gpu", {"kill", "--filter", "*Second*:*Third"}), {.environment = {{"BUILD", fake.folder().string()}}});
+  EXPECT_EQ(kill.wait(60s), 1) << kill.errors();
+  EXPECT_THAT(kill.output(), HasSubstr("called with --gtest_filter=GpuKill/More.Second/2\n"));
+}
+
+// As where neither packages nor compilers can be had.
+TEST(TestGpu, UsesABundleWhereItCannotBuild) {
+  namespace fs = std::filesystem;
+  const FakeBuild fake("test-gpu-bundle-");
+  fs::create_directories(fake.folder() / "scripts");
+  for (const char* name : {"test-gpu", "gpu_programs.py"}) fs::copy_file(fs::path(SCRIPTS) / name, fake.folder() / "scripts" / name);
+  fake.program("scripts/dependencies", "echo no packages; exit 1");
+  fake.program("scripts/configure", "echo no meson; exit 1");
+  Child none({"python3", (fake.folder() / "scripts/test-gpu").string(), "kill"});
+  EXPECT_EQ(none.wait(60s), 1);
+  EXPECT_THAT(none.errors(), HasSubstr("Make them elsewhere by `scripts/bundle`, and bring build-bundle along"));
+  const fs::path bundle = fake.folder() / "build-bundle/lockstep/scripts";
+  fs::create_directories(bundle);
+  std::ofstream(bundle / "test-gpu") << "import sys\nprint('the bundle does', sys.argv[1:])\n";
+  Child there({"python3", (fake.folder() / "scripts/test-gpu").string(), "kill"});
+  EXPECT_EQ(there.wait(60s), 0) << there.errors();
+  EXPECT_THAT(there.output(), HasSubstr("the bundle does ['kill']"));
+}
+
 TEST(TestGpu, EndsWithAllThatItStarted) {
   namespace fs = std::filesystem;
   const fs::path build = ::testing::TempDir() + "test-gpu-" + std::to_string(::getpid()), program = build / "tests/gpu/gpu_ranks_test";
@@ -101,30 +173,6 @@ TEST(BenchGpu, SaysThatThereIsNoGpu) {
   EXPECT_EQ(bench.wait(60s), 1) << bench.output();
   EXPECT_THAT(bench.errors(), HasSubstr("bench-gpu: no GPU: the CUDA part cannot be loaded: there is no file /nonexistent.so"));
 }
-
-// A build folder of programs that only tell how they were called; lockrun shows one GPU.
-class FakeBuild {
- public:
-  explicit FakeBuild(const std::string& name) : folder_(::testing::TempDir() + name + std::to_string(::getpid())) {
-    const std::string visible = R"({"gpus":[{"name":"Fake H200","uuid":"GPU-b","memory_bytes":9,"compute_capability":"9.0"}]})";
-    program("launcher/lockrun", "[ \"$1\" = topology ] && { echo '" + visible + R"('; exit 0; }
-echo "{\"bytes\": 4, \"p50_us\": 1, \"ranks\": $2, \"shared\": $4}")");
-  }
-  ~FakeBuild() { std::filesystem::remove_all(folder_); }
-  FakeBuild(const FakeBuild&) = delete;
-  FakeBuild& operator=(const FakeBuild&) = delete;
-  std::string program(const std::string& name, const std::string& text) const {
-    const std::filesystem::path file = folder_ / name;
-    std::filesystem::create_directories(file.parent_path());
-    std::ofstream(file) << "#!/bin/sh\n" << text << "\n";
-    std::filesystem::permissions(file, std::filesystem::perms::owner_all);
-    return file.string();
-  }
-  const std::filesystem::path& folder() const { return folder_; }
-
- private:
-  const std::filesystem::path folder_;
-};
 
 TEST(BenchGpu, CountsTheGpusThatProgramsSee) {
   const FakeBuild fake("bench-gpu-seen-");
@@ -160,7 +208,8 @@ TEST(BenchGpu, ComparesEveryPrecisionWithPyTorchsOwn) {
 *"--dtype float32"*) ms=$((4 - LOCKSTEP_TF32)) ;;
 esac
 case "$*" in *--graph*) ms=$ms.5 ;; esac
-echo "{\"step_ms\": $ms}")");
+echo '{"ready": true}'
+while read -r line; do echo "{\"step_ms\": $ms}"; done)");
   const std::string python = fake.program("python", R"([ "$1" = -c ] && exit 0
 case "$*" in
 *"--mode compile "*"--precision bf16"*) ms=3 ;;
@@ -189,6 +238,61 @@ while read -r line; do echo "{\"step_ms\": $ms}"; done)");
       EXPECT_EQ(row["times_pytorchs_best"], 1.5);
     }
   }
+}
+
+// One contestant compiles for ever, another dies; what was measured is written all the same, as soon as it is there.
+TEST(BenchGpu, WritesEachRowAndListsWhoDoesNotAnswer) {
+  const FakeBuild fake("bench-gpu-late-");
+  const std::string file = fake.folder() / "out.json";
+  fake.program("bench/train_step", R"(echo '{"ready": true}'
+while read -r line; do echo '{"step_ms": 1}'; done)");
+  fake.program("bench/kernels", R"(echo '{"operator": "linear 64", "ms": 1, "gflops": 5, "gbps": 0, "share_percent": 100}'
+touch "$0.first"; sleep 600)");
+  const std::string python = fake.program("python", R"([ "$1" = -c ] && exit 0
+case "$*" in *"--mode eager "*) echo '{"ready": true}'; read -r line; exit 3 ;; esac
+sleep 600)");
+  Child bench(script("bench-gpu", {"--only", "train_step", "kernels", "--models", "mlp", "--precisions", "float32", "--torch-modes",
+                                   "compile", "--time-limit", "15", "--python", python, "--output", file}),
+              {.environment = {{"BUILD", fake.folder().string()}}});
+  ASSERT_EQ(bench.wait(100s), 0) << bench.output() << bench.errors();
+  EXPECT_TRUE(bench.nothing_left());
+  EXPECT_THAT(bench.output(), HasSubstr("not measured: train_step mlp float32, pytorch compile: "));
+  EXPECT_THAT(bench.output(), HasSubstr("not measured: kernels: "));
+  const auto document = nlohmann::json::parse(std::ifstream(file));
+  EXPECT_EQ(document["not_measured"].size(), 2U) << document["not_measured"];
+  ASSERT_EQ(document["kernels"].size(), 1U) << "the row that came before the time was over";
+}
+
+TEST(BenchGpu, ARunThatIsKilledLeavesTheRowsBefore) {
+  const FakeBuild fake("bench-gpu-killed-");
+  const std::filesystem::path file = fake.folder() / "out.json", kernels = fake.folder() / "bench/kernels";
+  fake.program("bench/kernels", R"(echo '{"operator": "linear 64", "ms": 1, "gflops": 5, "gbps": 0, "share_percent": 100}'
+echo 'and so on'; sleep 600)");
+  Child bench(script("bench-gpu", {"--only", "kernels", "--output", file.string()}), {.environment = {{"BUILD", fake.folder().string()}}});
+  const auto has_row = [&] {
+    const auto document = nlohmann::json::parse(std::ifstream(file), nullptr, false);
+    return document.is_object() && document.contains("kernels");
+  };
+  for (int tries = 0; tries < 3000 && !has_row(); ++tries) std::this_thread::sleep_for(10ms);
+  EXPECT_TRUE(has_row()) << bench.errors();
+  bench.signal(SIGTERM);
+  EXPECT_EQ(bench.wait(30s), 128 + SIGTERM) << bench.errors();
+  EXPECT_TRUE(bench.nothing_left());
+}
+
+// Rounds beyond the first are made while there is time.
+TEST(BenchGpu, LeavesOutRoundsAndNotRows) {
+  const FakeBuild fake("bench-gpu-rounds-");
+  const std::string file = fake.folder() / "out.json";
+  fake.program("bench/train_step", R"(echo '{"ready": true}'
+while read -r line; do sleep 2; echo '{"step_ms": 1}'; done)");
+  Child bench(script("bench-gpu", {"--only", "train_step", "--precisions", "float32", "--torch-modes", "--rounds", "50", "--time-limit",
+                                   "40", "--output", file}),
+              {.environment = {{"BUILD", fake.folder().string()}}});
+  ASSERT_EQ(bench.wait(100s), 0) << bench.output() << bench.errors();
+  const auto document = nlohmann::json::parse(std::ifstream(file));
+  ASSERT_EQ(document["train_step"].size(), 3U) << document["not_measured"];
+  for (const auto& row : document["train_step"]) EXPECT_LT(row["contestants"]["lockstep"]["rounds_step_ms"].size(), 25U) << row;
 }
 
 TEST(BenchGpu, SaysOnceThatThereIsNoPyTorch) {
