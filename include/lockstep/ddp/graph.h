@@ -20,8 +20,9 @@
 //   - the host's code of the step runs when it is recorded, and not in a replay: counters, schedules and prints belong outside;
 //   - nothing in it may wait for the device: item(), to(cpu_device()), a collective's wait(). That throws when it is recorded.
 // The learning rate lives on the device, as a loss scale does: set_lr() before the call holds for a replay as for an eager step.
-// The host's values that do go into the recording are watched: the places of weights and gradients, which gradients were cleared, train() or not,
-// no_sync(), AutoCast around the call. When one has changed, that step runs eagerly, and the next one with the same is recorded anew.
+// The host's values that do go into the recording are watched: the places of weights and gradients, which gradients were cleared, train()
+// or not, no_sync(), AutoCast around the call. When one has changed, that step runs eagerly, and the next one with the same is recorded
+// anew.
 #pragma once
 
 #include <cstddef>
