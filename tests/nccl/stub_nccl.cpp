@@ -194,8 +194,8 @@ void reduce_all(ncclComm& comm, const std::vector<Data>& all, std::byte* out, st
 double share_of_average(int ranks, ncclDataType_t type) {
   const double share = 1.0 / ranks;
   return type == ncclFloat64    ? share
-         : type == ncclBfloat16 ? host::widen(host::narrow_bfloat16(static_cast<float>(share)))
-         : type == ncclFloat16  ? host::widen(host::narrow_float16(static_cast<float>(share)))
+         : type == ncclBfloat16 ? widen(narrow_bfloat16(static_cast<float>(share)))
+         : type == ncclFloat16  ? widen(narrow_float16(static_cast<float>(share)))
                                 : static_cast<float>(share);
 }
 
