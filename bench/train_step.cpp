@@ -15,10 +15,8 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <cxxopts.hpp>
-#include <iostream>
 #include <optional>
 #include <string>
 #include <vector>
@@ -246,19 +244,6 @@ void print_timeline(const Trainer& trainer, const std::vector<Trainer::Step>& st
   fmt::print("step {:.2f} ms, bound {:.2f} ms: {:.3f} of it\n", total, bound, total / bound);
 }
 
-// Calls `round(warm_up)` once or, serving, for each line on stdin; libraries are tuned before the first.
-template <typename Round>
-void make_rounds(const Options& options, Trainer& trainer, Round&& round) {
-  if (!options.serve) return round(options.warm_up);
-  for (int i = 0; i < options.warm_up; ++i) trainer.run_step();
-  fmt::print("{{\"ready\": true}}\n");
-  std::fflush(stdout);
-  for (std::string line; std::getline(std::cin, line);) {
-    round(0);
-    std::fflush(stdout);
-  }
-}
-
 // Times one replica, over the job's group or, unrelated, over a group of its own.
 void measure_round(const Options& options, ls::ProcessGroup& job, Trainer& trainer, int warm_up) {
   using Step = Trainer::Step;
@@ -290,7 +275,8 @@ void measure_round(const Options& options, ls::ProcessGroup& job, Trainer& train
 void measure(const Options& options, ls::ProcessGroup& job, const std::shared_ptr<ls::ProcessGroup>& group) {
   Trainer trainer(options.model, group);
   job.barrier();
-  make_rounds(options, trainer, [&](int warm_up) { measure_round(options, job, trainer, warm_up); });
+  ls::bench::make_rounds(
+      options.serve, options.warm_up, [&] { trainer.run_step(); }, [&](int warm_up) { measure_round(options, job, trainer, warm_up); });
 }
 
 // Of one replica: how long steps take that are queued one after the other, how long the host needs to queue one on an idle device, and how
@@ -347,7 +333,9 @@ void measure_on_gpu(const Options& options, const std::shared_ptr<ls::ProcessGro
   Trainer trainer(options.model, job, {}, job->local_device());
   if (options.graph) trainer.use_graph();
   job->barrier();
-  make_rounds(options, trainer, [&](int warm_up) { measure_round_on_gpu(options, job, trainer, warm_up); });
+  ls::bench::make_rounds(
+      options.serve, options.warm_up, [&] { trainer.run_step(); },
+      [&](int warm_up) { measure_round_on_gpu(options, job, trainer, warm_up); });
 }
 
 // Averages in the backward thread, which waits: what the communication thread is compared with.

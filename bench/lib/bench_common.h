@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdio>
+#include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -34,5 +36,15 @@ class Report {
   bool json_;
   std::vector<std::size_t> widths_;  // of the table's columns, set by the first row
 };
+
+// Calls `round(warm_up)` once or, serving, `round(0)` for each line on stdin, after so many steps and a line that says so.
+template <typename Step, typename Round>
+void make_rounds(bool serve, int warm_up, Step&& step, Round&& round) {
+  if (!serve) return round(warm_up);
+  for (int i = 0; i < warm_up; ++i) step();
+  std::puts("{\"ready\": true}");
+  std::fflush(stdout);
+  for (std::string line; std::getline(std::cin, line); std::fflush(stdout)) round(0);
+}
 
 }  // namespace lockstep::bench

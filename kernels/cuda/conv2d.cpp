@@ -17,7 +17,7 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/libraries.h"
 #include "kernels/cuda/mixed.h"
-#include "kernels/cuda/pad.h"
+#include "kernels/cuda/padded_images.h"
 #include "kernels/cuda/stream.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
@@ -222,7 +222,6 @@ Convolution* convolution_for(const Key& key, cudnnHandle_t handle, Stream& strea
   return convolutions.emplace(key, make(key, handle)).first->second.get();
 }
 
-Index size_of_x(const Conv2dShape& s) { return s.batch * s.in_height * s.in_width * s.in_channels; }
 Index size_of_weight(const Conv2dShape& s) { return s.out_channels * s.kernel_height * s.kernel_width * s.in_channels; }
 Index rows_of_y(const Conv2dShape& s) { return s.batch * s.out_height * s.out_width; }
 void* plain(const void* pointer) { return const_cast<void*>(pointer); }
@@ -293,46 +292,6 @@ void run(DType type, Direction direction, const Conv2dShape& shape, const void* 
   run(type, direction, shape, x, weight, nullptr, false, y, stream);
   finish(type, plain(y), bias, relu_after, shape, stream);
 }
-
-bool is_padded_unlike(const Conv2dShape& s) { return s.pad_top != s.pad_bottom || s.pad_left != s.pad_right; }
-Conv2dShape padded(const Conv2dShape& s) {
-  Conv2dShape p = s;
-  p.in_height += s.pad_top + s.pad_bottom, p.in_width += s.pad_left + s.pad_right;
-  p.pad_top = p.pad_left = p.pad_bottom = p.pad_right = 0;
-  return p;
-}
-
-// x as cuDNN is to see it, for the length of an operator.
-class PaddedImages {
- public:
-  PaddedImages(DType type, const Conv2dShape& s, Stream& stream)
-      : type_(type),
-        shape_(s),
-        padded_(padded(s)),
-        stream_(stream),
-        memory_(stream, static_cast<std::size_t>(size_of_x(padded_)) * size_of(type)) {}
-
-  const Conv2dShape& shape() const { return padded_; }
-  void* data() const { return memory_.as<void>(); }
-  void put_in(const void* x) {
-    shift_images(type_,
-                 {shape_.batch, shape_.in_channels, shape_.in_height, shape_.in_width, padded_.in_height, padded_.in_width, shape_.pad_top,
-                  shape_.pad_left},
-                 x, data(), false, stream_);
-  }
-  void take_out(void* x, bool accumulate) {
-    shift_images(type_,
-                 {shape_.batch, shape_.in_channels, padded_.in_height, padded_.in_width, shape_.in_height, shape_.in_width, -shape_.pad_top,
-                  -shape_.pad_left},
-                 data(), x, accumulate, stream_);
-  }
-
- private:
-  DType type_;
-  Conv2dShape shape_, padded_;
-  Stream& stream_;
-  Scratch memory_;
-};
 
 void forward(DType type, const Conv2dShape& shape, const void* x, const void* weight, const void* bias, bool relu, void* y,
              Stream& stream) {

@@ -16,6 +16,7 @@
 #include "src/comm/host/reduce/reduce_kernels.h"
 #include "src/comm/operation/composite.h"
 #include "src/core/half.h"
+#include "tests/nccl/stub_types.h"
 #include "tests/nccl/stub_world.h"
 #include "tests/support/recording_device.h"
 
@@ -29,40 +30,6 @@ ncclResult_t fails(const char* call) {
   if (wanted == nullptr || std::strcmp(wanted, call) != 0) return ncclSuccess;
   control.fail_call.store(nullptr);
   return static_cast<ncclResult_t>(control.fail_result.load());
-}
-
-DType dtype_of(ncclDataType_t type) {
-  switch (type) {
-    case ncclInt8:
-      return DType::kInt8;
-    case ncclUint8:
-      return DType::kUInt8;
-    case ncclInt32:
-      return DType::kInt32;
-    case ncclInt64:
-      return DType::kInt64;
-    case ncclFloat16:
-      return DType::kFloat16;
-    case ncclBfloat16:
-      return DType::kBFloat16;
-    case ncclFloat64:
-      return DType::kFloat64;
-    default:
-      return DType::kFloat32;
-  }
-}
-
-ReduceOp op_of(ncclRedOp_t op) {
-  switch (op) {
-    case ncclProd:
-      return ReduceOp::kProduct;
-    case ncclMax:
-      return ReduceOp::kMax;
-    case ncclMin:
-      return ReduceOp::kMin;
-    default:
-      return ReduceOp::kSum;  // and averages, and what was made with a factor: every rank multiplies its own
-  }
 }
 
 }  // namespace
