@@ -102,10 +102,10 @@ TEST(Simulate, JsonHasARowForEveryNumberOfRanksAndTheConstants) {
   for (std::size_t i = 0; i < 12; ++i, ranks *= 2) {
     EXPECT_EQ(objects[i]["ranks"], ranks);
     EXPECT_EQ(objects[i]["machines"], ranks <= 4 ? 1 : ranks / 4);
-    for (const char* algorithm : {"host", "hierarchical", "tree"}) EXPECT_GE(objects[i][std::string(algorithm) + "_ms"], 50) << objects[i];
+    for (const char* algorithm : {"ring", "hierarchical", "tree"}) EXPECT_GE(objects[i][std::string(algorithm) + "_ms"], 50) << objects[i];
     EXPECT_LE(objects[i]["efficiency_percent"], 100);
     const std::string best = objects[i]["best"];
-    for (const char* other : {"host", "hierarchical", "tree"}) EXPECT_LE(objects[i][best + "_ms"], objects[i][std::string(other) + "_ms"]);
+    for (const char* other : {"ring", "hierarchical", "tree"}) EXPECT_LE(objects[i][best + "_ms"], objects[i][std::string(other) + "_ms"]);
   }
   EXPECT_EQ(objects[12]["model"]["gradient_bytes"], 64 << 20);
   EXPECT_EQ(objects[12]["caution"], "a report of a model, not a promise");

@@ -120,7 +120,7 @@ TEST_P(Emulation, WhatLiesOutsideOfAnArrayIsAReport) {
   float out = 0;
   const std::vector<float> seven(7);
   EXPECT_DEATH(LOCKSTEP_LAUNCH(reads_one_too_many, 1, 32, 0, stream, seven.data(), &out), "heap-buffer-overflow");
-  testing::Bench bench(cpu_device(), testing::emulated_kernels(), ::testing::Values::kGiven);
+  testing::Bench bench(cpu_device(), testing::emulated_kernels(), testing::Values::kGiven);
   const float* const guarded = bench.in(testing::Floats(7));
   EXPECT_DEATH(LOCKSTEP_LAUNCH(reads_one_too_many, 1, 32, 0, stream, guarded, &out), "use-after-poison");
 }
