@@ -133,6 +133,21 @@ echo "called with $1"; exit 1)");
   EXPECT_THAT(kill.output(), HasSubstr("called with --gtest_filter=GpuKill/More.Second/2\n"));
 }
 
+TEST(TestGpu, AFilterThatRunsNothingFails) {
+  const FakeBuild fake("test-gpu-nothing-");
+  const std::map<std::string, std::string> environment = {{"BUILD", fake.folder().string()}};
+  fake.program("tests/gpu/gpu_ranks_test", R"(printf 'GpuKill.\n  First\n')");
+  for (const char* filter : {"*Frist", "-*First"}) {
+    Child nothing(script("test-gpu", {"kill", "--filter=" + std::string(filter)}), {.environment = environment});
+    EXPECT_EQ(nothing.wait(60s), 1) << nothing.output();
+    EXPECT_THAT(nothing.output(), HasSubstr("no test matches " + std::string(filter)));
+  }
+  fake.program("tests/gpu/gpu_ranks_test", "echo 'no libcudnn.so.9 here' >&2; exit 127");
+  Child broken(script("test-gpu", {"kill", "--filter", "*First"}), {.environment = environment});
+  EXPECT_EQ(broken.wait(60s), 1);
+  EXPECT_THAT(broken.output(), HasSubstr("failed 1: gpu_ranks_test: cannot list its tests: exit 127: no libcudnn.so.9 here\n"));
+}
+
 // As where neither packages nor compilers can be had.
 TEST(TestGpu, UsesABundleWhereItCannotBuild) {
   namespace fs = std::filesystem;
