@@ -14,6 +14,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # What liblockstep_cuda.so needs, what is loaded for several ranks, and the driver's own.
 LIBRARIES = ["libcublasLt.so.13", "libcudnn.so.9", "libnvrtc.so.13", "libnccl.so.2", "libcuda.so.1"]
+# How long a program may take that only answers a question.
+SHORT_S = 60
 BUILD_FOLDERS = ["launcher", "examples", "bench", "tests/gpu", "tests/kernels"]
 
 
@@ -37,7 +39,10 @@ def known_to_the_loader():
     ldconfig = shutil.which("ldconfig", path=os.environ.get("PATH", "") + ":/sbin:/usr/sbin")
     if ldconfig is None:
         return ""
-    return subprocess.run([ldconfig, "-p"], capture_output=True, text=True, check=False).stdout
+    try:
+        return subprocess.run([ldconfig, "-p"], capture_output=True, text=True, check=False, timeout=SHORT_S).stdout
+    except subprocess.TimeoutExpired:
+        return ""
 
 
 class Programs:
@@ -59,7 +64,8 @@ class Programs:
 
     def use_own_runtime_if_needed(self):
         """The bundle's libstdc++ is for machines that have none, or an older one; a newer one of the machine's comes first."""
-        starts = subprocess.run([self.path("lockrun"), "--help"], env=self.environment, capture_output=True, text=True, check=False)
+        starts = subprocess.run([self.path("lockrun"), "--help"], env=self.environment, capture_output=True, text=True, check=False,
+                                timeout=SHORT_S)
         if starts.returncode != 0:
             self.environment["LD_LIBRARY_PATH"] = f"{ROOT / 'lib'}:{self.environment['LD_LIBRARY_PATH']}"
 
@@ -85,16 +91,18 @@ class Process:
     def line(self, within_s=None):
         """The next one; None at the end, or when the time (of the program, or of this line) is over: then it is ended."""
         until = min(self.until, time.monotonic() + within_s) if within_s is not None else self.until
-        while b"\n" not in self.rest and not self.is_at_end:
-            if select.select([self.process.stdout], [], [], 0.1)[0]:
+        while not self.is_at_end:
+            if time.monotonic() > until:  # also of a program that never stops talking
+                self.is_out_of_time = self.is_at_end = True
+                self.end()
+            elif b"\n" in self.rest:
+                break
+            elif select.select([self.process.stdout], [], [], 0.1)[0]:
                 chunk = os.read(self.process.stdout.fileno(), 65536)
                 self.rest += chunk
                 self.is_at_end = not chunk
             elif self.process.poll() is not None:  # something that it started may still have its output open
                 self.is_at_end = True
-            elif time.monotonic() > until:
-                self.is_out_of_time = self.is_at_end = True
-                self.end()
         if not self.rest:
             return None
         first, _, self.rest = self.rest.partition(b"\n")
@@ -113,7 +121,10 @@ class Process:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        self.process.wait()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:  # the driver holds it; nothing here can help
+            print(f"{self.command[0]}: process {self.process.pid} was killed and is still there after 10 s", flush=True)
 
     def __enter__(self):
         return self
@@ -121,12 +132,12 @@ class Process:
     def __exit__(self, *_):
         self.end()
 
-    def code(self):
+    def code(self, within_s=float("inf")):
         """None when it ran out of time. After the last line."""
         if self.is_out_of_time:
             return None
         try:
-            return self.process.wait(timeout=max(0.0, self.until - time.monotonic()))
+            return self.process.wait(timeout=min(within_s, max(0.0, self.until - time.monotonic())))
         except subprocess.TimeoutExpired:
             self.is_out_of_time = True
             self.end()

@@ -278,6 +278,38 @@ sleep 600)");
   ASSERT_EQ(document["kernels"].size(), 1U) << "the row that came before the time was over";
 }
 
+// It answers the first round and dies in the second.
+TEST(BenchGpu, AContestantThatFailsLateTakesNoRowAlong) {
+  const FakeBuild fake("bench-gpu-dies-");
+  const std::string file = fake.folder() / "out.json";
+  const std::string round = R"(echo '{"ready": true}'; read -r line; echo '{"step_ms": 1}'; read -r line; )";
+  fake.program("bench/train_step", round + R"(echo '{"step_ms": 3}'; read -r line)");
+  const std::string python = fake.program("python", "[ \"$1\" = -c ] && exit 0\n" + round + "exit 3");
+  Child bench(script("bench-gpu", {"--only", "train_step", "--models", "mlp", "--precisions", "float32", "--torch-modes", "eager",
+                                   "--rounds", "2", "--python", python, "--output", file}),
+              {.environment = {{"BUILD", fake.folder().string()}}});
+  ASSERT_EQ(bench.wait(100s), 0) << bench.output() << bench.errors();
+  EXPECT_THAT(bench.output(), ContainsRegex("not measured: train_step mlp float32, pytorch eager: round 2: .* ended with 3"));
+  const auto document = nlohmann::json::parse(std::ifstream(file));
+  ASSERT_EQ(document["train_step"].size(), 1U) << document["not_measured"];
+  const auto& contestants = document["train_step"][0]["contestants"];
+  EXPECT_EQ(contestants["lockstep"]["rounds_step_ms"].size(), 2U) << contestants;
+  EXPECT_FALSE(contestants.contains("pytorch eager")) << contestants;
+}
+
+TEST(BenchGpu, APartThatTalksNonsenseOrWithoutEndIsNotMeasured) {
+  const FakeBuild fake("bench-gpu-nonsense-");
+  const std::string file = fake.folder() / "out.json";
+  fake.program("bench/kernels", "echo '{\"operator\": '");
+  fake.program("examples/device_matmul", "while :; do echo and so on; sleep 0.01; done");
+  Child bench(script("bench-gpu", {"--only", "kernels", "matmul", "--time-limit", "6", "--output", file}),
+              {.environment = {{"BUILD", fake.folder().string()}}});
+  ASSERT_EQ(bench.wait(100s), 0) << bench.errors();
+  EXPECT_TRUE(bench.nothing_left());
+  EXPECT_THAT(bench.output(), ContainsRegex("not measured: kernels: .* printed a line that is no JSON"));
+  EXPECT_THAT(bench.output(), ContainsRegex("not measured: matmul: .* has not ended in time"));
+}
+
 TEST(BenchGpu, ARunThatIsKilledLeavesTheRowsBefore) {
   const FakeBuild fake("bench-gpu-killed-");
   const std::filesystem::path file = fake.folder() / "out.json", kernels = fake.folder() / "bench/kernels";
