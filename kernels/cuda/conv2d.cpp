@@ -186,6 +186,14 @@ class Convolution {
   bool tuned_ = false;
 };
 
+// Has cuDNN no engine for it? All else is an error: of the driver, of memory, or ours.
+bool has_no_engine(fe::error_t result) {
+  using fe::error_code_t;
+  const error_code_t code = result.get_code();
+  return code == error_code_t::GRAPH_NOT_SUPPORTED || code == error_code_t::HEURISTIC_QUERY_FAILED ||
+         code == error_code_t::GRAPH_EXECUTION_PLAN_CREATION_FAILED;
+}
+
 // Null when cuDNN has none that is fused like this, or none at all.
 std::unique_ptr<Convolution> make(const Key& key, cudnnHandle_t handle) {
   constexpr std::int64_t kLeast = std::int64_t{16} << 20, kMost = std::int64_t{16} << 30;
@@ -201,6 +209,7 @@ std::unique_ptr<Convolution> make(const Key& key, cudnnHandle_t handle) {
     }
     if (key.bias || key.relu) return nullptr;
     if (failure.may_want_workspace && most < kMost) continue;
+    if (key.type == DType::kFloat32 && !has_no_engine(result)) must(result, failure.step, key);
     log::warn("cuDNN cannot {} {}: {}. It is computed {}, which takes longer", failure.step, text_of(key), result.get_message(),
               key.type == DType::kFloat32 ? "by cuBLASLt as a product" : "in float32");
     return nullptr;

@@ -125,7 +125,9 @@ error_t Graph::validate() {
   if (bias_ && bias_->dim != Sizes{1, y_->dim[1], 1, 1}) return error_t("a bias that does not broadcast");
   return {};
 }
-error_t Graph::build_operation_graph(cudnnHandle_t) { return {}; }
+error_t Graph::build_operation_graph(cudnnHandle_t) {
+  return weight_->dim[3] == 13 ? error_t("the driver is broken", error_code_t::CUDA_API_FAILED) : error_t();
+}
 error_t Graph::create_execution_plans(std::initializer_list<HeurMode_t> modes) {
   using Note = NumericalNote_t;
   engines_ = {{{Note::TENSOR_CORE, Note::DOWN_CONVERT_INPUTS}},
@@ -144,12 +146,13 @@ Graph& Graph::deselect_numeric_notes(const std::vector<NumericalNote_t>& notes) 
   return *this;
 }
 error_t Graph::check_support() {
-  if (convolved_ != output_ && y_->dim[1] % 2 == 1) return error_t("no engine fuses what follows");
-  if (x_->type != DataType_t::FLOAT && x_->dim[1] == 5) return error_t("no engine of 16 bits has this number of channels");
-  if (most_workspace_ < kWorkspace) return error_t("no engine does without workspace");
-  if (weight_->dim[3] == 7 && most_workspace_ < kLargeWorkspace) return error_t("no engine does with this workspace");
+  const auto none = [](const char* why) { return error_t(why, error_code_t::GRAPH_EXECUTION_PLAN_CREATION_FAILED); };
+  if (convolved_ != output_ && y_->dim[1] % 2 == 1) return none("no engine fuses what follows");
+  if (x_->type != DataType_t::FLOAT && x_->dim[1] == 5) return none("no engine of 16 bits has this number of channels");
+  if (most_workspace_ < kWorkspace) return none("no engine does without workspace");
+  if (weight_->dim[3] == 7 && most_workspace_ < kLargeWorkspace) return none("no engine does with this workspace");
   const auto is_left = [](const Engine& engine) { return engine.is_selected && engine.can_be_built; };
-  return std::any_of(engines_.begin(), engines_.end(), is_left) ? error_t() : error_t("no engine is left");
+  return std::any_of(engines_.begin(), engines_.end(), is_left) ? error_t() : none("no engine is left");
 }
 error_t Graph::build_plan_at_index(std::int64_t index) {
   const Engine& engine = engines_[static_cast<std::size_t>(index)];

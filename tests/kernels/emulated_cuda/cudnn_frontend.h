@@ -6,7 +6,8 @@
 // convolution's stride is four, none is left that keeps float32.
 //
 // "Not supported", so that the caller's other ways are tried, too: graphs that fuse something behind a convolution to an odd number of
-// channels, five channels of 16 bits, and kernels seven wide unless the workspace may be a GiB.
+// channels, five channels of 16 bits, and kernels seven wide unless the workspace may be a GiB. With kernels thirteen wide the driver
+// fails.
 #pragma once
 
 #include <algorithm>
@@ -23,15 +24,26 @@
 // NOLINTBEGIN(readability-identifier-naming): NVIDIA's names.
 namespace cudnn_frontend {
 
+enum class error_code_t {
+  OK,
+  INVALID_VALUE,
+  GRAPH_NOT_SUPPORTED,
+  GRAPH_EXECUTION_PLAN_CREATION_FAILED,
+  HEURISTIC_QUERY_FAILED,
+  CUDA_API_FAILED
+};
+
 class error_t {
  public:
   error_t() = default;
-  explicit error_t(std::string message) : message_(std::move(message)) {}
+  explicit error_t(std::string message, error_code_t code = error_code_t::INVALID_VALUE) : code_(code), message_(std::move(message)) {}
+  error_code_t get_code() const { return code_; }
   bool is_good() const { return message_.empty(); }
   bool is_bad() const { return !is_good(); }
   const std::string& get_message() const { return message_; }
 
  private:
+  error_code_t code_ = error_code_t::OK;
   std::string message_;
 };
 
