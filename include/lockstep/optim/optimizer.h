@@ -19,6 +19,8 @@ class Optimizer {
   // requires no gradient, and when two tensors share memory (with both names).
   explicit Optimizer(std::vector<NamedTensor> parameters);
   virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;  // a copy would share the state, and change the same parameters
+  Optimizer& operator=(const Optimizer&) = delete;
 
   // Updates every parameter that has a gradient since the last zero_grad(). Elementwise and without contraction: ranks
   // with equal weights and gradients keep equal weights, whatever their CPUs. An optimizer of your own calls mark_changed() of each
@@ -29,7 +31,8 @@ class Optimizer {
 
   virtual float lr() const = 0;
   // From the next step on, also of one that is recorded (ddp/graph.h). InvalidArgument: not a finite number, or negative, or a change while
-  // a graph is recorded.
+  // a graph is recorded. An optimizer of your own follows in graphs only if its kernels read the rate from memory of the device, as SGD's
+  // do: an argument's value is recorded.
   virtual void set_lr(float lr) = 0;
 
   // The tensors that a checkpoint saves beside the weights, named "<parameter>.<state>" ("conv1.weight.momentum"). They are
