@@ -53,7 +53,7 @@ Options parse(int argc, char** argv) {
   add("steps", "steps that count", value<int>()->default_value("15"));
   add("warm-up", "steps before those (CPU 4, GPU 10)", value<int>());
   add("rounds", "of --scaling", value<int>()->default_value("7"));
-  add("backend", "ring, local or delay", value<std::string>()->default_value(""));
+  add("backend", "host, local or delay", value<std::string>()->default_value(""));
   add("transport", "auto, shm or tcp", value<std::string>()->default_value(""));
   add("device", "cpu, cuda or cuda:N", value<std::string>()->default_value("cpu"));
   add("dtype", "what layers compute in: float32, bfloat16, float16; weights stay float32", value<std::string>()->default_value("float32"));

@@ -44,7 +44,7 @@ std::vector<std::size_t> distinct_sizes(const Settings& settings, int ranks) {
   return distinct;
 }
 
-// Adds rows, fit and group errors to the document.
+// Adds rows, the fit and the check's result to the document.
 int run_table(const std::shared_ptr<ProcessGroup>& group, const Settings& settings, Json& document) {
   Measurement measurement(group, settings.measure, settings.sizes.back());
   std::optional<ResultReport> report;

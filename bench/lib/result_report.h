@@ -17,7 +17,7 @@ class ResultReport {
   ResultReport(const Settings& settings, int ranks, const std::string& place);
 
   void add(const Row& row);  // prints it
-  void finish();             // prints fit and group error
+  void finish();             // prints the fit and whether all results were right
 
   bool failed() const { return wrong_ != 0; }
   std::int64_t wrong() const { return wrong_; }

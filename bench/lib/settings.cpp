@@ -39,7 +39,7 @@ cxxopts::Options describe_flags(Program program, const std::string& name) {
   options.add_options("Where")("ranks", "processes to start (2); a launcher's ranks are used as they are", cxxopts::value<int>())(
       "nodes", "act as if the ranks ran on that many machines, neighbours together", cxxopts::value<int>()->default_value("1"))(
       "device", "where the data lies: cpu, cuda or cuda:N", text("cpu"))("backend",
-                                                                         "ring, mpi or nccl; default: LOCKSTEP_BACKEND, else ring",
+                                                                         "host, mpi or nccl; default: LOCKSTEP_BACKEND, else host",
                                                                          text(""))("transport", "auto, shm, tcp or hierarchical", text(""));
   options.add_options("Instead of the table")("overlap", "a matrix product and an all-reduce of the size of -e, alone and together")(
       "compare", "in turn with the peers' programs that bench/peers/setup installs: openmpi,gloo; tcp: with this one over TCP alone",

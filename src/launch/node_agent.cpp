@@ -37,7 +37,7 @@ void NodeAgent::connect() {
     if (Fd fd = try_connect_tcp(coordinator_.host, coordinator_.port, waiting.deadline(), why)) {
       channel_.emplace(std::move(fd), NodeChannel::Side::kAgent, token_);
       if (shake_hands(std::min(waiting.deadline(), Clock::now() + kHandshakeTime))) return;
-      why = "the service there is no lockrun";
+      why = "another service than lockrun answers there";
     }
     if (waiting.is_over())
       throw RendezvousError(

@@ -60,7 +60,7 @@ class NodeLink {
 // Node 0's end.
 class NodeCoordinator : public NodeLink {
  public:
-  // Waits on `listener` for the others to join; `waiting` is called with a sentence every few seconds.
+  // Waits on `listener` for the others to join, and prints every few seconds which are missing.
   // Throws RendezvousError when nodes are missing at the deadline.
   NodeCoordinator(NodeFacts own, Fd listener, std::string token, const NodePatience& patience);
 

@@ -1,4 +1,4 @@
-// What the benchmark's group errors rest on: that a wrong result is counted, and that a fitted line is the right one.
+// What the benchmark's results rest on: that a wrong result is counted, and that a fitted line is the right one.
 #include <gtest/gtest.h>
 
 #include <cstring>

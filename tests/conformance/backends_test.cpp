@@ -9,6 +9,7 @@
 
 #include "lockstep/comm/backend_context.h"
 #include "lockstep/comm/process_group.h"
+#include "src/comm/group/backend_choice.h"
 #include "src/comm/local/local_backend.h"
 #include "src/comm/testing/recording_backend.h"
 #include "tests/conformance/cases.h"
@@ -96,8 +97,13 @@ TEST(BackendList, TheDefaultComesFirst) {
   EXPECT_EQ(backend_names()[0], "host");
 }
 
-TEST(BackendList, TheFormerNameOfHostIsUnderstood) {
-  EXPECT_EQ(&capabilities_of("ring"), &capabilities_of("host"));
+TEST(BackendList, TheFormerNameOfHostIsUnderstood) { EXPECT_EQ(&capabilities_of("ring"), &capabilities_of("host")); }
+
+TEST(BackendList, TheFormerNameOfHostInTheEnvironmentServesAWorldOfOneToo) {
+  setenv("LOCKSTEP_BACKEND", "ring", 1);
+  EXPECT_EQ(choose_backends({0, 1, 0, 1}, "", cpu_device()).host, "local");
+  EXPECT_EQ(choose_backends({0, 2, 0, 2}, "", cpu_device()).host, "ring");
+  unsetenv("LOCKSTEP_BACKEND");
 }
 
 TEST(BackendList, AnUnknownNameIsAnsweredWithTheOnesThereAre) {

@@ -85,7 +85,7 @@ TEST_P(Transports, AStoppedRankIsNamedAtTheDeadline) {
   EXPECT_EQ(job[2].alive().size(), 1u) << "it is stopped";
 }
 
-// Long before the deadline, for it gives no sign of life. Rank 0 hosts the store.
+// Long before the deadline, for it sends no heartbeat. Rank 0 hosts the store.
 TEST_P(Transports, AStoppedHostOfTheStoreIsNamedAfterTheStallTimeout) {
   HandJob job(3, {{"LOCKSTEP_TRANSPORT", GetParam()}, {"LOCKSTEP_STALL_TIMEOUT_S", "2"}});
   job.start_all({"steps=1000000", "fail_rank=0", "fail_at=50", "how=stop"});

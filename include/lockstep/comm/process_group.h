@@ -112,7 +112,7 @@ class ProcessGroup {
   // move while a rank waits for one, and not while it waits for a collective: a barrier does not complete a large send_async.
   void send(const void* data, std::size_t count, DType dtype, int to, int tag = 0, const CallOptions& = {});
   Work send_async(const void* data, std::size_t count, DType dtype, int to, int tag = 0, const CallOptions& = {});
-  // Returns the sender: `from`, or with kAnyRank the rank that it was (async: *sender, which must live until the Work is done).
+  // Returns the sender: `from`, or with kAnyRank the rank that sent it (async: *sender, which must live until the Work is done).
   int recv(void* data, std::size_t count, DType dtype, int from, int tag = 0, const CallOptions& = {});
   Work recv_async(void* data, std::size_t count, DType dtype, int from, int tag = 0, int* sender = nullptr, const CallOptions& = {});
 

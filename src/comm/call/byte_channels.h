@@ -31,7 +31,7 @@ class ByteChannels {
   virtual void wait(const std::vector<bool>& writing, std::chrono::steady_clock::time_point until) noexcept = 0;
   virtual void interrupt() noexcept = 0;
 
-  // Throws the group error on the group, if there is one; what `doing` returns begins the text.
+  // Throws the group error, if there is one; what `doing` returns begins the text.
   virtual void throw_if_over(const std::function<std::string()>& doing) = 0;
   // The group is over, on all ranks, for this reason or an earlier one: throws it.
   [[noreturn]] virtual void end(GroupErrorKind kind, const std::string& text, const std::string& doing) = 0;

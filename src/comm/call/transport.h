@@ -28,7 +28,7 @@ class Transport {
   virtual void abort(const std::string& reason) = 0;
   virtual void leave() noexcept = 0;
   virtual TransportCounters counters() const = 0;
-  // See Backend::on_over; the default is for transports that have no watch.
+  // See Backend::on_over; the default is for transports that have no failure detector.
   virtual void on_over(std::function<void(const std::string& why)>) {}
 };
 

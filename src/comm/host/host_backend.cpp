@@ -164,7 +164,7 @@ class HostBackend : public Backend {
 std::unique_ptr<Transport> make_transport(const BackendContext& context) {
   const std::string& asked = context.transport;
   if (asked != "auto" && asked != "shm" && asked != "tcp" && asked != "hierarchical")
-    throw InvalidArgument("host: transport '{}' is none of auto, shm, tcp, hierarchical", asked);
+    throw InvalidArgument("backend host: transport '{}' is none of auto, shm, tcp, hierarchical", asked);
   const host::Tuning tuning = host::agree_on_tuning(context);
   if (asked == "tcp") return host::make_tcp_transport(context, tuning.reduce_order);
   if (context.place.world_size == 1 && asked != "hierarchical") {
@@ -175,13 +175,13 @@ std::unique_ptr<Transport> make_transport(const BackendContext& context) {
   host::NodeRendezvous rendezvous = host::find_nodes(context);
   const bool is_one_node = rendezvous.layout.is_one_node(), all_alone = rendezvous.layout.is_all_alone();
   if (asked == "hierarchical" && (is_one_node || all_alone))
-    throw Error("host: transport hierarchical was asked for, but {}; use LOCKSTEP_TRANSPORT=auto",
+    throw Error("backend host: transport hierarchical was asked for, but {}; use LOCKSTEP_TRANSPORT=auto",
                 is_one_node ? "all ranks share memory" : "no two ranks share memory: " + rendezvous.refusal);
   if (is_one_node)
     return std::make_unique<host::ShmTransport>(context.place, std::move(rendezvous.provider), std::move(rendezvous.control), tuning,
                                                 context.stall_timeout);
   if (asked == "shm")
-    throw Error("host: transport shm was asked for, but {}; let all ranks run on one machine, or use LOCKSTEP_TRANSPORT=auto",
+    throw Error("backend host: transport shm was asked for, but {}; let all ranks run on one machine, or use LOCKSTEP_TRANSPORT=auto",
                 rendezvous.refusal);
   if (all_alone) return host::make_tcp_transport(context, tuning.reduce_order);
   return host::make_hier_transport(context, std::move(rendezvous), tuning.reduce_order);

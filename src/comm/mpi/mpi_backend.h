@@ -1,4 +1,4 @@
-// Open MPI's non-blocking collectives, for clusters whose provider MPI knows (InfiniBand, Omni-Path, Slingshot). One rank is
+// Open MPI's non-blocking collectives, for clusters whose network MPI knows (InfiniBand, Omni-Path, Slingshot). One rank is
 // one process that mpirun (or srun with PMIx) has started.
 //
 // Threads: MPI is initialised with MPI_THREAD_SERIALIZED; a lock of the process keeps its calls apart. Asynchronous

@@ -20,7 +20,7 @@ namespace lockstep::mpi {
 
 class Channels : public ByteChannels {
  public:
-  // `group error` is the group's, and outlives this.
+  // `group_error` is the group's, and outlives this.
   Channels(const Place& place, MPI_Comm communicator, LocalGroupError& group_error);
 
   std::size_t write(int peer, const std::byte* data, std::size_t bytes) noexcept override;

@@ -67,7 +67,7 @@ void check_gpu_and_nccl(const Place& place, const Device* device) {
   }
 }
 
-std::unique_ptr<Backend> make_nccl_backend(const BackendContext& given, MakeBackend make_failure_detector, const nccl::Api& api) {
+std::unique_ptr<Backend> make_nccl_backend(const BackendContext& given, MakeBackend make_host, const nccl::Api& api) {
   BackendContext context = given;
   if (context.device == nullptr) context.device = &local_device(context.place.local_rank);
   const auto gpus = nccl::gather_gpus(context);
@@ -75,12 +75,12 @@ std::unique_ptr<Backend> make_nccl_backend(const BackendContext& given, MakeBack
   nccl::prepare_environment(gpus, context.place.rank, api.version);
   BackendContext watch = context;
   watch.store = scoped(context.store, "nccl/watch/");
-  return std::make_unique<NcclBackend>(context, make_failure_detector(watch), api);
+  return std::make_unique<NcclBackend>(context, make_host(watch), api);
 }
 
-std::unique_ptr<Backend> make_nccl_backend(const BackendContext& context, MakeBackend make_failure_detector) {
+std::unique_ptr<Backend> make_nccl_backend(const BackendContext& context, MakeBackend make_host) {
   check_gpu_and_nccl(context.place, context.device);
-  return make_nccl_backend(context, make_failure_detector, nccl::api());
+  return make_nccl_backend(context, make_host, nccl::api());
 }
 
 }  // namespace lockstep

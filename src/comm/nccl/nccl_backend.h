@@ -28,11 +28,11 @@ class StagedMessages;
 
 // Collective over the ranks that meet in the context's store, for its device. Throws InvalidArgument when two ranks have the same GPU
 // (unless that is allowed: LOCKSTEP_SHARE_GPU), Error when NCCL is not there.
-// `make_failure_detector` makes the backend for host memory that compares the ranks' calls.
+// `make_host` makes the backend for host memory that compares the ranks' calls.
 using MakeBackend = std::unique_ptr<Backend> (*)(const BackendContext&);
-std::unique_ptr<Backend> make_nccl_backend(const BackendContext& context, MakeBackend make_failure_detector);
+std::unique_ptr<Backend> make_nccl_backend(const BackendContext& context, MakeBackend make_host);
 // With another NCCL than this process's.
-std::unique_ptr<Backend> make_nccl_backend(const BackendContext& context, MakeBackend make_failure_detector, const nccl::Api& api);
+std::unique_ptr<Backend> make_nccl_backend(const BackendContext& context, MakeBackend make_host, const nccl::Api& api);
 
 // Throws InvalidArgument when this rank has no GPU, or NCCL cannot be loaded. `device`: this rank's; null: local_device().
 void check_gpu_and_nccl(const Place& place, const Device* device);

@@ -41,7 +41,6 @@ int bind_to(int fd, const std::string& from) {
   return bind(fd, addresses->ai_addr, addresses->ai_addrlen) == 0 ? 0 : errno;
 }
 
-// Waits for `events`; false at the deadline.
 }  // namespace
 
 bool wait_for(int fd, short events, Deadline deadline) {
@@ -167,7 +166,7 @@ void notice_lost_machine(int fd, std::chrono::milliseconds lost_after) {
   const auto set = [&](int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof value); };
   const int milliseconds = static_cast<int>(lost_after.count()), seconds = std::max(3, milliseconds / 1000);
   set(SOL_SOCKET, SO_KEEPALIVE, milliseconds == 0 ? 0 : 1);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, milliseconds);  // while something is not acknowledged no heartbeat is asked for
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, milliseconds);  // while data is not acknowledged no keepalive is sent
   set(IPPROTO_TCP, TCP_KEEPIDLE, seconds / 3);
   set(IPPROTO_TCP, TCP_KEEPINTVL, seconds / 3);
   set(IPPROTO_TCP, TCP_KEEPCNT, 2);

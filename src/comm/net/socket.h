@@ -37,8 +37,8 @@ Fd try_connect_tcp(const std::string& host, std::uint16_t port, Deadline deadlin
 Fd start_connect_tcp(const std::string& host, std::uint16_t port, std::string& why, int& failure, const std::string& from = "");
 int connect_outcome(int fd);  // 0, or an errno
 
-// A machine that vanishes says nothing. While a connection is idle its kernel is asked for a heartbeat; without one for so long, or when
-// what was sent is not acknowledged for so long, the connection ends. Zero: it is no longer watched.
+// A machine that vanishes says nothing. While a connection is idle its kernel is asked for an acknowledgement (keepalive); without one for
+// so long, or when data that was sent is not acknowledged for so long, the connection ends. Zero: it is no longer watched.
 void notice_lost_machine(int fd, std::chrono::milliseconds lost_after);
 
 enum class IoResult { kDone, kClosed, kTimeout };

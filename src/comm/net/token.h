@@ -1,7 +1,7 @@
 // The job's token: how one is made, the file that LOCKSTEP_TOKEN_FILE names, and how the two sides of a connection prove to
 // each other that they know it, without saying it.
 //
-// Both send a random nonce; each then answers with HMAC-SHA256 under the token over its role and both nonces. A recorded
+// Both send a random nonce; each then answers with HMAC-SHA256 under the token over its role, its rank and both nonces. A recorded
 // answer is of no use against another nonce, and one side's answer is neither the other's nor any other kind of connection's.
 // The connecting side proves first: the accepting side says nothing made with the token to an unauthenticated peer, which could try weak
 // tokens on it.
@@ -41,6 +41,8 @@ enum class Role : std::uint32_t {
   kMemoryConnector,
   kMemoryAcceptor
 };
+
+static_assert(static_cast<std::uint32_t>(Role::kLinkConnector) % 2 == 1 && static_cast<std::uint32_t>(Role::kMemoryAcceptor) == 8);
 
 // The answer of `rank`, which plays `role`. To the store a client is not yet a rank: 0.
 crypto::Digest prove(std::string_view token, Role role, const Nonce& connector, const Nonce& acceptor, int rank = 0);

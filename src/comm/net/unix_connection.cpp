@@ -22,7 +22,6 @@ constexpr auto kFullQueuePause = std::chrono::milliseconds(2);
 
 std::string errno_text() { return std::strerror(errno); }
 
-// True when the socket is ready, false at the deadline.
 sockaddr_un abstract_address(const std::string& name, socklen_t& length) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;

@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr std::size_t kNamesInAMessage = 16;
-constexpr const char* kOutcome = "registered";  // rank 0's group error: the world's size, or what is wrong after kProblem or this:
+constexpr const char* kOutcome = "registered";  // rank 0's answer: the world's size, or what is wrong after kProblem or this:
 constexpr char kLost = '?';                     // a rank that has gone
 constexpr const char* kAwaited = "awaited";     // the ranks that rank 0 waits for, once it has waited for a while
 constexpr const char* kRanks = "rank/";         // below it every rank claims a key, until it has joined

@@ -147,7 +147,7 @@ Rendezvous rendezvous_at_address(const JobEnvironment& job, std::chrono::millise
   return rendezvous;
 }
 
-// Rank 0's store and the store contact to it live together.
+// Rank 0's store, and the server that tells other ranks its address, live together.
 struct HostedByRankZero {
   explicit HostedByRankZero(const JobEnvironment& job, const std::string& token)
       : server({.token = token}), contact(job.job_id, {server.endpoint().port, token}) {}

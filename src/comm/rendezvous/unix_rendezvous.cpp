@@ -92,7 +92,8 @@ class UnixRendezvousServer::Impl {
 
   ~Impl() {
     const std::uint64_t one = 1;
-    if (write(stop_.get(), &one, sizeof one) < 0) log::error("cannot stop the store contact thread: {}", std::strerror(errno));
+    if (write(stop_.get(), &one, sizeof one) < 0)
+      log::error("cannot stop the thread that tells other ranks the store's address: {}", std::strerror(errno));
     thread_.join();
   }
 

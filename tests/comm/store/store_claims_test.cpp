@@ -117,7 +117,7 @@ int silence_allowed(int fd) {
   socklen_t size = sizeof alive;
   EXPECT_EQ(getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &alive, &size), 0);
   EXPECT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacknowledged, &size), 0);
-  EXPECT_EQ(alive != 0, unacknowledged != 0) << "while data is under way no heartbeat is asked for";
+  EXPECT_EQ(alive != 0, unacknowledged != 0) << "while data is under way no keepalive is sent";
   return unacknowledged;
 }
 

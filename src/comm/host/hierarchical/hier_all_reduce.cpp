@@ -4,7 +4,7 @@
 // 0 leads its node.
 //
 //   messages             steps                                  bytes that leave a node
-//   up to kSmallBytes    a round, an exchange of rails 0,       all_reduce: (K-1) B, the node's sum to every other node; reduce: B, but
+//   up to kSmallSum      a round, an exchange of rails 0,       all_reduce: (K-1) B, the node's sum to every other node; reduce: B, but
 //                        a round                                none from the root's node; broadcast: (K-1) B from the root's node alone
 //   larger               2 (K-1) steps of a ring for            all_reduce: 2 (K-1)/K B; reduce and broadcast: B, but none from the last
 //                        all_reduce, else K-1                   node of the ring

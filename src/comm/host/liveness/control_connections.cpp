@@ -46,7 +46,7 @@ void ControlConnections::greet(Deadline deadline) {
   const auto bytes_of = [](std::string& text) { return std::as_writable_bytes(std::span(text)); };
   const auto must = [&](IoResult result, std::size_t peer) {
     if (result != IoResult::kDone)
-      throw RendezvousError("host: rank {} {} rank {} on their control connection", rank_,
+      throw RendezvousError("backend host: rank {} {} rank {} on their control connection", rank_,
                             result == IoResult::kTimeout ? "heard nothing in time from" : "was left by", peer);
   };
   for (std::size_t peer = 0; peer < links_.size(); ++peer)
@@ -57,7 +57,8 @@ void ControlConnections::greet(Deadline deadline) {
     Frame frame;
     must(receive_all(link.socket.get(), std::as_writable_bytes(std::span(&frame, 1)), deadline), peer);
     if (frame.kind != ControlMessage::kHello || frame.text_bytes > kLongestText)
-      throw RendezvousError("host: rank {} speaks another protocol on its control connection; do all ranks run the same build?", peer);
+      throw RendezvousError("backend host: rank {} speaks another protocol on its control connection; do all ranks run the same build?",
+                            peer);
     link.host.resize(frame.text_bytes);
     must(receive_all(link.socket.get(), bytes_of(link.host), deadline), peer);
   }

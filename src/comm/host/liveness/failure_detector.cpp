@@ -46,26 +46,26 @@ class FailureDetector::AtExit {
   void add(Impl* detector) {
     const std::lock_guard lock(mutex_);
     if (pid_.exchange(getpid()) != getpid()) {
-      watches_.clear();  // a parent's, before a fork
+      detectors_.clear();  // a parent's, before a fork
       on_exit([](int status, void*) { get().leave_all(status); }, nullptr);
     }
-    watches_.insert(detector);
+    detectors_.insert(detector);
   }
   void remove(Impl* detector) {
     const std::lock_guard lock(mutex_);
-    watches_.erase(detector);
+    detectors_.erase(detector);
   }
 
  private:
   void leave_all(int status) {
     if (status != 0 || pid_ != getpid()) return;
     const std::lock_guard lock(mutex_);
-    for (Impl* detector : watches_) detector->leave();
+    for (Impl* detector : detectors_) detector->leave();
   }
 
   std::mutex mutex_;
   std::atomic<pid_t> pid_{0};
-  std::set<Impl*> watches_;
+  std::set<Impl*> detectors_;
 };
 
 FailureDetector::Impl::Impl(FailureDetector& detector, const FailureDetectorOptions& options, const MachinePeers* machine,
@@ -80,14 +80,14 @@ FailureDetector::Impl::Impl(FailureDetector& detector, const FailureDetectorOpti
       own_record_(&detector.own_record_),
       clock_(options.place.world_size, stall_timeout_, period_ + kTolerance, Clock::now()),
       lines_(peers_.size(), -1),
-      line_has_rung_(peers_.size()),
+      fd_was_readable_(peers_.size()),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!wake_) throw Error("host: cannot watch the peers: {}", std::strerror(errno));
+  if (!wake_) throw Error("backend host: cannot watch the peers: {}", std::strerror(errno));
   if (machine_) sign_in();
   if (!links.empty()) links_.emplace(place_.rank, std::move(links), lost_after_, Clock::now() + options.store_timeout);
   clock_.forget(place_.rank);
   if (place_.world_size == 1) return;
-  thread_ = std::thread([this] { this->detector(); });
+  thread_ = std::thread([this] { run(); });
   AtExit::get().add(this);
 }
 
@@ -220,7 +220,7 @@ void FailureDetector::Impl::pursue(Lock& lock) {
   }
 }
 
-// Callbacks run without the lock: they may ask the watch for names.
+// Callbacks run without the lock: they may ask the failure detector for names.
 void FailureDetector::Impl::settle(const GroupError& group_error, Lock& lock) {
   if (detector_.over_.load()) return;
   if (shared_)
@@ -229,7 +229,7 @@ void FailureDetector::Impl::settle(const GroupError& group_error, Lock& lock) {
     own_.declare(group_error.kind, group_error.text);
   detector_.over_.store(true);
   if (links_) links_->tell_all(ControlMessage::kGroupError, this->group_error());
-  if (machine_) machine_->provider->ring();
+  if (machine_) machine_->provider->wake_peers();
   settled_.notify_all();
   const auto wakes = std::exchange(wakes_, {});
   lock.unlock();

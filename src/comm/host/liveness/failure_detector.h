@@ -37,7 +37,7 @@ struct MachinePeers {
 
 struct FailureDetectorOptions {
   Place place;                                     // in the group
-  std::chrono::milliseconds stall_timeout{30000};  // how long a rank may give no heartbeat
+  std::chrono::milliseconds stall_timeout{30000};  // how long a rank may send no heartbeat
   std::chrono::milliseconds store_timeout{60000};  // for the rendezvous of the control connections
 };
 

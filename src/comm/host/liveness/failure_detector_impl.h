@@ -71,7 +71,7 @@ class FailureDetector::Impl {
   int judge() const;
   void settle(const GroupError& group_error, Lock& lock);
 
-  void detector();
+  void run();
   int poll_timeout() const;
   void wake_thread() noexcept;
   void read_lines(const std::vector<pollfd>& polls);
@@ -101,7 +101,7 @@ class FailureDetector::Impl {
   StallClock clock_;
   Clock::time_point next_beat_{};
   std::vector<int> lines_;  // liveness fds by rank of the group; -1: none, or gone
-  std::vector<bool> line_has_rung_;
+  std::vector<bool> fd_was_readable_;
   Fd wake_;
   std::atomic<bool> stop_{false};
   std::thread thread_;

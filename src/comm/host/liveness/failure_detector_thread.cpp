@@ -25,13 +25,13 @@ void FailureDetector::Impl::stop() noexcept {
 }
 
 // polls[0] is the wake signal, polls[r + 1] the liveness fd of rank r; a negative descriptor is passed over. Then the links.
-void FailureDetector::Impl::detector() {
+void FailureDetector::Impl::run() {
   std::vector<pollfd> polls;
   Lock lock(mutex_);
   while (!stop_.load()) {
     polls.assign(1, {wake_.get(), POLLIN, 0});
     for (std::size_t rank = 0; rank < lines_.size(); ++rank)
-      polls.push_back({lines_[rank], static_cast<short>(line_has_rung_[rank] ? 0 : POLLIN), 0});
+      polls.push_back({lines_[rank], static_cast<short>(fd_was_readable_[rank] ? 0 : POLLIN), 0});
     if (links_) links_->add_to(polls);
     const int timeout = poll_timeout();
     lock.unlock();
@@ -65,7 +65,7 @@ int FailureDetector::Impl::poll_timeout() const {
 // A byte in a liveness fd wakes its watchers. It is never read: all ranks that watch the descriptor must see it.
 void FailureDetector::Impl::read_lines(const std::vector<pollfd>& polls) {
   for (std::size_t rank = 0; rank < lines_.size(); ++rank) {
-    if ((polls[rank + 1].revents & POLLIN) != 0) line_has_rung_[rank] = true;
+    if ((polls[rank + 1].revents & POLLIN) != 0) fd_was_readable_[rank] = true;
     if ((polls[rank + 1].revents & POLLHUP) != 0) lines_[rank] = -1;
     if (peers_[rank].local_rank >= 0 && block(static_cast<int>(rank)).left.load() != 0) peers_[rank].left.store(true);
   }

@@ -31,7 +31,7 @@ struct Activity {
   std::string text() const;
 };
 
-// Written by the one thread that executes operations, read by watches, also of other processes. All zero bytes: nothing yet.
+// Written by the one thread that executes operations, read by failure detectors, also of other processes. All zero bytes: nothing yet.
 struct alignas(64) ActivityRecord {
   std::atomic<std::uint64_t> word;
   std::atomic<std::uint64_t> beats;  // heartbeats, by the rank's failure detector

@@ -63,9 +63,9 @@ LivenessPipe make_liveness_pipe() {
 
 class MemfdProvider : public SharedMemoryProvider {
  public:
-  MemfdProvider(int local_rank, std::vector<UnixConnection> links, std::vector<Fd> peer_lines, LivenessPipe own_line)
-      : local_rank_(local_rank), links_(std::move(links)), peer_lines_(std::move(peer_lines)), own_line_(std::move(own_line)) {
-    for (const Fd& line : peer_lines_) watched_.push_back(line.get());
+  MemfdProvider(int local_rank, std::vector<UnixConnection> links, std::vector<Fd> peer_fds, LivenessPipe own_pipe)
+      : local_rank_(local_rank), links_(std::move(links)), peer_fds_(std::move(peer_fds)), own_pipe_(std::move(own_pipe)) {
+    for (const Fd& line : peer_fds_) watched_.push_back(line.get());
   }
 
   std::shared_ptr<SharedSegment> share(std::size_t bytes, std::chrono::milliseconds timeout) override {
@@ -73,14 +73,14 @@ class MemfdProvider : public SharedMemoryProvider {
     return local_rank_ == 0 ? give(bytes, deadline) : take(bytes, deadline);
   }
   std::span<const int> liveness_fds() const override { return watched_; }
-  void ring() noexcept override {
-    const std::lock_guard lock(line_mutex_);
-    if (!own_line_.write) return;
-    [[maybe_unused]] const auto written = write(own_line_.write.get(), "!", 1);  // a pipe that holds nothing else has room
+  void wake_peers() noexcept override {
+    const std::lock_guard lock(pipe_mutex_);
+    if (!own_pipe_.write) return;
+    [[maybe_unused]] const auto written = write(own_pipe_.write.get(), "!", 1);  // a pipe that holds nothing else has room
   }
   void close() noexcept override {
-    const std::lock_guard lock(line_mutex_);
-    own_line_ = LivenessPipe();
+    const std::lock_guard lock(pipe_mutex_);
+    own_pipe_ = LivenessPipe();
   }
 
  private:
@@ -114,9 +114,9 @@ class MemfdProvider : public SharedMemoryProvider {
 
   int local_rank_;
   std::vector<UnixConnection> links_;  // by local rank: the leader has one to each, each has one to the leader
-  std::vector<Fd> peer_lines_;         // by local rank; none for this rank
-  std::mutex line_mutex_;
-  LivenessPipe own_line_;  // the reading end as well: to ring when all peers are gone must not be a broken pipe
+  std::vector<Fd> peer_fds_;           // by local rank; none for this rank
+  std::mutex pipe_mutex_;
+  LivenessPipe own_pipe_;  // the reading end as well: to wake peers that are all gone must not be a broken pipe
   std::vector<int> watched_;
 };
 
@@ -133,7 +133,7 @@ class UnauthenticatedPeer : public Error {
   using Error::Error;
 };
 
-// Of one connection: an unauthenticated peer who says nothing must not keep the ranks behind it waiting for long.
+// Of one connection: an unauthenticated peer that says nothing must not keep the ranks behind it waiting for long.
 constexpr auto kMemoryHandshakeTime = std::chrono::seconds(5);
 constexpr int kReportedUnauthenticated = 20;
 
@@ -196,7 +196,7 @@ std::unique_ptr<SharedMemoryProvider> welcome_all(const Fd& listener, const Node
       ++count;
     } catch (const UnauthenticatedPeer& error) {
       if (++unauthenticated > kReportedUnauthenticated) continue;
-      log::warn("host: rank {} closed a connection in its handshake: {}", members.rank(), error.what());
+      log::warn("backend host: rank {} closed a connection in its handshake: {}", members.rank(), error.what());
     }
   }
   for (std::size_t to = 1; to < n; ++to)

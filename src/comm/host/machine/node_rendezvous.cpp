@@ -39,7 +39,7 @@ std::string reason_of_failure(Attempt&& attempt) {
 std::string join_lines(const std::string& first, const std::string& second) { return first + "\n" + second; }
 std::pair<std::string, std::string> split_lines(const std::string& value) {
   const std::size_t end = value.find('\n');
-  if (end == std::string::npos) throw Error("host: the store holds '{}' where two lines are expected", value);
+  if (end == std::string::npos) throw Error("backend host: the store holds '{}' where two lines are expected", value);
   return {value.substr(0, end), value.substr(end + 1)};
 }
 
@@ -139,7 +139,7 @@ Found find_leader(const BackendContext& context) {
   Found found;
   std::string name;
   const std::string trouble = listen_somewhere(found.listener, name);
-  if (!trouble.empty()) log::warn("host: rank {} shares memory with no other rank: {}", rank, trouble);
+  if (!trouble.empty()) log::warn("backend host: rank {} shares memory with no other rank: {}", rank, trouble);
   context.store->set(fmt::format("shm/name/{}", rank), join_lines(trouble.empty() ? name : "", context.node));
   for (found.leader = 0; found.leader < rank; ++found.leader) {
     const std::string told = await_word(context, found.leader, fmt::format("shm/name/{}", found.leader));
@@ -186,7 +186,7 @@ void tell_of_failures(const BackendContext& context, const Proposal& proposal, c
     if (failed == members.end()) continue;
     std::string numbers;
     for (const int rank : members) numbers += fmt::format("{}{}", numbers.empty() ? "" : ", ", rank);
-    log::warn("host: ranks {} are on one machine and cannot share its memory: they exchange over TCP, which is slower. Rank {}: {}",
+    log::warn("backend host: ranks {} are on one machine and cannot share its memory: they exchange over TCP, which is slower. Rank {}: {}",
               numbers, *failed, failures[static_cast<std::size_t>(*failed)]);
   }
 }

@@ -29,7 +29,7 @@ class SharedMemoryProvider {
   virtual std::span<const int> liveness_fds() const { return {}; }
 
   // From any thread: makes this rank's liveness fd readable at its peers, for good.
-  virtual void ring() noexcept {}
+  virtual void wake_peers() noexcept {}
 
   // Closes what peers watch. Called after the goodbye was written to shared memory.
   virtual void close() noexcept {}

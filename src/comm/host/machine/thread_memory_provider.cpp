@@ -15,7 +15,7 @@ class PrivateSegment : public SharedSegment {
  public:
   explicit PrivateSegment(std::size_t bytes) : bytes_(bytes) {
     void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) throw Error("host: cannot map {} bytes: {}", bytes, std::strerror(errno));
+    if (memory == MAP_FAILED) throw Error("backend host: cannot map {} bytes: {}", bytes, std::strerror(errno));
     data_ = static_cast<std::byte*>(memory);
   }
   ~PrivateSegment() override { munmap(data_, bytes_); }

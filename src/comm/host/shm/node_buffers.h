@@ -29,7 +29,8 @@ class NodeBuffers {
 
   // A round in which the ranks say where their data of this call lies; true: all in one registered segment.
   bool locate(const void* data, std::size_t bytes);
-  // After that, if it was true: `bytes` of the rank's data, from `offset` on. Throws Error: it has less registered memory there.
+  // After that, if it was true: `bytes` of the rank's data, from `offset` on. Throws std::runtime_error, by which the backend ends the
+  // group: it has less registered memory there.
   std::byte* at(int rank, std::size_t offset, std::size_t bytes) const {
     return own_.at(rank, offsets_[static_cast<std::size_t>(rank)], offset, bytes);
   }

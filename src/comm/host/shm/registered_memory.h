@@ -38,7 +38,7 @@ class RegisteredMemory {
     std::size_t part_bytes = 0;  // of every rank
 
     // Where `bytes` bytes lie, from `skip` bytes on in the buffer that begins `offset` bytes into the rank's part: which is what that rank
-    // said. Throws Error: they are not all inside.
+    // said. Throws std::runtime_error (no Error, see refuse()): they are not all inside.
     std::byte* at(int rank, std::uint64_t offset, std::size_t skip, std::size_t bytes) const {
       if (offset > part_bytes || skip > part_bytes - offset || bytes > part_bytes - offset - skip) refuse(rank, offset, skip + bytes);
       return base + static_cast<std::size_t>(rank) * stride + offset + skip;

@@ -77,7 +77,7 @@ void ShmTransport::dispatch(const Operation& operation) {
     case OperationKind::kAllocate:
       break;
   }
-  LOCKSTEP_CHECK(false, "host: cannot execute {}", name_of(operation.signature.kind));
+  LOCKSTEP_CHECK(false, "backend host: cannot execute {}", name_of(operation.signature.kind));
 }
 
 // Agree on the size, map, and agree on the outcome: a rank that could not map must not leave the others with memory that

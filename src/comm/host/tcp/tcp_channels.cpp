@@ -28,7 +28,7 @@ TcpChannels::TcpChannels(int rank, std::vector<TcpPeer> peers, FailureDetector& 
       cut_(peers_.size()),
       last_(peers_.size()),
       interrupt_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!interrupt_) throw Error("host: cannot make an eventfd: {}", std::strerror(errno));
+  if (!interrupt_) throw Error("backend host: cannot make an eventfd: {}", std::strerror(errno));
   polls_.reserve(peers_.size() + 1);
   for (auto& last : last_) last.reserve(64);
 }

@@ -86,7 +86,7 @@ std::string advance(Attempt& attempt) {
     if (moved < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return "";
     if (moved <= 0) {
       attempt.failure = ECONNRESET;
-      return "it closed the connection in the handshake; does it know another token, or do unauthenticated peers flood its door?";
+      return "it closed the connection in the handshake; does it know another token, or do too many connections come to its port?";
     }
     if (sends)
       handshake.sent(static_cast<std::size_t>(moved));
@@ -142,7 +142,8 @@ class MeshBuilder {
       next = std::min(next, attempt.again != Deadline{} ? attempt.again : attempt.give_up);
     }
     next = std::min(next, Clock::now() + notice_.until_next());
-    if (poll(polls_.data(), polls_.size(), remaining_ms(next)) < 0 && errno != EINTR) throw Error("host: poll: {}", std::strerror(errno));
+    if (poll(polls_.data(), polls_.size(), remaining_ms(next)) < 0 && errno != EINTR)
+      throw Error("backend host: poll: {}", std::strerror(errno));
     if (Clock::now() >= deadline_) report_missing();
     notice_.look([this] { return fmt::format("ranks {} of {} to connect", incomplete(), self_.ranks); });
     if (Clock::now() < look_around_) return;
@@ -231,15 +232,16 @@ class MeshBuilder {
 
   [[noreturn]] void fail(const Attempt& attempt) const {
     blame_who_has_gone(context_);
-    throw RendezvousError("host: rank {} cannot reach rank {} at {}: {}", self_.rank, attempt.reached, attempt.address.text(),
+    throw RendezvousError("backend host: rank {} cannot reach rank {} at {}: {}", self_.rank, attempt.reached, attempt.address.text(),
                           attempt.trouble);
   }
 
   // An unauthenticated peer that keeps trying must not fill the log.
   void report(const Attempt& attempt, const std::string& why) {
     if (++reported_ > kReportedUnauthenticated) return;
-    log::warn("host: a connection from {} to rank {} failed in its handshake ({}); closed{}", peer_endpoint(attempt.fd.get()).text(),
-              self_.rank, why, reported_ == kReportedUnauthenticated ? "; further ones are not reported" : "");
+    log::warn("backend host: a connection from {} to rank {} failed in its handshake ({}); closed{}",
+              peer_endpoint(attempt.fd.get()).text(), self_.rank, why,
+              reported_ == kReportedUnauthenticated ? "; further ones are not reported" : "");
   }
 
   std::string incomplete() const {
@@ -256,8 +258,8 @@ class MeshBuilder {
   [[noreturn]] void report_missing() const {
     for (const Attempt& attempt : attempts_)
       if (!attempt.trouble.empty()) fail(attempt);
-    throw RendezvousError("host: rank {} waited on {} for ranks {}, which did not connect in time", self_.rank, context_.advertise_address,
-                          incomplete());
+    throw RendezvousError("backend host: rank {} waited on {} for ranks {}, which did not connect in time", self_.rank,
+                          context_.advertise_address, incomplete());
   }
 
   const BackendContext& context_;
@@ -310,7 +312,8 @@ std::string origin_of_address() {
 void check_may_listen(const BackendContext& context) {
   if (!context.token.empty() || is_loopback(context.advertise_address) || env::integer(env::kInsecure, 0, 1).value_or(0) == 1) return;
   throw RendezvousError(
-      "host: rank {} would listen for the other ranks on {} ({}), which is not loopback, and the job has no token, anyone on the network "
+      "backend host: rank {} would listen for the other ranks on {} ({}), which is not loopback, and the job has no token, anyone on the "
+      "network "
       "could join it: {}; or, with all ranks on this machine, {}=lo",
       context.place.rank, context.advertise_address, origin_of_address(), kHowToMakeAToken, env::kInterface);
 }
