@@ -38,8 +38,8 @@ const std::map<std::string, std::string> kNotRunHere = {
      "needs CUDA's toolkit and a GPU; scripts/test-gpu is for machines that have both"},
     {"scripts/test-gpu                    # builds what it needs, then all stages, a few minutes each",
      "needs a GPU; tests/bench/gpu_scripts_test.cpp runs the script without one"},
-    {"scripts/bench-gpu                                          # writes bench/results/<gpu>.json; how long it takes is not measured "
-     "either",
+    {"scripts/test-gpu smoke devices graph --time-limit 540", "the same"},
+    {"scripts/bench-gpu                                          # writes bench/results/<gpu>.json after each row, in nine minutes",
      "needs a GPU; tests/bench/gpu_scripts_test.cpp runs the script on the CPU"},
     {"scripts/bundle                                             # makes build-bundle/lockstep, at most 50 MiB",
      "needs CUDA's toolkit; tests/bench/gpu_scripts_test.cpp runs it with --from"},
