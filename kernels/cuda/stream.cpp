@@ -22,9 +22,12 @@ void require_lrn_channels(const LrnParams& params) {
   if (params.channels > kMostChannels) throw InvalidArgument("lrn: {} channels; on a GPU at most {}", params.channels, kMostChannels);
 }
 
+// Few sizes, so that the allocator has most of them: powers of two, and of large ones, where twice as much is too much, four in each power.
 Scratch::Scratch(Stream& stream, std::size_t bytes) {
-  constexpr std::size_t kLeast = std::size_t{64} << 10;
-  if (bytes != 0) memory_ = take_scratch(stream, std::bit_ceil(std::max(bytes, kLeast)));
+  constexpr std::size_t kLeast = std::size_t{64} << 10, kLargePower = std::size_t{64} << 20;
+  if (bytes == 0) return;
+  const std::size_t step = std::bit_floor(bytes) / 4;
+  memory_ = take_scratch(stream, bytes <= kLargePower ? std::bit_ceil(std::max(bytes, kLeast)) : (bytes + step - 1) / step * step);
 }
 
 }  // namespace lockstep::cuda

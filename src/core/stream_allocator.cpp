@@ -93,12 +93,11 @@ std::byte* StreamAllocator::take(std::size_t rounded, std::size_t asked) {
     stats_.bytes_held = held;
   }
   stats_.bytes_in_use += rounded;
+  peak_bytes_ = std::max(peak_bytes_, stats_.bytes_in_use);
   return block;
 }
 
-// While a stream is captured, other threads have no order with it: what was used in it is not theirs.
 std::byte* StreamAllocator::take_kept(std::size_t rounded) {
-  if (arena_ && capturing_ != std::this_thread::get_id()) return nullptr;
   const auto found = kept_.find(rounded);
   if (found == kept_.end() || found->second.empty()) return nullptr;
   std::byte* const block = found->second.back();
@@ -110,10 +109,16 @@ std::byte* StreamAllocator::take_kept(std::size_t rounded) {
 std::byte* StreamAllocator::take_from_pool(std::size_t rounded) {
   if (arena_) return pool_.take_apart(rounded);
   const std::size_t in_hand = stats_.bytes_in_use + kept_bytes_;
-  if (policy_.kind != MemoryPolicy::Kind::kGrow && in_hand > policy_.bytes - rounded) empty_kept();
-  std::byte* const block = pool_.take(rounded);
-  if (block != nullptr || kept_bytes_ == 0) return block;
-  empty_kept();
+  const bool at_limit = policy_.kind != MemoryPolicy::Kind::kGrow && in_hand > policy_.bytes - rounded;
+  if (at_limit || kept_bytes_ / 2 > peak_bytes_) empty_kept();
+  std::byte* block = pool_.take(rounded);
+  if (block != nullptr) return block;
+  if (kept_bytes_ > 0) {
+    empty_kept();
+    block = pool_.take(rounded);
+  }
+  if (block != nullptr) return block;
+  pool_.settle(policy_.kind == MemoryPolicy::Kind::kAll ? policy_.bytes : 0);  // what was taken at the start stays this process's
   return pool_.take(rounded);
 }
 
@@ -139,6 +144,7 @@ void StreamAllocator::release_now_or_later(std::byte* block, std::size_t bytes) 
 void StreamAllocator::begin_capture() {
   const std::lock_guard lock(mutex_);
   if (arena_) throw InvalidArgument("{}: a graph is being recorded already: one at a time", device_.name());
+  empty_kept();  // until the end it could not be given back, whatever is short
   arena_ = std::make_shared<Arena>(*this);
   capturing_ = std::this_thread::get_id();
 }

@@ -2,7 +2,8 @@
 //
 // Memory is taken and given back in the order of the device's default stream, so that a block may be handed out again while the
 // GPU still works on what was queued before: nobody waits. What is given back is kept by size: a step that repeats itself asks the driver
-// for nothing. Where a new size finds no room any more, what is kept goes back to the pool, which makes other sizes of it.
+// for nothing. Where a new size finds no room any more, where more is kept than twice what was ever in use, and before a capture, what is
+// kept goes back to the pool, which makes other sizes of it.
 // Apart from the pool, which tests replace.
 #pragma once
 
@@ -25,6 +26,9 @@ class MemoryPool {
   // The same apart from the order of the default stream: nothing that was queued uses the block, and nothing is queued for it.
   virtual std::byte* take_apart(std::size_t bytes) = 0;
   virtual void give_back(std::byte* block, std::size_t bytes) noexcept = 0;
+  // Waits until what was given back is free, and returns to the system what is not in use, down to `keep` bytes: then blocks beside each
+  // other are one. Never while the default stream is captured.
+  virtual void settle(std::size_t keep) = 0;
   virtual std::size_t held() const = 0;  // from the system, in use or not
   // Of the whole device, whichever process holds it.
   virtual std::size_t free_on_device() const = 0;
@@ -68,8 +72,8 @@ class StreamAllocator {
   mutable std::mutex mutex_;
   AllocatorStats stats_;
   std::map<std::size_t, std::vector<std::byte*>> kept_;  // by size, in the default stream's order
-  std::size_t kept_bytes_ = 0;
-  std::shared_ptr<Arena> arena_;  // of the capture that is under way
+  std::size_t kept_bytes_ = 0, peak_bytes_ = 0;          // peak: of the bytes in use
+  std::shared_ptr<Arena> arena_;                         // of the capture that is under way
   std::thread::id capturing_;
 };
 

@@ -122,6 +122,11 @@ void CudaPool::give_back(std::byte* block, std::size_t) noexcept {
   cudaFreeAsync(block, stream_.get());
 }
 
+void CudaPool::settle(std::size_t keep) {
+  stream_.synchronize();
+  LOCKSTEP_CUDA(cudaMemPoolTrimTo(pool_, keep));
+}
+
 std::size_t CudaPool::held() const {
   use_device(device_);
   std::uint64_t bytes = 0;

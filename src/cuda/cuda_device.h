@@ -59,6 +59,7 @@ class CudaPool : public MemoryPool {
   std::byte* take(std::size_t bytes) override { return take_on(stream_, bytes); }
   std::byte* take_apart(std::size_t bytes) override;
   void give_back(std::byte* block, std::size_t bytes) noexcept override;
+  void settle(std::size_t keep) override;
   std::size_t held() const override;
   std::size_t free_on_device() const override;
   std::size_t size_of_device() const override;

@@ -16,13 +16,21 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A device of `size` bytes. Keeps what is given back and hands it out again when it is large enough, as the driver's pool does.
+// A device of `size` bytes. Keeps what is given back and hands it out again when it is large enough, as the driver's pool does; makes one
+// of several blocks only when it has settled.
 class MadeUpPool : public MemoryPool {
  public:
   explicit MadeUpPool(std::size_t size) : size_(size) {}
 
   std::byte* take(std::size_t bytes) override {
     ++takes;
+    return cached_or_made(bytes);
+  }
+  std::byte* take_apart(std::size_t bytes) override {
+    ++takes_apart;
+    return cached_or_made(bytes);
+  }
+  std::byte* cached_or_made(std::size_t bytes) {
     for (auto block = cached_.begin(); block != cached_.end(); ++block)
       if (block->size() >= bytes) {
         used_.splice(used_.end(), cached_, block);
@@ -32,23 +40,21 @@ class MadeUpPool : public MemoryPool {
     held_ += bytes;
     return used_.emplace_back(bytes).data();
   }
-  std::byte* take_apart(std::size_t bytes) override {
-    ++takes_apart;
-    if (bytes > free_on_device()) return nullptr;
-    held_ += bytes;
-    return used_.emplace_back(bytes).data();
-  }
   void give_back(std::byte* data, std::size_t) noexcept override {
     ++gives_back;
     for (auto block = used_.begin(); block != used_.end(); ++block)
       if (block->data() == data) return cached_.splice(cached_.end(), used_, block);
+  }
+  void settle(std::size_t keep) override {
+    ++settles;
+    for (; held_ > keep && !cached_.empty(); cached_.pop_front()) held_ -= cached_.front().size();
   }
   std::size_t held() const override { return ++questions, held_; }
   std::size_t free_on_device() const override { return size_ - held_ - of_others; }
   std::size_t size_of_device() const override { return size_; }
 
   std::size_t of_others = 0;
-  int takes = 0, takes_apart = 0, gives_back = 0;
+  int takes = 0, takes_apart = 0, gives_back = 0, settles = 0;
   mutable int questions = 0;
 
  private:
@@ -87,6 +93,31 @@ TEST(StreamAllocator, WhatIsKeptMakesRoomForOtherSizes) {
   EXPECT_EQ(allocator.stats().bytes_in_use, 2 * kMiB);
 }
 
+// The driver joins blocks only when what used them is over.
+TEST(StreamAllocator, ExhaustionWaitsForWhatWasFreed) {
+  MadeUpPool pool(4 * kMiB);
+  StreamAllocator allocator(cpu_device(), pool, {});
+  { const Buffer one = allocator.allocate(kMiB), three = allocator.allocate(3 * kMiB); }
+  const Buffer four = allocator.allocate(4 * kMiB);
+  EXPECT_EQ(pool.settles, 1);
+  EXPECT_EQ(allocator.stats().bytes_held, 4 * kMiB);
+}
+
+TEST(StreamAllocator, WhatIsKeptIsBoundedByWhatWasInUse) {
+  constexpr std::size_t kLargest = 100 * 4096;
+  MadeUpPool pool(64 * kMiB);
+  StreamAllocator allocator(cpu_device(), pool, {});
+  for (std::size_t bytes = kLargest; bytes > 0; bytes -= 4096) allocator.allocate(bytes);
+  EXPECT_LE(allocator.stats().bytes_held, 8 * kLargest) << "of 50 that all sizes are";
+  const auto step = [&] { const Buffer x = allocator.allocate(4096), y = allocator.allocate(3 * 4096), z = allocator.allocate(50 * 4096); };
+  step();
+  const int takes = pool.takes, gives_back = pool.gives_back;
+  for (int i = 0; i < 10; ++i) step();
+  EXPECT_EQ(pool.takes, takes) << "a step that repeats itself asks for nothing";
+  EXPECT_EQ(pool.gives_back, gives_back);
+  EXPECT_EQ(pool.settles, 0) << "and nobody waited";
+}
+
 TEST(StreamAllocator, WhatIsKeptCountsAgainstALimit) {
   MadeUpPool pool(64 * kMiB);
   StreamAllocator allocator(cpu_device(), pool, {MemoryPolicy::Kind::kLimit, 4 * kMiB});
@@ -107,19 +138,23 @@ TEST(StreamAllocator, ThePoolIsNotAskedForMoreThanTheDeviceHas) {
   EXPECT_EQ(pool.takes + pool.takes_apart, 0);
 }
 
-// What the default stream used before the capture, a graph on that stream may use; another thread may not.
-TEST(StreamAllocator, ACaptureTakesWhatIsKept) {
-  MadeUpPool pool(64 * kMiB);
-  StreamAllocator allocator(cpu_device(), pool, {});
-  { const Buffer first = allocator.allocate(kMiB); }
-  allocator.begin_capture();
+// During it nothing can be given back: neither to make room for other sizes, nor to stay within the limit.
+TEST(StreamAllocator, ACaptureBeginsWithNothingKept) {
+  MadeUpPool small(4 * kMiB), large(64 * kMiB);
+  StreamAllocator grows(cpu_device(), small, {}), limited(cpu_device(), large, {MemoryPolicy::Kind::kLimit, 4 * kMiB});
+  { const Buffer four = grows.allocate(4 * kMiB), other = limited.allocate(3 * kMiB); }
+  grows.begin_capture();
+  EXPECT_NO_THROW(grows.allocate(2 * kMiB));
+  grows.end_capture();
+  limited.begin_capture();
+  const int gives_back = large.gives_back;
   Buffer theirs;
-  std::thread([&] { theirs = allocator.allocate(kMiB); }).join();
-  EXPECT_EQ(pool.takes_apart, 1);
-  const Buffer ours = allocator.allocate(kMiB);
-  EXPECT_EQ(pool.takes_apart, 1);
-  EXPECT_EQ(pool.takes, 1);
-  allocator.end_capture();
+  const Buffer ours = limited.allocate(2 * kMiB);
+  std::thread([&] { theirs = limited.allocate(kMiB); }).join();
+  EXPECT_EQ(large.takes_apart, 2);
+  EXPECT_EQ(large.gives_back, gives_back);
+  EXPECT_LE(limited.stats().bytes_held, 4 * kMiB);
+  limited.end_capture();
 }
 
 TEST(StreamAllocator, AWindowKeepsItsBlock) {

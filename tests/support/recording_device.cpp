@@ -139,7 +139,7 @@ const KernelTable& queued_kernels() {
 class HostPool : public MemoryPool {
  public:
   HostPool(std::size_t size, Log& log) : size_(size), log_(log) {}
-  void follow(const Stream& stream) { stream_ = &stream; }
+  void follow(Stream& stream) { stream_ = &stream; }
   // Was memory from outside given back since it was asked last?
   bool has_wrong_frees() { return wrong_frees_.exchange(false); }
 
@@ -167,6 +167,16 @@ class HostPool : public MemoryPool {
     const std::lock_guard lock(mutex_);
     cached_.emplace(bytes, block);
   }
+  void settle(std::size_t keep) override {
+    count_call();
+    if (is_captured()) wrong_frees_ = true;
+    if (stream_ != nullptr) stream_->synchronize();
+    const std::lock_guard lock(mutex_);
+    for (auto block = cached_.begin(); held_ > keep && block != cached_.end(); block = cached_.erase(block)) {
+      held_ -= block->first;
+      std::free(block->second);
+    }
+  }
   std::size_t held() const override {
     count_call();
     const std::lock_guard lock(mutex_);
@@ -192,7 +202,7 @@ class HostPool : public MemoryPool {
 
   const std::size_t size_;
   Log& log_;
-  const Stream* stream_ = nullptr;
+  Stream* stream_ = nullptr;
   std::atomic<bool> wrong_frees_{false};
   mutable std::mutex mutex_;
   std::size_t held_ = 0;
