@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "src/comm/mpi/library/mpi_runtime.h"
+#include "src/comm/net/backoff.h"
 
 namespace lockstep::mpi {
 
@@ -17,7 +18,6 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
 constexpr int kTag = 0;
-constexpr auto kYieldFor = std::chrono::milliseconds(1);
 constexpr microseconds kShortestNap(20), kLongestNap(1000);
 
 }  // namespace
