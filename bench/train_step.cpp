@@ -1,14 +1,13 @@
-// Times whole training steps (forward, backward with its all-reduces, update) of three models on generated data:
-//   build/bench/train_step --model cifar10|cifar10-nolrn|mlp --ranks 2 [--steps 15] [--transport shm|tcp] [--json]
+// Times whole training steps (forward, backward with its all-reduces, update) of five models on generated data:
+//   build/bench/train_step --model cifar10|cifar10-nolrn|mlp|resnet20|gpt --ranks 2 [--steps 15] [--transport shm|tcp] [--json]
 //   build/bench/train_step --ranks 2 --scaling             beside 2 unrelated runs of one rank, in turn
 //   build/bench/train_step --backend delay --timeline      against the bound that overlap allows, on a wire without work
 //   build/bench/train_step --json --serve                  a round for each line on stdin: libraries are tuned once, others take turns
 //   build/bench/train_step --device cuda [--graph]         on GPUs: steps queued one after the other, and the host's share of the time
 //   build/bench/train_step --dtype bfloat16 --device cuda  layers compute in 16 bits, weights stay float32 (docs/precision.md); the
 //                                                          row's dtype is that of the logits that came out
-// cifar10 is TensorFlow's tutorial network on 128 images of 24x24 a rank, cifar10-nolrn the same without normalisation,
-// mlp four layers of 2048 (16.8 M parameters) on 64 rows a rank. One thread a rank, unless OMP_NUM_THREADS says otherwise; the
-// first steps (--warm-up) are left out.
+// bench/lib/train_step_models.h says what each model, its batch and its optimizer are. One thread a rank, unless OMP_NUM_THREADS says
+// otherwise; the first steps (--warm-up) are left out.
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -48,7 +47,7 @@ Options parse(int argc, char** argv) {
   cxxopts::Options cli("train_step", "Times training steps");
   using cxxopts::value;
   cxxopts::OptionAdder add = cli.add_options();
-  add("model", "cifar10, cifar10-nolrn or mlp", value<std::string>()->default_value("cifar10"));
+  add("model", "cifar10, cifar10-nolrn, mlp, resnet20 or gpt", value<std::string>()->default_value("cifar10"));
   add("ranks", "processes", value<int>()->default_value("1"));
   add("steps", "steps that count", value<int>()->default_value("15"));
   add("warm-up", "steps before those (CPU 4, GPU 10)", value<int>());
@@ -103,23 +102,18 @@ class Trainer {
 
   Trainer(const std::string& name, std::shared_ptr<ls::ProcessGroup> group, const ls::CommHook& hook = {},
           ls::Device& device = ls::cpu_device())
-      : model_(ls::bench::make_model(name)), batch_(name == "mlp" ? 64 : 128) {
-    x_ = name == "mlp" ? ls::Tensor::empty({batch_, 2048}) : ls::Tensor::empty({batch_, 24, 24, 3});
-    ls::fill_normal(x_, 0, 1);
-    labels_ = ls::Tensor::empty({batch_}, ls::DType::kInt64);
-    ls::Philox random(1, static_cast<std::uint64_t>(group->rank()));
-    for (std::int64_t& label : labels_.span<std::int64_t>()) label = random.below(10);
-    model_->to(device);
-    x_ = x_.to(device);
-    labels_ = labels_.to(device);
-    for (const ls::NamedTensor& parameter : model_->named_parameters())  // before ddp's own: fires first
+      : model_(ls::bench::make_model(name, group->rank())) {
+    ls::nn::Module& module = *model_.module;
+    module.to(device);
+    x_ = model_.inputs.to(device);
+    labels_ = model_.labels.to(device);
+    for (const ls::NamedTensor& parameter : module.named_parameters())  // before ddp's own: fires first
       hooks_.push_back(ls::register_grad_hook(parameter.tensor, [this](const ls::Tensor&) {
         if (first_ready_ == Clock::time_point{}) first_ready_ = Clock::now();
       }));
-    ddp_ = std::make_unique<ls::DistributedDataParallel>(*model_, std::move(group), ls::DistributedDataParallelOptions{.comm_hook = hook});
+    ddp_ = std::make_unique<ls::DistributedDataParallel>(module, std::move(group), ls::DistributedDataParallelOptions{.comm_hook = hook});
     if (ls::AutoCast::active() == ls::DType::kFloat16) scaler_.emplace();
-    sgd_ = std::make_unique<ls::optim::SGD>(ddp_->parameters(),
-                                            ls::optim::SGDOptions{.lr = 0.01F, .loss_scaler = scaler_ ? &*scaler_ : nullptr});
+    optimizer_ = ls::bench::make_optimizer(name, ddp_->parameters(), scaler_ ? &*scaler_ : nullptr);
     const ls::DelayCost cost = ls::delay_cost_from_environment();
     for (const ls::BucketLayout& bucket : ddp_->reducer().buckets())
       cost_ms_.push_back(1e-6 * static_cast<double>(cost.of(bucket.bytes).count()));
@@ -131,12 +125,12 @@ class Trainer {
     };
     first_ready_ = {};
     const auto start = Clock::now();
-    sgd_->zero_grad();
+    optimizer_->zero_grad();
     const ls::Tensor loss = ls::nn::cross_entropy((*ddp_)(x_), labels_);
     const auto forward_end = Clock::now();
     scaled(loss).backward();
     const auto backward_end = Clock::now();
-    sgd_->step();
+    optimizer_->step();
     const auto end = Clock::now();
     double waited = 0;
     for (const ls::BucketTimes& bucket : times()) waited += 1e3 * bucket.waited;
@@ -163,21 +157,21 @@ class Trainer {
   };
   Outcome outcome() {
     const ls::NoGrad no_grad;
-    const ls::Tensor logits = (*model_)(x_);
+    const ls::Tensor logits = (*model_.module)(x_);
     return {ls::nn::cross_entropy(logits, labels_).item(), logits.dtype()};
   }
 
   std::span<const ls::BucketTimes> times() const { return ddp_->reducer().last_pass(); }
   const std::vector<double>& cost_ms() const { return cost_ms_; }
   double ready_ms(std::size_t bucket) const { return ready_ms_[bucket]; }  // since backward began
-  int batch() const { return static_cast<int>(batch_); }
+  int batch() const { return static_cast<int>(model_.batch); }
 
  private:
   ls::Tensor bare_step() {
-    sgd_->zero_grad();
+    optimizer_->zero_grad();
     ls::Tensor loss = ls::nn::cross_entropy((*ddp_)(x_), labels_);
     scaled(loss).backward();
-    sgd_->step();
+    optimizer_->step();
     return loss;
   }
   ls::Tensor scaled(const ls::Tensor& loss) { return scaler_ ? scaler_->scale(loss) : loss; }
@@ -194,13 +188,12 @@ class Trainer {
     return longest;
   }
 
-  std::unique_ptr<ls::nn::Sequential> model_;
-  std::int64_t batch_;
+  ls::bench::TrainStepModel model_;
   ls::Tensor x_, labels_;
   std::vector<ls::HookHandle> hooks_;
   std::unique_ptr<ls::DistributedDataParallel> ddp_;
   std::optional<ls::optim::LossScaler> scaler_;
-  std::unique_ptr<ls::optim::SGD> sgd_;
+  std::unique_ptr<ls::optim::Optimizer> optimizer_;
   std::optional<ls::CapturedStep> graph_;
   Clock::time_point first_ready_;
   std::vector<double> cost_ms_, ready_ms_;

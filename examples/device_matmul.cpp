@@ -21,59 +21,14 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cxxopts.hpp>
 #include <string>
 #include <vector>
+
+#include "examples/device_matmul_flags.h"
 
 namespace ls = lockstep;
 
 namespace {
-
-constexpr std::int64_t kBlockElements = std::int64_t{64} << 20;  // of the product at once: 256 MiB
-constexpr std::int64_t kRowsTogether = 64;                       // so that every block begins on a boundary of 256 bytes
-constexpr double kLargest = 3;                                   // of both matrices' elements
-constexpr double kExactInFloat = 1 << 24, kExactInDouble = 9007199254740992.0;
-
-struct Sizes {
-  std::int64_t rows = 0, inner = 0, columns = 0;
-  double largest_element() const { return kLargest * kLargest * static_cast<double>(inner); }
-};
-
-struct Flags {
-  Sizes sizes;
-  std::string device;
-};
-
-bool read_flags(int argc, char** argv, Flags& flags) {
-  cxxopts::Options options("device_matmul", "A matrix product and the sum of its elements, on CPU and GPU.");
-  auto add = options.add_options();
-  add("rows", "of the first matrix", cxxopts::value(flags.sizes.rows)->default_value("10000"));
-  add("inner", "columns of the first matrix, rows of the second", cxxopts::value(flags.sizes.inner)->default_value("100"));
-  add("columns", "of the second matrix", cxxopts::value(flags.sizes.columns)->default_value("100000"));
-  add("device", "all, cpu, or cuda (an error without a GPU)", cxxopts::value(flags.device)->default_value("all"));
-  add("help", "this text");
-  try {
-    const auto parsed = options.parse(argc, argv);
-    if (parsed.count("help") != 0) {
-      std::printf("%s", options.help().c_str());
-      return false;
-    }
-    if (!parsed.unmatched().empty()) throw ls::InvalidArgument("unknown argument '{}', see --help", parsed.unmatched().front());
-  } catch (const cxxopts::exceptions::exception& error) {
-    throw ls::InvalidArgument("{}, see --help", error.what());
-  }
-  if (flags.device != "all" && flags.device != "cpu" && flags.device != "cuda")
-    throw ls::InvalidArgument("--device {}: all, cpu or cuda", flags.device);
-  const Sizes& sizes = flags.sizes;
-  if (sizes.rows < 1 || sizes.inner < 1 || sizes.columns < 1) throw ls::InvalidArgument("--rows, --inner and --columns must be positive");
-  if (sizes.columns > kBlockElements / kRowsTogether)
-    throw ls::InvalidArgument("--columns {}: at most {}", sizes.columns, kBlockElements / kRowsTogether);
-  if (sizes.largest_element() > kExactInFloat ||
-      sizes.largest_element() * static_cast<double>(sizes.rows) * static_cast<double>(sizes.columns) > kExactInDouble)
-    throw ls::InvalidArgument("{}x{} by {}x{}: the sums would not be exact any more; choose smaller sizes", sizes.rows, sizes.inner,
-                              sizes.inner, sizes.columns);
-  return true;
-}
 
 // Rows of `inner` whole numbers from 0 to 3.
 ls::Tensor whole_numbers(std::int64_t rows, std::int64_t inner, std::uint64_t stream) {

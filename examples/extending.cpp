@@ -18,12 +18,13 @@ namespace {
 class Circle : public ls::data::Dataset {
  public:
   std::int64_t size() const override { return 1024; }
-  ls::Shape sample_shape() const override { return {2}; }
-  void read(std::int64_t index, std::int64_t epoch, std::span<float> point, std::int64_t& label) const override {
+  ls::data::Sample get(std::int64_t index, std::int64_t epoch) const override {
     const auto sample = static_cast<std::uint64_t>(epoch * size() + index);
     ls::Philox random(/*seed=*/1, /*stream=*/sample);  // the same numbers on any rank
-    for (float& coordinate : point) coordinate = random.uniform(-1.f, 1.f);
-    label = point[0] * point[0] + point[1] * point[1] > 0.6f ? 1 : 0;
+    const float x = random.uniform(-1.f, 1.f), y = random.uniform(-1.f, 1.f);
+    const std::vector point = {x, y};
+    const std::int64_t label = x * x + y * y > 0.6f ? 1 : 0;
+    return {ls::Tensor::from(std::span(point), {2}), ls::data::scalar(label)};
   }
 };
 
@@ -41,11 +42,11 @@ class SquareNode : public ls::Node {
 };
 
 ls::Tensor square(const ls::Tensor& x) {
-  const ls::Tensor y = ls::Tensor::empty(x.shape());
+  ls::check_input("square", "x", x);  // defined, float32: else an error that names both
+  const ls::Tensor y = ls::empty_like(x);
   const auto from = x.span<float>(), to = y.span<float>();
   for (std::size_t i = 0; i < to.size(); ++i) to[i] = from[i] * from[i];
-  const std::vector inputs = {x};
-  if (ls::recording(inputs)) ls::attach(y, std::make_shared<SquareNode>(inputs, /*saved=*/inputs));
+  ls::record<SquareNode>(y, {x}, /*saved=*/std::vector{x});  // nothing when no gradient is wanted
   return y;
 }
 

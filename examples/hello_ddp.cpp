@@ -25,15 +25,17 @@ constexpr std::int64_t kSide = 12, kGlobalBatch = 128;
 class Stripes : public ls::data::Dataset {
  public:
   std::int64_t size() const override { return 4096; }
-  ls::Shape sample_shape() const override { return {kSide, kSide, 1}; }
-  void read(std::int64_t index, std::int64_t, std::span<float> pixels, std::int64_t& direction) const override {
+  ls::data::Sample get(std::int64_t index, std::int64_t) const override {
     ls::Philox random(/*seed=*/1, static_cast<std::uint64_t>(index));
-    direction = index % 4;
+    const std::int64_t direction = index % 4;
     const float angle = 0.25f * 3.14159265f * static_cast<float>(direction), phase = random.uniform(0.f, 6.28318531f);
+    const auto image = ls::Tensor::empty({kSide, kSide, 1});
+    const auto pixels = image.span<float>();
     for (std::int64_t i = 0; i < kSide * kSide; ++i) {
       const float along = std::cos(angle) * static_cast<float>(i / kSide) + std::sin(angle) * static_cast<float>(i % kSide);
       pixels[static_cast<std::size_t>(i)] = std::sin(1.2f * along + phase) + 0.5f * random.normal();
     }
+    return {image, ls::data::scalar(direction)};
   }
 };
 

@@ -11,8 +11,10 @@
 #include "launcher/torchrun_flags.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/version.h"
 #include "src/comm/rendezvous/environment_reader.h"
 #include "src/core/device_choice.h"
+#include "src/core/device_configuration.h"
 #include "src/launch/gpus.h"
 
 namespace lockstep::launcher {
@@ -29,8 +31,9 @@ OMP_NUM_THREADS (cores / ranks) in its environment; OMP_NUM_THREADS, LOCKSTEP_TO
 GPUs     rank by rank in the order of --gpus; numbers count what CUDA_VISIBLE_DEVICES leaves, as a program there would. 'auto' (the default)
          takes GPUs when there are any, else the CPU, and says why; LOCKSTEP_DEVICE, if set, comes before it. A GPU that is there and
          cannot be used is an error, and so are more ranks than GPUs. --share-gpu K makes K logical GPUs of each, each with its part of
-         the memory (LOCKSTEP_GPU_MEMORY, if set, stays); on the CPU it makes K parts of the cores. With --nnodes each node has flags of its
-         own. `lockrun topology` shows what there is.
+         the memory (LOCKSTEP_GPU_MEMORY, if set, stays); on the CPU it makes K parts of the cores. --devices cpu:2x is --gpus none
+         --share-gpu 2 -n 2, and --devices cuda:0:2x is --gpus 0 --share-gpu 2 -n 2. With --nnodes each node has flags of its own.
+         `lockrun topology` shows what there is.
 
 Ranks    -n gpu: one for each GPU (times --share-gpu); cpu: for each core that lockrun may use; auto: GPUs if there are any, else cores.
 
@@ -68,6 +71,7 @@ constexpr Flag kFlags[] = {
     {"master-port", "a free port there (29500)", "P"},
     {"gpus", "auto, all, none, numbers (0,1) or UUIDs (GPU-8c9f)", "LIST"},
     {"share-gpu", "K ranks on one GPU, or on parts of the CPU (1)", "K"},
+    {"devices", "one device as several, a rank on each: cpu:2x, cuda:0:2x, cuda:0:2x,cuda:1:2x", "LIST"},
     {"flight-dir", "where each rank writes its last operations when the job fails, and on SIGUSR1", "DIR"},
     {"no-prefix", "leave the ranks' output as it is"},
     {"no-bind", "leave the ranks on all cores (default: disjoint cores when there are enough, near the rank's GPU)"},
@@ -165,12 +169,37 @@ int number_of_nodes(const cxxopts::ParseResult& parsed) {
   return nodes;
 }
 
+// --devices has the words of LOCKSTEP_LOGICAL_DEVICES; here each part is a rank's, and -n may be left out.
+void read_devices(const cxxopts::ParseResult& parsed, launch::LaunchSpec& spec) {
+  const auto text = text_of(parsed, "devices", "--devices");
+  if (!text) return;
+  if (parsed.count("gpus") > 0 || parsed.count("share-gpu") > 0)
+    throw InvalidArgument("--devices {}: it says which devices and how many ranks on each: leave out --gpus and --share-gpu", *text);
+  const DeviceConfiguration devices = parse_logical_devices("--devices", *text);
+  if (devices.splits.empty()) {
+    spec.gpus = "none";
+    spec.ranks = spec.share_gpu = devices.cpus;
+    return;
+  }
+  if (devices.cpus > 1) throw InvalidArgument("--devices {}: the ranks of a job compute on the CPU or on GPUs, not on both", *text);
+  spec.share_gpu = devices.splits.begin()->second.parts;
+  for (const auto& [gpu, split] : devices.splits) {
+    if (!split.limits.empty())
+      throw InvalidArgument("--devices {}: ranks have equal parts of the memory: cuda:{}:{}x, and LOCKSTEP_GPU_MEMORY for another size", *text,
+                            gpu, split.parts);
+    if (split.parts != spec.share_gpu) throw InvalidArgument("--devices {}: as many ranks on each GPU are needed", *text);
+    spec.gpus += (spec.gpus.empty() ? "" : ",") + std::to_string(gpu);
+  }
+  spec.ranks = spec.share_gpu * static_cast<int>(devices.splits.size());
+}
+
 // How many ranks: a number, or torchrun's words for what there is here.
 void read_ranks(const cxxopts::ParseResult& parsed, launch::LaunchSpec& spec) {
   using RanksFrom = launch::LaunchSpec::RanksFrom;
   static const std::map<std::string, RanksFrom> kWords = {
       {"auto", RanksFrom::kDevices}, {"gpu", RanksFrom::kGpus}, {"cpu", RanksFrom::kCores}};
   const auto text = text_of(parsed, "nproc-per-node", "-n");
+  if (!text && spec.ranks > 0) return;  // by --devices
   if (!text) throw InvalidArgument("how many ranks? -n N is missing");
   if (const auto word = kWords.find(*text); word != kWords.end())
     spec.ranks_from = word->second;
@@ -202,9 +231,11 @@ std::variant<launch::LaunchSpec, Information> parse_command_line(const std::vect
   if (parsed.count("help") > 0) return Information{options.help() + kNotes + "\n"};
   if (parsed.count("version") > 0) return Information{"lockrun " LOCKSTEP_VERSION "\n"};
   launch::LaunchSpec spec;
+  spec.ranks = 0;
+  read_devices(parsed, spec);
   read_ranks(parsed, spec);
   read_nodes(parsed, spec);
-  spec.share_gpu = number_of(parsed, "share-gpu", "--share-gpu", 1, kMaxShare).value_or(0);
+  if (const auto share = number_of(parsed, "share-gpu", "--share-gpu", 1, kMaxShare)) spec.share_gpu = *share;
   if (const auto gpus = text_of(parsed, "gpus", "--gpus")) {
     spec.gpus = *gpus;
     launch::parse_gpus(spec.gpus, 1);  // here, where a fault brings the usage along

@@ -30,7 +30,8 @@ class Product {
 
   void run_piece() {
     Device& cpu = cpu_device();
-    cpu.kernels().linear({kPieceRows, kFeatures, kFeatures}, x_.data(), weight_.data(), nullptr, false, y_.data(), cpu.default_stream());
+    const Shape piece = {kPieceRows, kFeatures};
+    cpu.kernels().linear({x_.data(), piece}, {weight_.data(), {kFeatures, kFeatures}}, {}, false, {y_.data(), piece}, cpu.default_stream());
   }
   double time() {
     const auto start = Clock::now();

@@ -20,19 +20,148 @@ void add_cifar10(nn::Sequential& model, bool lrn) {
   model.append_named<nn::Linear>("softmax", 192, 10);
 }
 
+void add_mlp(nn::Sequential& model) {
+  for (int i = 0; i < 4; ++i) model.append<nn::Linear>(2048, 2048, nn::LinearLayerOptions{.activation = Activation::kReLU});
+  model.append<nn::Linear>(2048, 10);
+}
+
+nn::Conv2dLayerOptions plain_convolution(std::int64_t stride) {
+  return {.stride = {stride, stride}, .padding = Padding::all(1), .bias = false};
+}
+
+// Two convolutions and a shortcut, which a stride subsamples and new channels surround by zeros (option A).
+class Residual : public nn::Module {
+ public:
+  Residual(std::int64_t inside, std::int64_t outside, std::int64_t stride)
+      : conv1_(inside, outside, {3, 3}, plain_convolution(stride)),
+        conv2_(outside, outside, {3, 3}, plain_convolution(1)),
+        norm1_(outside, {.activation = Activation::kReLU}),
+        norm2_(outside),
+        stride_(stride),
+        extra_(outside - inside) {
+    add("conv1", conv1_), add("norm1", norm1_), add("conv2", conv2_), add("norm2", norm2_);
+  }
+  Tensor forward(const Tensor& x) override {
+    const Tensor y = norm2_(conv2_(norm1_(conv1_(x))));
+    if (stride_ == 1) return relu(y + x);
+    const Range all, some{.step = stride_};
+    return relu(y + pad(slice(x, {all, some, some}), {{0, 0}, {0, 0}, {0, 0}, {extra_ / 2, extra_ / 2}}));
+  }
+  std::string kind() const override { return "Residual"; }
+
+ private:
+  nn::Conv2d conv1_, conv2_;
+  nn::BatchNorm2d norm1_, norm2_;
+  std::int64_t stride_, extra_;
+};
+
+class AveragePixels : public nn::Module {
+ public:
+  Tensor forward(const Tensor& x) override { return mean(x, {1, 2}); }
+  std::string kind() const override { return "AveragePixels"; }
+};
+
+void add_resnet20(nn::Sequential& model) {
+  model.append_named<nn::Conv2d>("stem", 3, 16, Size2{3, 3}, plain_convolution(1));
+  model.append_named<nn::BatchNorm2d>("norm", 16, nn::BatchNormLayerOptions{.activation = Activation::kReLU});
+  std::int64_t inside = 16;
+  for (const std::int64_t outside : {16, 32, 64})
+    for (int block = 0; block < 3; ++block) {
+      model.append_named<Residual>(fmt::format("block{}_{}", outside, block), inside, outside, inside == outside ? 1 : 2);
+      inside = outside;
+    }
+  model.append_named<AveragePixels>("average");
+  model.append_named<nn::Linear>("head", 64, 10);
+}
+
+constexpr std::int64_t kLayers = 4, kWidth = 256, kHeads = 4, kPositions = 128, kCharacters = 65;
+
+// Attention and a feed-forward pair, each behind its normalisation.
+class Block : public nn::Module {
+ public:
+  Block() { add("norm1", norm1_), add("qkv", qkv_), add("out", out_), add("norm2", norm2_), add("up", up_), add("down", down_); }
+  Tensor forward(const Tensor& input) override {
+    const Shape& shape = input.shape();  // (N, T, C)
+    const Tensor qkv = reshape(qkv_(norm1_(input)), {shape[0], shape[1], 3, kHeads, kWidth / kHeads});
+    const Tensor x = input + out_(reshape(scaled_dot_product_attention(qkv, {.causal = true}), shape));
+    return x + down_(gelu(up_(norm2_(x))));
+  }
+  std::string kind() const override { return "Block"; }
+
+ private:
+  nn::LayerNorm norm1_{kWidth}, norm2_{kWidth};
+  nn::Linear qkv_{kWidth, 3 * kWidth}, out_{kWidth, kWidth}, up_{kWidth, 4 * kWidth}, down_{4 * kWidth, kWidth};
+};
+
+// Characters (N, T) to logits (N * T, characters); the head is the table of characters again.
+class Gpt : public nn::Module {
+ public:
+  Gpt() {
+    add("words", words_), add("places", places_);
+    for (int i = 0; i < kLayers; ++i) blocks_.append<Block>();
+    add("blocks", blocks_), add("norm", norm_);
+  }
+  Tensor forward(const Tensor& text) override {
+    const Tensor x = words_(text) + slice(places_.weight, 0, {.stop = text.shape()[1]});
+    const Tensor logits = matmul(norm_(blocks_(x)), words_.weight, {.transpose_b = true});
+    return reshape(logits, {text.count(), kCharacters});
+  }
+  std::string kind() const override { return "Gpt"; }
+
+ private:
+  nn::Embedding words_{kCharacters, kWidth}, places_{kPositions, kWidth};
+  nn::Sequential blocks_;
+  nn::LayerNorm norm_{kWidth};
+};
+
+Tensor numbers_below(std::uint32_t bound, const Shape& shape, int rank) {
+  const Tensor numbers = Tensor::empty(shape, DType::kInt64);
+  Philox random(1, static_cast<std::uint64_t>(rank));
+  for (std::int64_t& number : numbers.span<std::int64_t>()) number = random.below(bound);
+  return numbers;
+}
+
+Tensor normal(const Shape& shape) {
+  const Tensor values = Tensor::empty(shape);
+  fill_normal(values, 0, 1);
+  return values;
+}
+
 }  // namespace
 
-std::unique_ptr<nn::Sequential> make_model(const std::string& name) {
+TrainStepModel make_model(const std::string& name, int rank) {
+  if (name == "gpt") {
+    auto gpt = std::make_unique<Gpt>();
+    const Tensor text = numbers_below(kCharacters, {8, kPositions}, rank);
+    return {std::move(gpt), 8, text, numbers_below(kCharacters, {text.count()}, rank + 1)};
+  }
   auto model = std::make_unique<nn::Sequential>();
+  const auto with = [&](std::int64_t batch, const Shape& shape) {
+    const Tensor inputs = normal(shape);
+    return TrainStepModel{std::move(model), batch, inputs, numbers_below(10, {batch}, rank)};
+  };
   if (name == "cifar10" || name == "cifar10-nolrn") {
     add_cifar10(*model, name == "cifar10");
-  } else if (name == "mlp") {
-    for (int i = 0; i < 4; ++i) model->append<nn::Linear>(2048, 2048, nn::LinearLayerOptions{.activation = Activation::kReLU});
-    model->append<nn::Linear>(2048, 10);
-  } else {
-    throw InvalidArgument("train_step: --model {} is none of cifar10, cifar10-nolrn, mlp", name);
+    return with(128, {128, 24, 24, 3});
   }
-  return model;
+  if (name == "mlp") {
+    add_mlp(*model);
+    return with(64, {64, 2048});
+  }
+  if (name == "resnet20") {
+    add_resnet20(*model);
+    return with(64, {64, 32, 32, 3});
+  }
+  throw InvalidArgument("train_step: --model {} is none of cifar10, cifar10-nolrn, mlp, resnet20, gpt", name);
+}
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const std::string& name, std::vector<NamedTensor> parameters, optim::LossScaler* scaler) {
+  if (name == "gpt")
+    return std::make_unique<optim::AdamW>(std::move(parameters),
+                                          optim::AdamWOptions{.lr = 1e-3F, .weight_decay = 0.1F, .loss_scaler = scaler});
+  optim::SGDOptions options{.lr = 0.01F, .loss_scaler = scaler};
+  if (name == "resnet20") options.momentum = 0.9F, options.weight_decay = 1e-4F;
+  return std::make_unique<optim::SGD>(std::move(parameters), options);
 }
 
 }  // namespace lockstep::bench

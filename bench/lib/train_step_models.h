@@ -1,14 +1,27 @@
-// The networks whose steps bench/train_step times.
+// What bench/train_step times: networks, a batch of generated samples for each, and the optimizer that the peers use with it.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lockstep/lockstep.h"
 
 namespace lockstep::bench {
 
-// cifar10, cifar10-nolrn (24x24 images) or mlp (rows of 2048), each with ten classes; throws InvalidArgument for another name.
-std::unique_ptr<nn::Sequential> make_model(const std::string& name);
+struct TrainStepModel {
+  std::unique_ptr<nn::Module> module;  // on the CPU, as its parameters were drawn
+  std::int64_t batch;                  // samples a step and rank
+  Tensor inputs, labels;               // of one step, on the CPU; labels have one entry a row of the logits
+};
+
+// cifar10, cifar10-nolrn  TensorFlow's tutorial network, with LRN and without: 128 images of 24x24, SGD 0.01
+// mlp                     four hidden layers of 2048: 64 rows, SGD 0.01
+// resnet20                He et al. 2015, section 4.2, shortcuts of option A: 64 images of 32x32, SGD 0.01, momentum 0.9, decay 1e-4
+// gpt                     decoder-only transformer, 4 layers of width 256 with 4 heads, tied head: 8 texts of 128 of 65 characters, AdamW
+//                         0.001, decay 0.1
+// `rank` draws the labels. Throws InvalidArgument, which lists them, for another name.
+TrainStepModel make_model(const std::string& name, int rank);
+std::unique_ptr<optim::Optimizer> make_optimizer(const std::string& name, std::vector<NamedTensor> parameters, optim::LossScaler* scaler);
 
 }  // namespace lockstep::bench

@@ -5,8 +5,10 @@ torchrun --standalone --nproc-per-node 2 train_step_ddp.py --model cifar10 --tun
 cifar10        two 5x5 convolutions with pooling and LRN, three linear layers; 24x24 images, 128 a rank
 cifar10-nolrn  the same without LRN
 mlp            four hidden layers of 2048, 64 samples a rank: much to communicate, little to compute
+resnet20       ResNet-20 with shortcuts of option A (He et al. 2015, section 4.2); 32x32 images, 64 a rank; momentum and decay
+gpt            decoder-only transformer: 4 layers of width 256 with 4 heads, tied head; 8 texts of 128 characters a rank; AdamW
 
-One thread a rank, plain SGD. --tuned: channels_last, gradients as views of their buckets, a static graph. The first
+One thread a rank; plain SGD but for the last two. --tuned: channels_last, gradients as views of their buckets, a static graph. The first
 steps are left out: DDP lays out its buckets in them. One JSON line from rank 0.
 """
 
@@ -40,19 +42,87 @@ def mlp():
     return nn.Sequential(*hidden, nn.Linear(2048, 10))
 
 
+class Residual(nn.Module):
+    def __init__(self, inside, outside, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inside, outside, 3, stride, padding=1, bias=False)
+        self.conv2 = nn.Conv2d(outside, outside, 3, padding=1, bias=False)
+        self.norm1, self.norm2 = nn.BatchNorm2d(outside), nn.BatchNorm2d(outside)
+        self.stride, self.margin = stride, (outside - inside) // 2
+
+    def forward(self, x):
+        y = self.norm2(self.conv2(nn.functional.relu(self.norm1(self.conv1(x)))))
+        if self.stride != 1:
+            x = nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.margin, self.margin))
+        return nn.functional.relu(y + x)
+
+
+class AveragePixels(nn.Module):
+    def forward(self, x):
+        return x.mean((2, 3))
+
+
+def resnet20():
+    layers, inside = [nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()], 16
+    for outside in (16, 32, 64):
+        for _ in range(3):
+            layers.append(Residual(inside, outside, 1 if inside == outside else 2))
+            inside = outside
+    return nn.Sequential(*layers, AveragePixels(), nn.Linear(64, 10))
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.qkv, self.out = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.norm2, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        batch, positions, width = x.shape
+        by_head = self.qkv(self.norm1(x)).view(batch, positions, 3, self.heads, width // self.heads)
+        q, k, v = by_head.permute(2, 0, 3, 1, 4).unbind()
+        seen = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(seen.transpose(1, 2).reshape(batch, positions, width))
+        return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
+
+
+class Gpt(nn.Module):
+    def __init__(self, layers=4, width=256, heads=4, positions=128, characters=65):
+        super().__init__()
+        self.words, self.places = nn.Embedding(characters, width), nn.Embedding(positions, width)
+        self.blocks, self.norm = nn.Sequential(*(Block(width, heads) for _ in range(layers))), nn.LayerNorm(width)
+
+    def forward(self, text):
+        x = self.words(text) + self.places.weight[: text.shape[1]]
+        return nn.functional.linear(self.norm(self.blocks(x)), self.words.weight).flatten(0, 1)
+
+
+def make_optimizer(name, parameters, tuned):
+    if name == "gpt":
+        return torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.1, fused=tuned)
+    if name == "resnet20":
+        return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, weight_decay=1e-4)
+    return torch.optim.SGD(parameters, lr=0.01)
+
+
 def make(name, tuned):
     """The model and one batch of generated samples and labels."""
+    if name == "gpt":
+        return Gpt(), torch.randint(0, 65, (8, 128)), torch.randint(0, 65, (8 * 128,))
     if name == "mlp":
         return mlp(), torch.randn(64, 2048), torch.randint(0, 10, (64,))
-    model, images = cifar10(with_lrn=name == "cifar10"), torch.randn(128, 3, 24, 24)
+    if name == "resnet20":
+        model, images = resnet20(), torch.randn(64, 3, 32, 32)
+    else:
+        model, images = cifar10(with_lrn=name == "cifar10"), torch.randn(128, 3, 24, 24)
     if tuned:
         model = model.to(memory_format=torch.channels_last)
         images = images.contiguous(memory_format=torch.channels_last)
-    return model, images, torch.randint(0, 10, (128,))
+    return model, images, torch.randint(0, 10, (len(images),))
 
 
-def time_steps(model, samples, labels, steps):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def time_steps(model, optimizer, samples, labels, steps):
     seconds = []
     for _ in range(SKIPPED_STEPS + steps):
         start = time.perf_counter()
@@ -65,7 +135,7 @@ def time_steps(model, samples, labels, steps):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--model", choices=["cifar10", "cifar10-nolrn", "mlp"], default="cifar10")
+    parser.add_argument("--model", choices=["cifar10", "cifar10-nolrn", "mlp", "resnet20", "gpt"], default="cifar10")
     parser.add_argument("--tuned", action="store_true")
     parser.add_argument("--steps", type=int, default=15)
     flags = parser.parse_args()
@@ -76,7 +146,8 @@ def main():
     if ranks > 1:
         dist.init_process_group("gloo")
         model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=flags.tuned, static_graph=flags.tuned)
-    seconds = time_steps(model, samples, labels, flags.steps)
+    optimizer = make_optimizer(flags.model, model.parameters(), flags.tuned)
+    seconds = time_steps(model, optimizer, samples, labels, flags.steps)
     median = seconds[len(seconds) // 2]
     if rank == 0:
         line = {
@@ -86,7 +157,7 @@ def main():
             "ranks": ranks,
             "step_ms": round(median * 1e3, 2),
             "min_ms": round(seconds[0] * 1e3, 2),
-            "samples_per_s": round(len(labels) * ranks / median, 1),
+            "samples_per_s": round(len(samples) * ranks / median, 1),
         }
         print(json.dumps(line), flush=True)
     if ranks > 1:

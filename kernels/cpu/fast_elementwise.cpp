@@ -1,6 +1,7 @@
-// Elementwise operators, the bias and the L2 loss.
+// Elementwise operators.
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 
 #include "kernels/cpu/fast.h"
 #include "lockstep/core/cpu_dispatch.h"
@@ -51,82 +52,57 @@ LOCKSTEP_CPU_DISPATCH(void, relu_backward_loop, (const float* y, float* grad, In
   }
 })
 
-LOCKSTEP_CPU_DISPATCH(void, bias_loop, (float* y, const float* bias, Index rows, Index channels), (y, bias, rows, channels), {
-  for (Index row = 0; row < rows; ++row, y += channels) {
-    LOCKSTEP_INDEPENDENT_ITERATIONS
-    for (Index c = 0; c < channels; ++c) y[c] += bias[c];
-  }
-})
+void fill(Out out, float value, Stream&) { fill_loop(out.floats(), value, out.count()); }
 
-// sums += the column sums of at most a few hundred rows, four at a time.
-LOCKSTEP_CPU_DISPATCH(void, column_sums_loop, (const float* in, float* sums, Index rows, Index channels), (in, sums, rows, channels), {
-  Index row = 0;
-  for (; row + 4 <= rows; row += 4, in += 4 * channels) {
-    LOCKSTEP_INDEPENDENT_ITERATIONS
-    for (Index c = 0; c < channels; ++c) sums[c] += (in[c] + in[channels + c]) + (in[2 * channels + c] + in[3 * channels + c]);
-  }
-  for (; row < rows; ++row, in += channels) {
-    LOCKSTEP_INDEPENDENT_ITERATIONS
-    for (Index c = 0; c < channels; ++c) sums[c] += in[c];
-  }
-})
-
-// Sixteen sums side by side, added at the end in a fixed order: the same bits from every build.
-LOCKSTEP_CPU_DISPATCH(double, sum_of_squares, (const float* x, Index count), (x, count), {
-  constexpr Index kLanes = 16;
-  double sums[kLanes] = {};
-  Index i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    for (Index lane = 0; lane < kLanes; ++lane) {
-      const double value = x[i + lane];
-      sums[lane] += value * value;
+// Straight from one type to the other where one of them is float32; else, and in sums, in tiles of float32.
+void convert(In in, Out out, Stream&) {
+  constexpr Index kTile = 1024;
+  const Index count = in.count();
+  if (!out.accumulate && in.dtype == DType::kFloat32 && out.dtype != DType::kFloat32)
+    return narrow(out.dtype, in.floats(), out.data, count);
+  if (!out.accumulate && out.dtype == DType::kFloat32 && in.dtype != DType::kFloat32) return widen(in.dtype, in.data, out.floats(), count);
+  float values[kTile], before[kTile];
+  const auto* const from = static_cast<const std::byte*>(in.data);
+  auto* const to = static_cast<std::byte*>(out.data);
+  const auto in_bytes = static_cast<Index>(size_of(in.dtype)), out_bytes = static_cast<Index>(size_of(out.dtype));
+  for (Index i = 0; i < count; i += kTile) {
+    const Index length = std::min(kTile, count - i);
+    widen(in.dtype, from + i * in_bytes, values, length);
+    if (out.accumulate) {
+      widen(out.dtype, to + i * out_bytes, before, length);
+      add_loop(values, before, values, length);
     }
-  for (; i < count; ++i) sums[i % kLanes] += static_cast<double>(x[i]) * x[i];
-  double total = 0;
-  for (Index lane = 0; lane < kLanes; ++lane) total += sums[lane];
-  return total;
-})
+    narrow(out.dtype, values, to + i * out_bytes, length);
+  }
+}
+
+void add(In a, In b, Out out, Stream&) { add_loop(a.floats(), b.floats(), out.floats(), out.count()); }
+
+void scale(In in, float factor, Out out, Stream&) {
+  if (out.accumulate)
+    add_scaled_loop(in.floats(), factor, out.floats(), out.count());
+  else
+    scale_loop(in.floats(), factor, out.floats(), out.count());
+}
+
+void scale_by(In in, In factor, Out out, Stream& stream) { scale(in, *factor.floats(), out, stream); }
+
+void relu(In x, Out y, Stream&) { relu_loop(x.floats(), y.floats(), y.count()); }
+
+void relu_backward(In y, Out grad, Stream&) { relu_backward_loop(y.floats(), grad.floats(), grad.count()); }
 
 }  // namespace
 
-void fill(float* out, float value, Index count, Stream&) { fill_loop(out, value, count); }
-
-void add(const float* a, const float* b, float* out, Index count, Stream&) { add_loop(a, b, out, count); }
-
-void accumulate(float* sum, const float* addend, Index count, Stream&) { add_loop(sum, addend, sum, count); }
-
-void scale(const float* in, float factor, float* out, Index count, bool accumulate, Stream&) {
-  if (accumulate)
-    add_scaled_loop(in, factor, out, count);
-  else
-    scale_loop(in, factor, out, count);
-}
-
-void scale_by(const float* in, const float* factor, float* out, Index count, bool accumulate, Stream& stream) {
-  scale(in, *factor, out, count, accumulate, stream);
-}
-
-void relu(const float* in, float* out, Index count, Stream&) { relu_loop(in, out, count); }
-
 float largest_magnitude(const float* x, Index count) { return std::bit_cast<float>(largest_bits(x, count)); }
 
-void relu_backward(const float* y, float* grad, Index count, Stream&) { relu_backward_loop(y, grad, count); }
-
-void bias(float* y, const float* bias, Index rows, Index channels, Stream&) { bias_loop(y, bias, rows, channels); }
-
-void bias_backward(const float* y_grad, float* bias_grad, Index rows, Index channels, bool accumulate, Stream&) {
-  // Sums of sums: each float adds up at most kBlock / 4 terms of its block, then one of each block.
-  constexpr Index kBlock = 256;
-  const Buffer block_sums = cpu_device().allocate(channels * sizeof(float));
-  auto* sums = reinterpret_cast<float*>(block_sums.data());
-  if (!accumulate) fill_loop(bias_grad, 0, channels);
-  for (Index row = 0; row < rows; row += kBlock) {
-    fill_loop(sums, 0, channels);
-    column_sums_loop(y_grad + row * channels, sums, std::min(kBlock, rows - row), channels);
-    add_loop(bias_grad, sums, bias_grad, channels);
-  }
+void use_elementwise(KernelTable& table) {
+  table.fill = fill;
+  table.convert = convert;
+  table.add = any_float<add>;
+  table.scale = any_float<scale>;
+  table.scale_by = scale_by;
+  table.relu = any_float<relu>;
+  table.relu_backward = any_float<relu_backward>;
 }
-
-void l2_loss(const float* x, Index count, float* loss, Stream&) { *loss = static_cast<float>(sum_of_squares(x, count) / 2); }
 
 }  // namespace lockstep::fast

@@ -1,5 +1,5 @@
-// Images as training sees them: a crop, mirrored or not, brighter, with another contrast, standardised (the recipe of TensorFlow's
-// CIFAR-10 tutorial). Means and deviations are summed in double.
+// Images as training sees them: a crop, mirrored or not, brighter, with another contrast, normalised by itself (the recipe of TensorFlow's
+// CIFAR-10 tutorial) or by given means and deviations. Means and deviations are summed in double.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -10,11 +10,13 @@
 namespace lockstep::reference {
 
 using data::Augmentation;
+using data::ImageNormalization;
 using data::ImageShape;
 
 namespace {
 
-void crop_image(const ImageShape& shape, const std::uint8_t* planes, const Augmentation& how, float* out) {
+// Of a crop that lies inside of the image.
+void crop_inside(const ImageShape& shape, const std::uint8_t* planes, const Augmentation& how, float* out) {
   const Index plane = shape.side * shape.side;
   for (Index row = how.top; row < how.top + shape.crop; ++row) {
     const std::uint8_t* line = planes + row * shape.side + how.left;
@@ -23,6 +25,22 @@ void crop_image(const ImageShape& shape, const std::uint8_t* planes, const Augme
       for (Index channel = 0; channel < 3; ++channel) out[channel] = source[channel * plane];
     }
   }
+}
+
+// Of a crop that reaches out of it, into black pixels.
+void crop_padded(const ImageShape& shape, const std::uint8_t* planes, const Augmentation& how, float* out) {
+  const Index plane = shape.side * shape.side;
+  for (Index row = how.top; row < how.top + shape.crop; ++row)
+    for (Index column = 0; column < shape.crop; ++column, out += 3) {
+      const Index from = how.left + (how.mirrored != 0 ? shape.crop - 1 - column : column);
+      const bool inside = row >= 0 && row < shape.side && from >= 0 && from < shape.side;
+      for (Index channel = 0; channel < 3; ++channel) out[channel] = inside ? planes[channel * plane + row * shape.side + from] : 0;
+    }
+}
+
+void crop_image(const ImageShape& shape, const std::uint8_t* planes, const Augmentation& how, float* out) {
+  const bool inside = std::min(how.top, how.left) >= 0 && std::max(how.top, how.left) + shape.crop <= shape.side;
+  inside ? crop_inside(shape, planes, how, out) : crop_padded(shape, planes, how, out);
 }
 
 // (x + brightness - mean) * contrast + mean, where the mean is that of the brightened channel.
@@ -50,13 +68,21 @@ void standardise(std::span<float> image) {
   for (float& value : image) value = (value - offset) * factor;
 }
 
-void augment(const ImageShape& shape, const std::uint8_t* planes, const Augmentation* each, float* out, Stream&) {
+void normalise_channels(const ImageNormalization& by, std::span<float> image) {
+  for (std::size_t channel = 0; channel < 3; ++channel) {
+    const float offset = by.mean[channel] * 255, factor = 1 / (by.deviation[channel] * 255);
+    for (std::size_t i = channel; i < image.size(); i += 3) image[i] = (image[i] - offset) * factor;
+  }
+}
+
+void augment(const ImageShape& shape, const ImageNormalization& normalization, const std::uint8_t* planes, const Augmentation* each,
+             float* out, Stream&) {
   const auto size = static_cast<std::size_t>(shape.crop * shape.crop * 3);
   for (Index n = 0; n < shape.batch; ++n) {
     const std::span<float> image(out + static_cast<std::size_t>(n) * size, size);
     crop_image(shape, planes + n * shape.side * shape.side * 3, each[n], image.data());
     if (each[n].brightness != 0 || each[n].contrast != 1) change_light(each[n], image);
-    standardise(image);
+    normalization.kind == ImageNormalization::Kind::kPerImage ? standardise(image) : normalise_channels(normalization, image);
   }
 }
 

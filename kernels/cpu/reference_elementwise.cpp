@@ -1,47 +1,64 @@
-// Elementwise operators and the bias.
+// Elementwise operators.
 #include "kernels/cpu/reference.h"
 
 namespace lockstep::reference {
 
-void fill(float* out, float value, Index count, Stream&) {
-  for (Index i = 0; i < count; ++i) out[i] = value;
+namespace {
+
+void fill(Out out, float value, Stream&) {
+  float* const to = out.floats();
+  for (Index i = 0; i < out.count(); ++i) to[i] = value;
 }
 
-void add(const float* a, const float* b, float* out, Index count, Stream&) {
-  for (Index i = 0; i < count; ++i) out[i] = a[i] + b[i];
-}
-
-void accumulate(float* sum, const float* addend, Index count, Stream&) {
-  for (Index i = 0; i < count; ++i) sum[i] += addend[i];
-}
-
-void scale(const float* in, float factor, float* out, Index count, bool accumulate, Stream&) {
-  for (Index i = 0; i < count; ++i) out[i] = accumulate ? out[i] + in[i] * factor : in[i] * factor;
-}
-
-void scale_by(const float* in, const float* factor, float* out, Index count, bool accumulate, Stream& stream) {
-  scale(in, *factor, out, count, accumulate, stream);
-}
-
-void relu(const float* in, float* out, Index count, Stream&) {
-  for (Index i = 0; i < count; ++i) out[i] = clamp_at_zero(in[i]);
-}
-
-void relu_backward(const float* y, float* grad, Index count, Stream&) {
-  for (Index i = 0; i < count; ++i) grad[i] = y[i] > 0 ? grad[i] : 0;
-}
-
-void bias(float* y, const float* bias, Index rows, Index channels, Stream&) {
-  for (Index row = 0; row < rows; ++row)
-    for (Index c = 0; c < channels; ++c) y[row * channels + c] += bias[c];
-}
-
-void bias_backward(const float* y_grad, float* bias_grad, Index rows, Index channels, bool accumulate, Stream&) {
-  for (Index c = 0; c < channels; ++c) {
-    double sum = 0;
-    for (Index row = 0; row < rows; ++row) sum += y_grad[row * channels + c];
-    store(bias_grad[c], sum, accumulate);
+void convert(In in, Out out, Stream&) {
+  const Index count = in.count();
+  const Buffer memory = cpu_device().allocate(static_cast<std::size_t>(count) * 2 * sizeof(float));
+  auto* const values = reinterpret_cast<float*>(memory.data());
+  widen(in.dtype, in.data, values, count);
+  if (out.accumulate) {
+    float* const before = values + count;
+    widen(out.dtype, out.data, before, count);
+    for (Index i = 0; i < count; ++i) values[i] += before[i];
   }
+  narrow(out.dtype, values, out.data, count);
+}
+
+void add(In a, In b, Out out, Stream&) {
+  const float *x = a.floats(), *y = b.floats();
+  float* const to = out.floats();
+  for (Index i = 0; i < out.count(); ++i) to[i] = x[i] + y[i];
+}
+
+void scale(In in, float factor, Out out, Stream&) {
+  const float* const from = in.floats();
+  float* const to = out.floats();
+  for (Index i = 0; i < out.count(); ++i) to[i] = out.accumulate ? to[i] + from[i] * factor : from[i] * factor;
+}
+
+void scale_by(In in, In factor, Out out, Stream& stream) { scale(in, *factor.floats(), out, stream); }
+
+void relu(In x, Out y, Stream&) {
+  const float* const from = x.floats();
+  float* const to = y.floats();
+  for (Index i = 0; i < y.count(); ++i) to[i] = clamp_at_zero(from[i]);
+}
+
+void relu_backward(In y, Out grad, Stream&) {
+  const float* const result = y.floats();
+  float* const to = grad.floats();
+  for (Index i = 0; i < grad.count(); ++i) to[i] = result[i] > 0 ? to[i] : 0;
+}
+
+}  // namespace
+
+void use_elementwise(KernelTable& table) {
+  table.fill = fill;
+  table.convert = convert;
+  table.add = any_float<add>;
+  table.scale = any_float<scale>;
+  table.scale_by = scale_by;
+  table.relu = any_float<relu>;
+  table.relu_backward = any_float<relu_backward>;
 }
 
 }  // namespace lockstep::reference

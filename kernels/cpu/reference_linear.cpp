@@ -1,38 +1,52 @@
 // Linear layers: y = x * weight^T + bias; dx = dy * weight; dweight = dy^T * x.
 #include "kernels/cpu/reference.h"
+#include "kernels/linear_shape.h"
 
 namespace lockstep::reference {
 
-void linear(const LinearShape& shape, const float* x, const float* weight, const float* bias, bool relu, float* y, Stream&) {
-  for (Index n = 0; n < shape.batch; ++n)
-    for (Index o = 0; o < shape.out_features; ++o) {
-      double sum = bias == nullptr ? 0 : bias[o];
-      for (Index i = 0; i < shape.in_features; ++i)
-        sum += static_cast<double>(x[n * shape.in_features + i]) * weight[o * shape.in_features + i];
+namespace {
+
+void linear(In x, In weight, In bias, bool relu, Out y, Stream&) {
+  const auto [batch, ins, outs] = linear_shape(x, y);
+  const float *from = x.floats(), *weights = weight.floats();
+  for (Index n = 0; n < batch; ++n)
+    for (Index o = 0; o < outs; ++o) {
+      double sum = bias ? bias.floats()[o] : 0;
+      for (Index i = 0; i < ins; ++i) sum += static_cast<double>(from[n * ins + i]) * weights[o * ins + i];
       const auto value = static_cast<float>(sum);
-      y[n * shape.out_features + o] = relu ? clamp_at_zero(value) : value;
+      y.floats()[n * outs + o] = relu ? clamp_at_zero(value) : value;
     }
 }
 
-void linear_backward_data(const LinearShape& shape, const float* y_grad, const float* weight, float* x_grad, bool accumulate, Stream&) {
-  for (Index n = 0; n < shape.batch; ++n)
-    for (Index i = 0; i < shape.in_features; ++i) {
+void linear_backward_data(In y_grad, In weight, Out x_grad, Stream&) {
+  const auto [batch, ins, outs] = linear_shape(x_grad, y_grad);
+  const float *grad = y_grad.floats(), *weights = weight.floats();
+  for (Index n = 0; n < batch; ++n)
+    for (Index i = 0; i < ins; ++i) {
       double sum = 0;
-      for (Index o = 0; o < shape.out_features; ++o)
-        sum += static_cast<double>(y_grad[n * shape.out_features + o]) * weight[o * shape.in_features + i];
-      store(x_grad[n * shape.in_features + i], sum, accumulate);
+      for (Index o = 0; o < outs; ++o) sum += static_cast<double>(grad[n * outs + o]) * weights[o * ins + i];
+      store(x_grad.floats()[n * ins + i], sum, x_grad.accumulate);
     }
 }
 
-void linear_backward_weights(const LinearShape& shape, const float* x, const float* y_grad, float* weight_grad, float* bias_grad,
-                             bool accumulate_weight, bool accumulate_bias, Stream& stream) {
-  for (Index o = 0; o < shape.out_features; ++o)
-    for (Index i = 0; i < shape.in_features; ++i) {
+void linear_backward_weights(In x, In y_grad, Out weight_grad, Out bias_grad, Stream& stream) {
+  const auto [batch, ins, outs] = linear_shape(x, y_grad);
+  const float *from = x.floats(), *grad = y_grad.floats();
+  for (Index o = 0; o < outs; ++o)
+    for (Index i = 0; i < ins; ++i) {
       double sum = 0;
-      for (Index n = 0; n < shape.batch; ++n) sum += static_cast<double>(y_grad[n * shape.out_features + o]) * x[n * shape.in_features + i];
-      store(weight_grad[o * shape.in_features + i], sum, accumulate_weight);
+      for (Index n = 0; n < batch; ++n) sum += static_cast<double>(grad[n * outs + o]) * from[n * ins + i];
+      store(weight_grad.floats()[o * ins + i], sum, weight_grad.accumulate);
     }
-  if (bias_grad != nullptr) bias_backward(y_grad, bias_grad, shape.batch, shape.out_features, accumulate_bias, stream);
+  if (bias_grad) bias_backward(y_grad, bias_grad, stream);
+}
+
+}  // namespace
+
+void use_linear(KernelTable& table) {
+  table.linear = any_float<linear>;
+  table.linear_backward_data = any_float<linear_backward_data>;
+  table.linear_backward_weights = any_float<linear_backward_weights>;
 }
 
 }  // namespace lockstep::reference

@@ -18,9 +18,9 @@ double window_sum(const LrnParams& params, Index c, Term&& term) {
   return sum;
 }
 
-}  // namespace
-
-void lrn(const LrnParams& params, const float* x, float* y, float* scale, Stream&) {
+void lrn(const LrnParams& params, In in, Out out, Out scales, Stream&) {
+  const float* const x = in.floats();
+  float *y = out.floats(), *scale = scales.floats();
   for (Index row = 0; row < params.rows; ++row) {
     const Index at = row * params.channels;
     for (Index c = 0; c < params.channels; ++c) {
@@ -31,17 +31,24 @@ void lrn(const LrnParams& params, const float* x, float* y, float* scale, Stream
   }
 }
 
-void lrn_backward(const LrnParams& params, const float* x, const float* y, const float* scale, const float* y_grad, float* x_grad,
-                  bool accumulate, Stream&) {
+void lrn_backward(const LrnParams& params, In in, In out, In scales, In out_grad, Out x_grad, Stream&) {
+  const float *x = in.floats(), *y = out.floats(), *scale = scales.floats(), *y_grad = out_grad.floats();
   const double factor = 2.0 * params.alpha * params.beta;
   for (Index row = 0; row < params.rows; ++row) {
     const Index at = row * params.channels;
     for (Index c = 0; c < params.channels; ++c) {
       const double own = y_grad[at + c] * std::pow(static_cast<double>(scale[at + c]), -static_cast<double>(params.beta));
       const double others = window_sum(params, c, [&](Index j) { return static_cast<double>(y_grad[at + j]) * y[at + j] / scale[at + j]; });
-      store(x_grad[at + c], own - factor * x[at + c] * others, accumulate);
+      store(x_grad.floats()[at + c], own - factor * x[at + c] * others, x_grad.accumulate);
     }
   }
+}
+
+}  // namespace
+
+void use_lrn(KernelTable& table) {
+  table.lrn = any_float<lrn>;
+  table.lrn_backward = any_float<lrn_backward>;
 }
 
 }  // namespace lockstep::reference

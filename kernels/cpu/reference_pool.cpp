@@ -28,26 +28,24 @@ Winner winner_of(const Pool2dShape& shape, const float* image, Index i, Index j,
   return winner;
 }
 
-}  // namespace
-
-void max_pool2d(const Pool2dShape& shape, const float* x, float* y, std::uint16_t* argmax, Stream&) {
+void max_pool2d(const Pool2dShape& shape, In x, Out y, std::uint16_t* argmax, Stream&) {
   const Index image = shape.in_height * shape.in_width * shape.channels;
   Index at = 0;
   for (Index n = 0; n < shape.batch; ++n)
     for (Index i = 0; i < shape.out_height; ++i)
       for (Index j = 0; j < shape.out_width; ++j)
         for (Index c = 0; c < shape.channels; ++c, ++at) {
-          const Winner winner = winner_of(shape, x + n * image, i, j, c);
-          y[at] = winner.value;
+          const Winner winner = winner_of(shape, x.floats() + n * image, i, j, c);
+          y.floats()[at] = winner.value;
           argmax[at] = static_cast<std::uint16_t>(winner.place);
         }
 }
 
-void max_pool2d_backward(const Pool2dShape& shape, const float* y_grad, const std::uint16_t* argmax, float* x_grad, bool accumulate,
-                         Stream&) {
+void max_pool2d_backward(const Pool2dShape& shape, In y_grad, const std::uint16_t* argmax, Out x_grad, Stream&) {
+  float* const to = x_grad.floats();
   const Index image = shape.in_height * shape.in_width * shape.channels;
-  if (!accumulate)
-    for (Index i = 0; i < shape.batch * image; ++i) x_grad[i] = 0;
+  if (!x_grad.accumulate)
+    for (Index i = 0; i < shape.batch * image; ++i) to[i] = 0;
   Index at = 0;
   for (Index n = 0; n < shape.batch; ++n)
     for (Index i = 0; i < shape.out_height; ++i)
@@ -55,8 +53,15 @@ void max_pool2d_backward(const Pool2dShape& shape, const float* y_grad, const st
         for (Index c = 0; c < shape.channels; ++c, ++at) {
           const Index row = i * shape.stride_height - shape.pad_top + argmax[at] / shape.window_width;
           const Index column = j * shape.stride_width - shape.pad_left + argmax[at] % shape.window_width;
-          x_grad[n * image + (row * shape.in_width + column) * shape.channels + c] += y_grad[at];
+          to[n * image + (row * shape.in_width + column) * shape.channels + c] += y_grad.floats()[at];
         }
+}
+
+}  // namespace
+
+void use_pool(KernelTable& table) {
+  table.max_pool2d = any_float<max_pool2d>;
+  table.max_pool2d_backward = any_float<max_pool2d_backward>;
 }
 
 }  // namespace lockstep::reference

@@ -188,7 +188,7 @@ void convolve(const Images<const float>& in, Index pad_top, Index pad_left, cons
 
 bool suits(const Conv2dShape& s) {
   const auto small = [](Index pad) { return pad >= 0 && pad < kKernel; };
-  return cpu_isa() == Isa::kAvx512 && s.kernel_height == kKernel && s.kernel_width == kKernel && s.stride_height == 1 &&
+  return cpu_isa() == Isa::kAvx512 && s.groups == 1 && s.kernel_height == kKernel && s.kernel_width == kKernel && s.stride_height == 1 &&
          s.stride_width == 1 && small(s.pad_top) && small(s.pad_left) && small(s.pad_bottom) && small(s.pad_right) && s.batch > 0 &&
          s.in_channels > 0 && s.out_channels > 0 && s.in_channels % 64 == 0 && s.out_channels % 64 == 0;
 }

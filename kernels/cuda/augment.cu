@@ -1,4 +1,4 @@
-// Images as training sees them: a crop, mirrored or not, brighter, with another contrast, standardised. A block an image; sums in double
+// Images as training sees them: a crop, mirrored or not, brighter, with another contrast, normalised. A block an image; sums in double
 // and in a fixed order: the same bits every time, and the CPU's up to their rounding.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.cuh"
@@ -7,15 +7,17 @@
 namespace lockstep::cuda {
 
 using data::Augmentation;
+using data::ImageNormalization;
 using data::ImageShape;
 
 namespace {
 
-// Pixel `i` of the crop, (row, column, channel), as it lies in the image.
+// Pixel `i` of the crop, (row, column, channel), as it lies in the image; black outside of it.
 __device__ float pixel(const ImageShape& shape, const std::uint8_t* planes, const Augmentation& how, Index i) {
-  const Index channel = i % 3, column = i / 3 % shape.crop, row = i / 3 / shape.crop;
+  const Index channel = i % 3, column = i / 3 % shape.crop, row = how.top + i / 3 / shape.crop;
   const Index from = how.left + (how.mirrored != 0 ? shape.crop - 1 - column : column);
-  return planes[(channel * shape.side + how.top + row) * shape.side + from];
+  if (row < 0 || row >= shape.side || from < 0 || from >= shape.side) return 0;
+  return planes[(channel * shape.side + row) * shape.side + from];
 }
 
 __device__ double sum_for_all(double value) {
@@ -28,8 +30,24 @@ __device__ double sum_for_all(double value) {
   return result;
 }
 
-__global__ void augment_images(ImageShape shape, const std::uint8_t* planes, const Augmentation* each, float* out) {
+// Of all `count` values that the block has written to `image`.
+__device__ void standardise(float* image, Index count, double sum) {
+  const double mean = sum_for_all(sum) / static_cast<double>(count);
+  double squares = 0;
+  for (Index i = threadIdx.x; i < count; i += kThreads) squares += (image[i] - mean) * (image[i] - mean);
+  const double deviation = fmax(sqrt(sum_for_all(squares) / static_cast<double>(count)), 1 / sqrt(static_cast<double>(count)));
+  const float factor = static_cast<float>(1 / deviation), offset = static_cast<float>(mean);
+  for (Index i = threadIdx.x; i < count; i += kThreads) image[i] = (image[i] - offset) * factor;
+}
+
+__device__ float normalised(const ImageNormalization& by, Index channel, float value) {
+  return (value - by.mean[channel] * 255) * (1 / (by.deviation[channel] * 255));
+}
+
+__global__ void augment_images(ImageShape shape, ImageNormalization normalization, const std::uint8_t* planes, const Augmentation* each,
+                               float* out) {
   const Index count = shape.crop * shape.crop * 3;
+  const bool per_image = normalization.kind == ImageNormalization::Kind::kPerImage;
   for (Index n = blockIdx.x; n < shape.batch; n += gridDim.x) {
     const Augmentation how = each[n];
     const std::uint8_t* image = planes + n * shape.side * shape.side * 3;
@@ -43,22 +61,20 @@ __global__ void augment_images(ImageShape shape, const std::uint8_t* planes, con
         contrast[channel] = how.contrast;
         shift[channel] = (how.brightness - mean) * how.contrast + mean;
       }
-    double sum = 0, squares = 0;
+    double sum = 0;
     for (Index i = threadIdx.x; i < count; i += kThreads) {
-      result[i] = pixel(shape, image, how, i) * contrast[i % 3] + shift[i % 3];
+      const float value = pixel(shape, image, how, i) * contrast[i % 3] + shift[i % 3];
+      result[i] = per_image ? value : normalised(normalization, i % 3, value);
       sum += result[i];
     }
-    const double mean = sum_for_all(sum) / static_cast<double>(count);
-    for (Index i = threadIdx.x; i < count; i += kThreads) squares += (result[i] - mean) * (result[i] - mean);
-    const double deviation = fmax(sqrt(sum_for_all(squares) / static_cast<double>(count)), 1 / sqrt(static_cast<double>(count)));
-    const float factor = static_cast<float>(1 / deviation), offset = static_cast<float>(mean);
-    for (Index i = threadIdx.x; i < count; i += kThreads) result[i] = (result[i] - offset) * factor;
+    if (per_image) standardise(result, count, sum);
   }
 }
 
-void augment(const ImageShape& shape, const std::uint8_t* planes, const Augmentation* each, float* out, Stream& stream) {
+void augment(const ImageShape& shape, const ImageNormalization& normalization, const std::uint8_t* planes, const Augmentation* each,
+             float* out, Stream& stream) {
   if (shape.batch > 0 && shape.crop > 0)
-    LOCKSTEP_LAUNCH(augment_images, blocks_for(shape.batch, 1), kThreads, 0, stream, shape, planes, each, out);
+    LOCKSTEP_LAUNCH(augment_images, blocks_for(shape.batch, 1), kThreads, 0, stream, shape, normalization, planes, each, out);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // The bias: added to every row; its gradient, the sums of the columns, in two steps of fixed order (no atomics: the same bits every time).
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/mixed.h"
 
 namespace lockstep::cuda {
 
@@ -12,7 +11,7 @@ constexpr int kRows = 8;      // threads of a block that share a column
 constexpr Index kMostRowParts = 256;
 
 template <typename T>
-__global__ void add_bias(T* y, const T* bias, Index count, Index channels) {
+__global__ void add_to_rows(T* y, const T* bias, Index count, Index channels) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) store(y[i], widen(bias[i % channels]), true);
 }
 
@@ -40,36 +39,31 @@ __global__ void sum_parts(const float* sums, float* out, Index parts, Index chan
   }
 }
 
-template <typename T>
-void run_bias(T* y, const T* bias, Index rows, Index channels, Stream& stream) {
-  const Index count = rows * channels;
-  if (count > 0) LOCKSTEP_LAUNCH((add_bias<T>), blocks_for(count), kThreads, 0, stream, y, bias, count, channels);
-}
-
-template <typename T>
-void run_bias_backward(const T* y_grad, float* bias_grad, Index rows, Index channels, bool accumulate, Stream& stream) {
-  if (channels == 0) return;
-  const Index parts = std::clamp<Index>(rows / (kRows * 8), 1, kMostRowParts);
-  const Scratch sums(stream, static_cast<std::size_t>(parts * channels) * sizeof(float));
-  const dim3 grid(static_cast<unsigned>((channels + kColumns - 1) / kColumns), static_cast<unsigned>(parts));
-  LOCKSTEP_LAUNCH((sum_columns<T>), grid, dim3(kColumns, kRows), 0, stream, y_grad, sums.as<float>(), rows, channels);
-  LOCKSTEP_LAUNCH(sum_parts, blocks_for(channels), kThreads, 0, stream, sums.as<const float>(), bias_grad, parts, channels, accumulate);
-}
-
 }  // namespace
 
-void bias(float* y, const float* bias, Index rows, Index channels, Stream& stream) { run_bias(y, bias, rows, channels, stream); }
-
-void bias_backward(const float* y_grad, float* bias_grad, Index rows, Index channels, bool accumulate, Stream& stream) {
-  run_bias_backward(y_grad, bias_grad, rows, channels, accumulate, stream);
+void add_bias(Out y, In bias, Stream& stream) {
+  const Index count = y.count();
+  with_float(y.dtype, [&]<typename T>(T*) {
+    if (count > 0) LOCKSTEP_LAUNCH((add_to_rows<T>), blocks_for(count), kThreads, 0, stream, y.as<T>(), bias.as<T>(), count, bias.count());
+  });
 }
 
-void mixed::bias(DType type, void* y, const void* bias, Index rows, Index channels, Stream& stream) {
-  with_half(type, [&](auto* of) { run_bias(like(of, y), like(of, bias), rows, channels, stream); });
+void bias_backward(In y_grad, Out bias_grad, Stream& stream) {
+  const Index channels = bias_grad.count();
+  if (channels == 0) return;
+  const Index rows = y_grad.count() / channels, parts = std::clamp<Index>(rows / (kRows * 8), 1, kMostRowParts);
+  const Scratch sums(stream, static_cast<std::size_t>(parts * channels) * sizeof(float));
+  const dim3 grid(static_cast<unsigned>((channels + kColumns - 1) / kColumns), static_cast<unsigned>(parts));
+  with_float(y_grad.dtype, [&]<typename T>(T*) {
+    LOCKSTEP_LAUNCH((sum_columns<T>), grid, dim3(kColumns, kRows), 0, stream, y_grad.as<T>(), sums.as<float>(), rows, channels);
+  });
+  LOCKSTEP_LAUNCH(sum_parts, blocks_for(channels), kThreads, 0, stream, sums.as<const float>(), bias_grad.floats(), parts, channels,
+                  bias_grad.accumulate);
 }
 
-void mixed::bias_backward(DType type, const void* y_grad, float* bias_grad, Index rows, Index channels, bool accumulate, Stream& stream) {
-  with_half(type, [&](auto* of) { run_bias_backward(like(of, y_grad), bias_grad, rows, channels, accumulate, stream); });
+void use_bias(KernelTable& table) {
+  table.bias = add_bias;
+  table.bias_backward = bias_backward;
 }
 
 }  // namespace lockstep::cuda

@@ -1,7 +1,8 @@
 // Convolutions by cuDNN's graphs: bias and ReLU are part of forward's where cuDNN can. A graph is built once a shape, on the first call,
 // from those of cuDNN's engines that give the same bits every time, stay within the workspace limit and keep float32 (at least TF32, where
-// that was asked for). Where there is none: with a larger workspace; in float32 what has 16 bits; else as a product, see columns.h. Images
-// whose two sides are padded unlike are padded by a kernel of ours. cudnn-frontend asks every ReLU to let NaN through.
+// that was asked for). Where there is none: with a larger workspace; in float32 what has 16 bits; else as a product, see columns.h, or in
+// groups by kernels of ours, see grouped.h. Images whose two sides are padded unlike are padded by a kernel of ours. cudnn-frontend asks
+// every ReLU to let NaN through.
 #include <cudnn_frontend.h>
 
 #include <algorithm>
@@ -14,9 +15,9 @@
 #include <vector>
 
 #include "kernels/cuda/columns.h"
+#include "kernels/cuda/grouped.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/libraries.h"
-#include "kernels/cuda/mixed.h"
 #include "kernels/cuda/padded_images.h"
 #include "kernels/cuda/stream.h"
 #include "lockstep/core/environment.h"
@@ -49,7 +50,7 @@ static_assert(std::has_unique_object_representations_v<Conv2dShape>);
 std::string text_of(const Key& key) {
   const Conv2dShape& s = key.shape;
   return fmt::format("the {} convolution of ({}, {}, {}, {}) with ({}, {}, {}, {}), stride ({}, {}), {}", name_of(key.type), s.batch,
-                     s.in_height, s.in_width, s.in_channels, s.out_channels, s.kernel_height, s.kernel_width, s.in_channels,
+                     s.in_height, s.in_width, s.in_channels, s.out_channels, s.kernel_height, s.kernel_width, s.group_channels(),
                      s.stride_height, s.stride_width,
                      key.direction == Direction::kForward ? "forward"
                      : key.direction == Direction::kData  ? "gradient of the input"
@@ -66,7 +67,16 @@ enum Uid : std::int64_t { kX = 1, kWeight, kBias, kY };
 Sizes nhwc_strides(const Sizes& nchw) { return {nchw[1] * nchw[2] * nchw[3], 1, nchw[1] * nchw[3], nchw[1]}; }
 
 fe::DataType_t data_type(DType type) {
-  return type == DType::kFloat32 ? fe::DataType_t::FLOAT : type == DType::kFloat16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16;
+  switch (type) {
+    case DType::kFloat32:
+      return fe::DataType_t::FLOAT;
+    case DType::kFloat16:
+      return fe::DataType_t::HALF;
+    case DType::kBFloat16:
+      return fe::DataType_t::BFLOAT16;
+    default:
+      throw_no_float(type);
+  }
 }
 
 Tensor tensor(fe::graph::Graph& graph, Uid uid, const Sizes& nchw, DType type) {
@@ -125,13 +135,17 @@ class Convolution {
     if (const fe::error_t result = graph_.check_support(); result.is_bad()) return result;
     failure = {"build", true};
     if (math_settings().autotune) build_best();
-    return graph_.build_plans(fe::BuildPlanPolicy_t::HEURISTICS_CHOICE);  // keeps what is built; builds one if nothing is
+    // Keeps what is built; builds one if nothing is.
+    const fe::error_t result = graph_.build_plans(fe::BuildPlanPolicy_t::HEURISTICS_CHOICE);
+    if (result.is_good()) log::debug("cuDNN: engines that remain for {}: {}", text_of(key_), built_.empty() ? chosen() : built_);
+    return result;
   }
 
   void run(std::unordered_map<std::int64_t, void*> pointers, cudnnHandle_t handle, Stream& stream) {
     if (!tuned_ && math_settings().autotune) {
       const Scratch workspace = workspace_of(graph_.get_autotune_workspace_size(), stream);
       must(graph_.autotune(handle, pointers, workspace.as<void>()), "tune", key_);
+      log::debug("cuDNN: the fastest engine for {}: {}", text_of(key_), chosen());
     }
     tuned_ = true;
     std::int64_t bytes = 0;
@@ -155,13 +169,24 @@ class Convolution {
   void build_best() {
     constexpr int kMeasured = 10;
     const std::int64_t known = graph_.get_execution_plan_count();
-    for (std::int64_t i = 0, built = 0; i < known && built < kMeasured; ++i) built += graph_.build_plan_at_index(i).is_good() ? 1 : 0;
+    int built = 0;
+    for (std::int64_t i = 0; i < known && built < kMeasured; ++i)
+      if (graph_.build_plan_at_index(i).is_good()) built_ += (built++ == 0 ? "" : ", ") + name_of(i);
+  }
+
+  std::string name_of(std::int64_t engine) const {
+    std::string name;
+    return graph_.get_plan_name_at_index(engine, name).is_good() ? name : "one without a name";
+  }
+  std::string chosen() const {
+    std::string name;
+    return graph_.get_plan_name(name).is_good() ? name : "one without a name";
   }
 
   void describe() {
     const Conv2dShape& s = key_.shape;
     const Sizes x{s.batch, s.in_channels, s.in_height, s.in_width}, y{s.batch, s.out_channels, s.out_height, s.out_width};
-    const Sizes weight{s.out_channels, s.in_channels, s.kernel_height, s.kernel_width};
+    const Sizes weight{s.out_channels, s.group_channels(), s.kernel_height, s.kernel_width};  // from which cuDNN knows the groups
     const auto operand = [&](Uid uid, const Sizes& sizes) { return tensor(graph_, uid, sizes, key_.type); };
     switch (key_.direction) {
       case Direction::kForward: {
@@ -183,6 +208,7 @@ class Convolution {
 
   Key key_;
   fe::graph::Graph graph_;
+  std::string built_;  // names of the engines that are measured
   bool tuned_ = false;
 };
 
@@ -211,7 +237,9 @@ std::unique_ptr<Convolution> make(const Key& key, cudnnHandle_t handle) {
     if (failure.may_want_workspace && most < kMost) continue;
     if (key.type == DType::kFloat32 && !has_no_engine(result)) must(result, failure.step, key);
     log::warn("cuDNN cannot {} {}: {}. It is computed {}, which takes longer", failure.step, text_of(key), result.get_message(),
-              key.type == DType::kFloat32 ? "by cuBLASLt as a product" : "in float32");
+              key.type != DType::kFloat32 ? "in float32"
+              : key.shape.groups > 1      ? "without it"
+                                          : "by cuBLASLt as a product");
     return nullptr;
   }
 }
@@ -231,152 +259,131 @@ Convolution* convolution_for(const Key& key, cudnnHandle_t handle, Stream& strea
   return convolutions.emplace(key, make(key, handle)).first->second.get();
 }
 
-Index size_of_weight(const Conv2dShape& s) { return s.out_channels * s.kernel_height * s.kernel_width * s.in_channels; }
 Index rows_of_y(const Conv2dShape& s) { return s.batch * s.out_height * s.out_width; }
 void* plain(const void* pointer) { return const_cast<void*>(pointer); }
+OutputView writable(In view) { return {plain(view.data), view.dtype, view.shape}; }
 
-void finish(DType type, void* y, const void* bias, bool relu_after, const Conv2dShape& s, Stream& stream) {
-  const Index rows = rows_of_y(s), count = rows * s.out_channels;
-  auto* const floats = static_cast<float*>(y);
-  if (type == DType::kFloat32) {
-    if (bias != nullptr) cuda::bias(floats, static_cast<const float*>(bias), rows, s.out_channels, stream);
-    if (relu_after) relu(floats, floats, count, stream);
-  } else {
-    if (bias != nullptr) mixed::bias(type, y, bias, rows, s.out_channels, stream);
-    if (relu_after) mixed::relu(type, y, y, count, stream);
-  }
-}
+// x, weight, y, all of one type: the one that the direction computes is written, the others are read. It and run_in_float32() call each
+// other.
+void run(Direction direction, const Conv2dShape& shape, In x, In weight, In bias, bool relu_after, In y, Stream& stream);
 
-// x, weight, y: the one that the direction computes is written, the others are read. It and run_in_float32() call each other.
-void run(DType type, Direction direction, const Conv2dShape& shape, const void* x, const void* weight, const void* bias, bool relu_after,
-         const void* y, Stream& stream);
-
-void run_in_float32(DType type, Direction direction, const Conv2dShape& shape, const void* x, const void* weight, const void* y,
-                    Stream& stream) {
+void run_in_float32(Direction direction, const Conv2dShape& shape, In x, In weight, In y, Stream& stream) {
   struct Wide {
-    Wide(const void* narrow, Index count, bool is_result, Stream& stream)
-        : narrow(plain(narrow)), count(count), is_result(is_result), memory(stream, static_cast<std::size_t>(count) * sizeof(float)) {}
-    void* narrow;
-    Index count;
+    Wide(In narrow, bool is_result, Stream& stream)
+        : narrow(writable(narrow)),
+          is_result(is_result),
+          memory(stream, static_cast<std::size_t>(narrow.count()) * sizeof(float)),
+          floats(memory.as<float>(), narrow.shape) {}
+    OutputView narrow;
     bool is_result;
     Scratch memory;
+    OutputView floats;
   };
-  const Wide all[] = {{x, size_of_x(shape), direction == Direction::kData, stream},
-                      {weight, size_of_weight(shape), direction == Direction::kWeights, stream},
-                      {y, rows_of_y(shape) * shape.out_channels, direction == Direction::kForward, stream}};
+  const Wide all[] = {{x, direction == Direction::kData, stream},
+                      {weight, direction == Direction::kWeights, stream},
+                      {y, direction == Direction::kForward, stream}};
   for (const Wide& each : all)
-    if (!each.is_result) mixed::convert(type, each.narrow, DType::kFloat32, each.memory.as<void>(), each.count, false, stream);
-  run(DType::kFloat32, direction, shape, all[0].memory.as<void>(), all[1].memory.as<void>(), nullptr, false, all[2].memory.as<void>(),
-      stream);
+    if (!each.is_result) convert(each.narrow, each.floats, stream);
+  run(direction, shape, all[0].floats, all[1].floats, {}, false, all[2].floats, stream);
   for (const Wide& each : all)
-    if (each.is_result) mixed::convert(DType::kFloat32, each.memory.as<void>(), type, each.narrow, each.count, false, stream);
+    if (each.is_result) convert(each.floats, each.narrow, stream);
 }
 
-void run_as_product(Direction direction, const Conv2dShape& shape, const void* x, const void* weight, const void* y, Stream& stream) {
-  const auto in = [](const void* pointer) { return static_cast<const float*>(pointer); };
-  const auto out = [](const void* pointer) { return static_cast<float*>(plain(pointer)); };
+void run_in_groups(Direction direction, const Conv2dShape& shape, In x, In weight, In y, Stream& stream) {
   switch (direction) {
     case Direction::kForward:
-      return product_forward(shape, in(x), in(weight), out(y), stream);
+      return grouped_forward(shape, x.floats(), weight.floats(), writable(y).floats(), stream);
     case Direction::kData:
-      return product_backward_data(shape, in(y), in(weight), out(x), stream);
+      return grouped_backward_data(shape, y.floats(), weight.floats(), writable(x).floats(), stream);
     case Direction::kWeights:
-      return product_backward_weights(shape, in(x), in(y), out(weight), stream);
+      return grouped_backward_weights(shape, x.floats(), y.floats(), writable(weight).floats(), stream);
   }
 }
 
-void run(DType type, Direction direction, const Conv2dShape& shape, const void* x, const void* weight, const void* bias, bool relu_after,
-         const void* y, Stream& stream) {
-  Key key{direction, shape, type, bias != nullptr, relu_after, 0};
+void run_as_product(Direction direction, const Conv2dShape& shape, In x, In weight, In y, Stream& stream) {
+  if (shape.groups > 1) return run_in_groups(direction, shape, x, weight, y, stream);
+  switch (direction) {
+    case Direction::kForward:
+      return product_forward(shape, x.floats(), weight.floats(), writable(y).floats(), stream);
+    case Direction::kData:
+      return product_backward_data(shape, y.floats(), weight.floats(), writable(x).floats(), stream);
+    case Direction::kWeights:
+      return product_backward_weights(shape, x.floats(), y.floats(), writable(weight).floats(), stream);
+  }
+}
+
+void run(Direction direction, const Conv2dShape& shape, In x, In weight, In bias, bool relu_after, In y, Stream& stream) {
+  for (const InputView& other : {weight, bias, y}) require_type(x.dtype, other);
+  Key key{direction, shape, x.dtype, static_cast<bool>(bias), relu_after, 0};
   const cudnnHandle_t handle = cudnn_handle(stream);  // the stream's device is the thread's from here on
   LOCKSTEP_CUDA(cudaGetDevice(&key.device));
   if (Convolution* const known = convolution_for(key, handle, stream)) {
-    std::unordered_map<std::int64_t, void*> pointers{{kX, plain(x)}, {kWeight, plain(weight)}, {kY, plain(y)}};
-    if (bias != nullptr) pointers.emplace(kBias, plain(bias));
+    std::unordered_map<std::int64_t, void*> pointers{{kX, plain(x.data)}, {kWeight, plain(weight.data)}, {kY, plain(y.data)}};
+    if (bias) pointers.emplace(kBias, plain(bias.data));
     return known->run(std::move(pointers), handle, stream);
   }
   if (!key.bias && !key.relu)
-    return type == DType::kFloat32 ? run_as_product(direction, shape, x, weight, y, stream)
-                                   : run_in_float32(type, direction, shape, x, weight, y, stream);
-  run(type, direction, shape, x, weight, nullptr, false, y, stream);
-  finish(type, plain(y), bias, relu_after, shape, stream);
+    return key.type == DType::kFloat32 ? run_as_product(direction, shape, x, weight, y, stream)
+                                       : run_in_float32(direction, shape, x, weight, y, stream);
+  run(direction, shape, x, weight, {}, false, y, stream);
+  if (bias) add_bias(writable(y), bias, stream);
+  if (relu_after) relu(y, writable(y), stream);
 }
 
-void forward(DType type, const Conv2dShape& shape, const void* x, const void* weight, const void* bias, bool relu, void* y,
-             Stream& stream) {
+void conv2d(const Conv2dShape& shape, In x, In weight, In bias, bool relu_after, Out y, Stream& stream) {
   if (rows_of_y(shape) == 0) return;
-  if (!is_padded_unlike(shape)) return run(type, Direction::kForward, shape, x, weight, bias, relu, y, stream);
-  PaddedImages images(type, shape, stream);
+  if (!is_padded_unlike(shape)) return run(Direction::kForward, shape, x, weight, bias, relu_after, y, stream);
+  PaddedImages images(x.dtype, shape, stream);
   images.put_in(x);
-  run(type, Direction::kForward, images.shape(), images.data(), weight, bias, relu, y, stream);
+  run(Direction::kForward, images.shape(), images.view(), weight, bias, relu_after, y, stream);
 }
 
 // cuDNN writes what is aligned to 16 bytes; all else goes through scratch memory.
-void backward_data(DType type, const Conv2dShape& shape, const void* y_grad, const void* weight, void* x_grad, bool accumulate,
-                   Stream& stream) {
+void conv2d_backward_data(const Conv2dShape& shape, In y_grad, In weight, Out x_grad, Stream& stream) {
   const Index count = size_of_x(shape);
   if (count == 0) return;
   if (is_padded_unlike(shape)) {
-    PaddedImages images(type, shape, stream);
-    run(type, Direction::kData, images.shape(), images.data(), weight, nullptr, false, y_grad, stream);
-    return images.take_out(x_grad, accumulate);
+    PaddedImages images(x_grad.dtype, shape, stream);
+    run(Direction::kData, images.shape(), images.view(), weight, {}, false, y_grad, stream);
+    return images.take_out(x_grad);
   }
-  if (!accumulate) return run(type, Direction::kData, shape, x_grad, weight, nullptr, false, y_grad, stream);
-  const Scratch fresh(stream, static_cast<std::size_t>(count) * size_of(type));
-  run(type, Direction::kData, shape, fresh.as<void>(), weight, nullptr, false, y_grad, stream);
-  mixed::convert(type, fresh.as<void>(), type, x_grad, count, true, stream);
+  if (!x_grad.accumulate) return run(Direction::kData, shape, x_grad, weight, {}, false, y_grad, stream);
+  const Scratch memory(stream, static_cast<std::size_t>(count) * size_of(x_grad.dtype));
+  const InputView fresh(memory.as<void>(), x_grad.dtype, x_grad.shape);
+  run(Direction::kData, shape, fresh, weight, {}, false, y_grad, stream);
+  convert(fresh, x_grad, stream);
 }
 
-void backward_weights(DType type, const Conv2dShape& shape, const void* x, const void* y_grad, float* weight_grad, bool accumulate,
-                      Stream& stream) {
-  const Index count = size_of_weight(shape);
+void gradient_of_weights(const Conv2dShape& shape, In x, In y_grad, Out weight_grad, Stream& stream) {
   if (rows_of_y(shape) == 0) {
-    if (!accumulate) fill(weight_grad, 0, count, stream);
+    if (!weight_grad.accumulate) fill(weight_grad, 0, stream);
     return;
   }
   if (is_padded_unlike(shape)) {
-    PaddedImages images(type, shape, stream);
+    PaddedImages images(x.dtype, shape, stream);
     images.put_in(x);
-    return backward_weights(type, images.shape(), images.data(), y_grad, weight_grad, accumulate, stream);
+    return gradient_of_weights(images.shape(), images.view(), y_grad, weight_grad, stream);
   }
-  const bool in_place = type == DType::kFloat32 && !accumulate && reinterpret_cast<std::uintptr_t>(weight_grad) % 16 == 0;
-  if (in_place) return run(type, Direction::kWeights, shape, x, weight_grad, nullptr, false, y_grad, stream);
-  const Scratch fresh(stream, static_cast<std::size_t>(count) * size_of(type));
-  run(type, Direction::kWeights, shape, x, fresh.as<void>(), nullptr, false, y_grad, stream);
-  mixed::convert(type, fresh.as<void>(), DType::kFloat32, weight_grad, count, accumulate, stream);
+  const bool in_place =
+      x.dtype == DType::kFloat32 && !weight_grad.accumulate && reinterpret_cast<std::uintptr_t>(weight_grad.floats()) % 16 == 0;
+  if (in_place) return run(Direction::kWeights, shape, x, weight_grad, {}, false, y_grad, stream);
+  const Scratch memory(stream, static_cast<std::size_t>(weight_grad.count()) * size_of(x.dtype));
+  const InputView fresh(memory.as<void>(), x.dtype, weight_grad.shape);
+  run(Direction::kWeights, shape, x, fresh, {}, false, y_grad, stream);
+  convert(fresh, weight_grad, stream);
+}
+
+void conv2d_backward_weights(const Conv2dShape& shape, In x, In y_grad, Out weight_grad, Out bias_grad, Stream& stream) {
+  gradient_of_weights(shape, x, y_grad, weight_grad, stream);
+  if (bias_grad) bias_backward(y_grad, bias_grad, stream);
 }
 
 }  // namespace
 
-void conv2d(const Conv2dShape& shape, const float* x, const float* weight, const float* bias, bool relu, float* y, Stream& stream) {
-  forward(DType::kFloat32, shape, x, weight, bias, relu, y, stream);
-}
-
-void conv2d_backward_data(const Conv2dShape& shape, const float* y_grad, const float* weight, float* x_grad, bool accumulate,
-                          Stream& stream) {
-  backward_data(DType::kFloat32, shape, y_grad, weight, x_grad, accumulate, stream);
-}
-
-void conv2d_backward_weights(const Conv2dShape& shape, const float* x, const float* y_grad, float* weight_grad, float* bias_grad,
-                             bool accumulate_weight, bool accumulate_bias, Stream& stream) {
-  backward_weights(DType::kFloat32, shape, x, y_grad, weight_grad, accumulate_weight, stream);
-  if (bias_grad != nullptr) bias_backward(y_grad, bias_grad, rows_of_y(shape), shape.out_channels, accumulate_bias, stream);
-}
-
-void mixed::conv2d(DType type, const Conv2dShape& shape, const void* x, const void* weight, const void* bias, bool relu, void* y,
-                   Stream& stream) {
-  forward(type, shape, x, weight, bias, relu, y, stream);
-}
-
-void mixed::conv2d_backward_data(DType type, const Conv2dShape& shape, const void* y_grad, const void* weight, void* x_grad,
-                                 bool accumulate, Stream& stream) {
-  backward_data(type, shape, y_grad, weight, x_grad, accumulate, stream);
-}
-
-void mixed::conv2d_backward_weights(DType type, const Conv2dShape& shape, const void* x, const void* y_grad, float* weight_grad,
-                                    float* bias_grad, bool accumulate_weight, bool accumulate_bias, Stream& stream) {
-  backward_weights(type, shape, x, y_grad, weight_grad, accumulate_weight, stream);
-  if (bias_grad != nullptr) mixed::bias_backward(type, y_grad, bias_grad, rows_of_y(shape), shape.out_channels, accumulate_bias, stream);
+void use_conv2d(KernelTable& table) {
+  table.conv2d = conv2d;
+  table.conv2d_backward_data = conv2d_backward_data;
+  table.conv2d_backward_weights = conv2d_backward_weights;
 }
 
 }  // namespace lockstep::cuda

@@ -24,22 +24,23 @@ void in_parts(const Conv2dShape& s, Stream& stream, Call&& call) {
   }
 }
 
-LinearShape as_product(const Conv2dShape& s) {
-  return {s.batch * s.out_height * s.out_width, s.kernel_height * s.kernel_width * s.in_channels, s.out_channels};
-}
+// The shapes of the product's operands: windows * weight^T = y.
+Shape windows_of(const Conv2dShape& s) { return {s.batch * s.out_height * s.out_width, s.kernel_height * s.kernel_width * s.in_channels}; }
+Shape weight_of(const Conv2dShape& s) { return {s.out_channels, s.kernel_height * s.kernel_width * s.in_channels}; }
+Shape y_of(const Conv2dShape& s) { return {s.batch * s.out_height * s.out_width, s.out_channels}; }
 
 }  // namespace
 
 void product_forward(const Conv2dShape& shape, const float* x, const float* weight, float* y, Stream& stream) {
   in_parts(shape, stream, [&](const Conv2dShape& part, float* windows, Index first_x, Index first_y) {
     gather_windows(part, x + first_x, windows, stream);
-    linear(as_product(part), windows, weight, nullptr, false, y + first_y, stream);
+    linear({windows, windows_of(part)}, {weight, weight_of(part)}, {}, false, {y + first_y, y_of(part)}, stream);
   });
 }
 
 void product_backward_data(const Conv2dShape& shape, const float* y_grad, const float* weight, float* x_grad, Stream& stream) {
   in_parts(shape, stream, [&](const Conv2dShape& part, float* windows, Index first_x, Index first_y) {
-    linear_backward_data(as_product(part), y_grad + first_y, weight, windows, false, stream);
+    linear_backward_data({y_grad + first_y, y_of(part)}, {weight, weight_of(part)}, {windows, windows_of(part)}, stream);
     sum_windows(part, windows, x_grad + first_x, stream);
   });
 }
@@ -47,7 +48,8 @@ void product_backward_data(const Conv2dShape& shape, const float* y_grad, const 
 void product_backward_weights(const Conv2dShape& shape, const float* x, const float* y_grad, float* weight_grad, Stream& stream) {
   in_parts(shape, stream, [&](const Conv2dShape& part, float* windows, Index first_x, Index first_y) {
     gather_windows(part, x + first_x, windows, stream);
-    linear_backward_weights(as_product(part), windows, y_grad + first_y, weight_grad, nullptr, first_x != 0, false, stream);
+    linear_backward_weights({windows, windows_of(part)}, {y_grad + first_y, y_of(part)}, {weight_grad, weight_of(part), first_x != 0}, {},
+                            stream);
   });
 }
 

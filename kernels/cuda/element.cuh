@@ -5,7 +5,16 @@
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/launch.cuh"
-#include "lockstep/core/dtype.h"
+#include "lockstep/core/view.h"
+
+namespace lockstep {
+
+template <>
+inline constexpr DType kDTypeOf<__half> = DType::kFloat16;
+template <>
+inline constexpr DType kDTypeOf<__nv_bfloat16> = DType::kBFloat16;
+
+}  // namespace lockstep
 
 namespace lockstep::cuda {
 
@@ -37,25 +46,20 @@ bool is_aligned_to_pack(const T* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % sizeof(Pack<T, count>) == 0;
 }
 
-// Calls `call` with a pointer of the 16-bit type that `type` names: as with_half(type, [&](auto* of) { kernel(like(of, x)); }).
+// Calls `call` with a null pointer of the type of floats that `type` names:
+//   with_float(x.dtype, [&]<typename T>(T*) { run(x.as<T>(), y.as<T>()); });
 template <typename Call>
-void with_half(DType type, Call&& call) {
+void with_float(DType type, Call&& call) {
   switch (type) {
+    case DType::kFloat32:
+      return call(static_cast<float*>(nullptr));
     case DType::kFloat16:
       return call(static_cast<Half*>(nullptr));
     case DType::kBFloat16:
       return call(static_cast<BFloat*>(nullptr));
     default:
-      throw_no_half(type);
+      throw_no_float(type);
   }
-}
-template <typename T>
-const T* like(T*, const void* pointer) {
-  return static_cast<const T*>(pointer);
-}
-template <typename T>
-T* like(T*, void* pointer) {
-  return static_cast<T*>(pointer);
 }
 
 }  // namespace lockstep::cuda

@@ -1,7 +1,6 @@
 // Elementwise operators: bound by memory, so 16 bytes a load where the pointers allow it.
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/mixed.h"
 
 namespace lockstep::cuda {
 
@@ -19,9 +18,6 @@ struct Fill : Reads<false, false, false> {
 };
 struct Add : Reads<true, true, false> {
   __device__ float operator()(float a, float b, float) const { return a + b; }
-};
-struct Accumulate : Reads<true, false, true> {
-  __device__ float operator()(float addend, float, float sum) const { return sum + addend; }
 };
 struct Scale : Reads<true, false, false> {
   float factor;
@@ -76,7 +72,7 @@ __global__ void elementwise_one(const T* a, const T* b, T* out, Index begin, Ind
     write(out[i], apply(Operator::kA ? widen(a[i]) : 0.0F, Operator::kB ? widen(b[i]) : 0.0F, Operator::kOut ? widen(out[i]) : 0.0F));
 }
 
-// Both `a` and `out` may be the same; each element is read before it is written, by the same thread.
+// `out` may be `a` or `b`: each element is read before it is written, by the same thread.
 template <typename T, typename Operator>
 void run(const T* a, const T* b, T* out, Index count, Operator apply, Stream& stream) {
   if (count == 0) return;
@@ -86,6 +82,10 @@ void run(const T* a, const T* b, T* out, Index count, Operator apply, Stream& st
   if (packs > 0) LOCKSTEP_LAUNCH((elementwise_packs<T, Operator>), blocks_for(packs), kThreads, 0, stream, a, b, out, packs, apply);
   if (done < count)
     LOCKSTEP_LAUNCH((elementwise_one<T, Operator>), blocks_for(count - done), kThreads, 0, stream, a, b, out, done, count, apply);
+}
+template <typename T, typename Operator>
+void run(const T* in, T* out, Index count, Operator apply, Stream& stream) {
+  run(in, static_cast<const T*>(nullptr), out, count, apply, stream);
 }
 
 template <typename From, typename To>
@@ -114,15 +114,29 @@ void run_convert(const From* in, To* out, Index count, bool accumulate, Stream& 
     LOCKSTEP_LAUNCH((convert_one<From, To>), blocks_for(count - done), kThreads, 0, stream, in, out, done, count, accumulate);
 }
 
-template <typename Call>
-void with_float_or_half(DType type, Call&& call) {
-  if (type == DType::kFloat32)
-    call(static_cast<float*>(nullptr));
-  else
-    with_half(type, call);
+void add(In a, In b, Out out, Stream& stream) {
+  with_float(out.dtype, [&]<typename T>(T*) { run(a.as<T>(), b.as<T>(), out.as<T>(), out.count(), Add{}, stream); });
 }
 
-constexpr const float* kNothing = nullptr;
+void scale(In in, float factor, Out out, Stream& stream) {
+  with_float(out.dtype, [&]<typename T>(T*) {
+    if (out.accumulate)
+      run(in.as<T>(), out.as<T>(), out.count(), ScaleAndAdd(factor), stream);
+    else
+      run(in.as<T>(), out.as<T>(), out.count(), Scale(factor), stream);
+  });
+}
+
+void scale_by(In in, In factor, Out out, Stream& stream) {
+  if (out.accumulate)
+    run(in.floats(), out.floats(), out.count(), ScaleByAndAdd(factor.floats()), stream);
+  else
+    run(in.floats(), out.floats(), out.count(), ScaleBy(factor.floats()), stream);
+}
+
+void relu_backward(In y, Out grad, Stream& stream) {
+  with_float(grad.dtype, [&]<typename T>(T*) { run(y.as<T>(), grad.as<T>(), grad.count(), ReLUBackward{}, stream); });
+}
 
 }  // namespace
 
@@ -133,61 +147,26 @@ bool has_code_for_this_device() {
   return result == cudaSuccess;
 }
 
-void fill(float* out, float value, Index count, Stream& stream) { run(kNothing, kNothing, out, count, Fill(value), stream); }
+void fill(Out out, float value, Stream& stream) { run(static_cast<const float*>(nullptr), out.floats(), out.count(), Fill(value), stream); }
 
-void add(const float* a, const float* b, float* out, Index count, Stream& stream) { run(a, b, out, count, Add{}, stream); }
-
-void accumulate(float* sum, const float* addend, Index count, Stream& stream) { run(addend, kNothing, sum, count, Accumulate{}, stream); }
-
-void scale(const float* in, float factor, float* out, Index count, bool accumulate, Stream& stream) {
-  if (accumulate)
-    run(in, kNothing, out, count, ScaleAndAdd(factor), stream);
-  else
-    run(in, kNothing, out, count, Scale(factor), stream);
-}
-
-void scale_by(const float* in, const float* factor, float* out, Index count, bool accumulate, Stream& stream) {
-  if (accumulate)
-    run(in, kNothing, out, count, ScaleByAndAdd(factor), stream);
-  else
-    run(in, kNothing, out, count, ScaleBy(factor), stream);
-}
-
-void relu(const float* in, float* out, Index count, Stream& stream) { run(in, kNothing, out, count, ReLU{}, stream); }
-
-void relu_backward(const float* y, float* grad, Index count, Stream& stream) { run(y, kNothing, grad, count, ReLUBackward{}, stream); }
-
-namespace mixed {
-
-void convert(DType from, const void* in, DType to, void* out, Index count, bool accumulate, Stream& stream) {
-  with_float_or_half(
-      from, [&](auto* f) { with_float_or_half(to, [&](auto* t) { run_convert(like(f, in), like(t, out), count, accumulate, stream); }); });
-}
-
-void add(DType type, const void* a, const void* b, void* out, Index count, Stream& stream) {
-  with_half(type, [&](auto* of) { run(like(of, a), like(of, b), like(of, out), count, Add{}, stream); });
-}
-
-void scale(DType type, const void* in, float factor, void* out, Index count, bool accumulate, Stream& stream) {
-  with_half(type, [&](auto* of) {
-    const auto* const nothing = like(of, static_cast<const void*>(nullptr));
-    if (accumulate)
-      run(like(of, in), nothing, like(of, out), count, ScaleAndAdd(factor), stream);
-    else
-      run(like(of, in), nothing, like(of, out), count, Scale(factor), stream);
+void convert(In in, Out out, Stream& stream) {
+  with_float(in.dtype, [&]<typename From>(From*) {
+    with_float(out.dtype, [&]<typename To>(To*) { run_convert(in.as<From>(), out.as<To>(), in.count(), out.accumulate, stream); });
   });
 }
 
-void relu(DType type, const void* in, void* out, Index count, Stream& stream) {
-  with_half(type, [&](auto* of) { run(like(of, in), like(of, static_cast<const void*>(nullptr)), like(of, out), count, ReLU{}, stream); });
+void relu(In x, Out y, Stream& stream) {
+  with_float(y.dtype, [&]<typename T>(T*) { run(x.as<T>(), y.as<T>(), y.count(), ReLU{}, stream); });
 }
 
-void relu_backward(DType type, const void* y, void* grad, Index count, Stream& stream) {
-  with_half(type, [&](auto* of) {
-    run(like(of, y), like(of, static_cast<const void*>(nullptr)), like(of, grad), count, ReLUBackward{}, stream);
-  });
+void use_elementwise(KernelTable& table) {
+  table.fill = fill;
+  table.convert = convert;
+  table.add = add;
+  table.scale = scale;
+  table.scale_by = scale_by;
+  table.relu = relu;
+  table.relu_backward = relu_backward;
 }
-
-}  // namespace mixed
 
 }  // namespace lockstep::cuda

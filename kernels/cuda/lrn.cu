@@ -5,7 +5,6 @@
 // memory once. beta = 0.75, which networks use, is two square roots.
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/mixed.h"
 
 namespace lockstep::cuda {
 
@@ -73,42 +72,31 @@ Division divide(const LrnParams& params) {
   return {rows, blocks_for(params.rows, rows), static_cast<std::size_t>(rows * params.channels) * sizeof(float)};
 }
 
-template <typename T>
-void run_lrn(const LrnParams& params, const T* x, T* y, float* scale, Stream& stream) {
+void lrn(const LrnParams& params, In x, Out y, Out scale, Stream& stream) {
   if (params.rows == 0 || params.channels == 0) return;
   require_lrn_channels(params);
   const Division by = divide(params);
-  LOCKSTEP_LAUNCH((lrn_forward<T>), by.blocks, kThreads, by.shared_bytes, stream, params, x, y, scale, by.rows_of_block);
+  with_float(x.dtype, [&]<typename T>(T*) {
+    LOCKSTEP_LAUNCH((lrn_forward<T>), by.blocks, kThreads, by.shared_bytes, stream, params, x.as<T>(), y.as<T>(), scale.floats(),
+                    by.rows_of_block);
+  });
 }
 
-template <typename T>
-void run_lrn_backward(const LrnParams& params, const T* x, const T* y, const float* scale, const T* y_grad, T* x_grad, bool accumulate,
-                      Stream& stream) {
+void lrn_backward(const LrnParams& params, In x, In y, In scale, In y_grad, Out x_grad, Stream& stream) {
   if (params.rows == 0 || params.channels == 0) return;
   require_lrn_channels(params);
   const Division by = divide(params);
-  LOCKSTEP_LAUNCH((lrn_backward_rows<T>), by.blocks, kThreads, by.shared_bytes, stream, params, x, y, scale, y_grad, x_grad, accumulate,
-                  by.rows_of_block);
+  with_float(x.dtype, [&]<typename T>(T*) {
+    LOCKSTEP_LAUNCH((lrn_backward_rows<T>), by.blocks, kThreads, by.shared_bytes, stream, params, x.as<T>(), y.as<T>(), scale.floats(),
+                    y_grad.as<T>(), x_grad.as<T>(), x_grad.accumulate, by.rows_of_block);
+  });
 }
 
 }  // namespace
 
-void lrn(const LrnParams& params, const float* x, float* y, float* scale, Stream& stream) { run_lrn(params, x, y, scale, stream); }
-
-void lrn_backward(const LrnParams& params, const float* x, const float* y, const float* scale, const float* y_grad, float* x_grad,
-                  bool accumulate, Stream& stream) {
-  run_lrn_backward(params, x, y, scale, y_grad, x_grad, accumulate, stream);
-}
-
-void mixed::lrn(DType type, const LrnParams& params, const void* x, void* y, float* scale, Stream& stream) {
-  with_half(type, [&](auto* of) { run_lrn(params, like(of, x), like(of, y), scale, stream); });
-}
-
-void mixed::lrn_backward(DType type, const LrnParams& params, const void* x, const void* y, const float* scale, const void* y_grad,
-                         void* x_grad, bool accumulate, Stream& stream) {
-  with_half(type, [&](auto* of) {
-    run_lrn_backward(params, like(of, x), like(of, y), scale, like(of, y_grad), like(of, x_grad), accumulate, stream);
-  });
+void use_lrn(KernelTable& table) {
+  table.lrn = lrn;
+  table.lrn_backward = lrn_backward;
 }
 
 }  // namespace lockstep::cuda

@@ -7,7 +7,7 @@ namespace lockstep::cuda {
 namespace {
 
 template <typename T>
-__global__ void shift_images(ImageShift shift, const T* in, T* out, bool accumulate, Index count) {
+__global__ void shift_pixels(ImageShift shift, const T* in, T* out, bool accumulate, Index count) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
     const Index channel = i % shift.channels, pixel = i / shift.channels;
     const Index column = pixel % shift.out_width - shift.left, row = pixel / shift.out_width % shift.out_height - shift.top;
@@ -19,19 +19,14 @@ __global__ void shift_images(ImageShift shift, const T* in, T* out, bool accumul
   }
 }
 
-template <typename T>
-void run(const ImageShift& shift, const T* in, T* out, bool accumulate, Stream& stream) {
-  const Index count = shift.batch * shift.out_height * shift.out_width * shift.channels;
-  if (count > 0) LOCKSTEP_LAUNCH((shift_images<T>), blocks_for(count), kThreads, 0, stream, shift, in, out, accumulate, count);
-}
-
 }  // namespace
 
-void shift_images(DType type, const ImageShift& shift, const void* in, void* out, bool accumulate, Stream& stream) {
-  if (type == DType::kFloat32)
-    run(shift, static_cast<const float*>(in), static_cast<float*>(out), accumulate, stream);
-  else
-    with_half(type, [&](auto* of) { run(shift, like(of, in), like(of, out), accumulate, stream); });
+void shift_images(const ImageShift& shift, In in, Out out, Stream& stream) {
+  const Index count = shift.batch * shift.out_height * shift.out_width * shift.channels;
+  with_float(in.dtype, [&]<typename T>(T*) {
+    if (count > 0)
+      LOCKSTEP_LAUNCH((shift_pixels<T>), blocks_for(count), kThreads, 0, stream, shift, in.as<T>(), out.as<T>(), out.accumulate, count);
+  });
 }
 
 }  // namespace lockstep::cuda

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "lockstep/core/dtype.h"
+#include "lockstep/core/view.h"
 
 namespace lockstep {
 class Stream;
@@ -17,6 +17,6 @@ struct ImageShift {
   std::int64_t in_height, in_width, out_height, out_width;
   std::int64_t top, left;
 };
-void shift_images(DType type, const ImageShift& shift, const void* in, void* out, bool accumulate, Stream& stream);
+void shift_images(const ImageShift& shift, In in, Out out, Stream& stream);
 
 }  // namespace lockstep::cuda

@@ -23,32 +23,30 @@ inline Conv2dShape padded(const Conv2dShape& s) {
 class PaddedImages {
  public:
   PaddedImages(DType type, const Conv2dShape& s, Stream& stream)
-      : type_(type),
-        shape_(s),
+      : shape_(s),
         padded_(padded(s)),
         stream_(stream),
-        memory_(stream, static_cast<std::size_t>(size_of_x(padded_)) * size_of(type)) {}
+        memory_(stream, static_cast<std::size_t>(size_of_x(padded_)) * size_of(type)),
+        view_(memory_.as<void>(), type, {padded_.batch, padded_.in_height, padded_.in_width, padded_.in_channels}) {}
 
   const Conv2dShape& shape() const { return padded_; }
-  void* data() const { return memory_.as<void>(); }
-  void put_in(const void* x) {
-    shift_images(type_,
-                 {shape_.batch, shape_.in_channels, shape_.in_height, shape_.in_width, padded_.in_height, padded_.in_width, shape_.pad_top,
+  Out view() const { return view_; }
+  void put_in(In x) {
+    shift_images({shape_.batch, shape_.in_channels, shape_.in_height, shape_.in_width, padded_.in_height, padded_.in_width, shape_.pad_top,
                   shape_.pad_left},
-                 x, data(), false, stream_);
+                 x, view_, stream_);
   }
-  void take_out(void* x, bool accumulate) {
-    shift_images(type_,
-                 {shape_.batch, shape_.in_channels, padded_.in_height, padded_.in_width, shape_.in_height, shape_.in_width, -shape_.pad_top,
+  void take_out(Out x) {
+    shift_images({shape_.batch, shape_.in_channels, padded_.in_height, padded_.in_width, shape_.in_height, shape_.in_width, -shape_.pad_top,
                   -shape_.pad_left},
-                 data(), x, accumulate, stream_);
+                 view_, x, stream_);
   }
 
  private:
-  DType type_;
   Conv2dShape shape_, padded_;
   Stream& stream_;
   Scratch memory_;
+  OutputView view_;
 };
 
 }  // namespace lockstep::cuda

@@ -2,23 +2,11 @@
 // time.
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/mixed.h"
+#include "kernels/cuda/pool_position.cuh"
 
 namespace lockstep::cuda {
 
 namespace {
-
-// Where an index of an NHWC tensor lies.
-struct Position {
-  Index image, row, column, channel;
-};
-__device__ Position position_of(Index i, Index height, Index width, Index channels) {
-  const Index channel = i % channels;
-  i /= channels;
-  const Index column = i % width;
-  i /= width;
-  return {i / height, i % height, column, channel};
-}
 
 // Of equals the first in row-major order wins; NaN wins; padding never does.
 template <typename T>
@@ -46,9 +34,6 @@ __global__ void max_pool(Pool2dShape shape, const T* x, T* y, std::uint16_t* arg
   }
 }
 
-// The outputs whose window holds input `at` (counted from the padding): first .. last.
-__device__ Index first_window(Index at, Index window, Index stride) { return at < window ? 0 : (at - window) / stride + 1; }
-
 template <typename T>
 __global__ void max_pool_backward(Pool2dShape shape, const T* y_grad, const std::uint16_t* argmax, T* x_grad, bool accumulate,
                                   Index count) {
@@ -68,38 +53,27 @@ __global__ void max_pool_backward(Pool2dShape shape, const T* y_grad, const std:
   }
 }
 
-template <typename T>
-void run_max_pool(const Pool2dShape& shape, const T* x, T* y, std::uint16_t* argmax, Stream& stream) {
+void max_pool2d(const Pool2dShape& shape, In x, Out y, std::uint16_t* argmax, Stream& stream) {
   const Index count = shape.batch * shape.out_height * shape.out_width * shape.channels;
-  if (count > 0) LOCKSTEP_LAUNCH((max_pool<T>), blocks_for(count), kThreads, 0, stream, shape, x, y, argmax, count);
+  with_float(x.dtype, [&]<typename T>(T*) {
+    if (count > 0) LOCKSTEP_LAUNCH((max_pool<T>), blocks_for(count), kThreads, 0, stream, shape, x.as<T>(), y.as<T>(), argmax, count);
+  });
 }
 
-template <typename T>
-void run_max_pool_backward(const Pool2dShape& shape, const T* y_grad, const std::uint16_t* argmax, T* x_grad, bool accumulate,
-                           Stream& stream) {
+void max_pool2d_backward(const Pool2dShape& shape, In y_grad, const std::uint16_t* argmax, Out x_grad, Stream& stream) {
   const Index count = shape.batch * shape.in_height * shape.in_width * shape.channels;
-  if (count > 0)
-    LOCKSTEP_LAUNCH((max_pool_backward<T>), blocks_for(count), kThreads, 0, stream, shape, y_grad, argmax, x_grad, accumulate, count);
+  with_float(y_grad.dtype, [&]<typename T>(T*) {
+    if (count > 0)
+      LOCKSTEP_LAUNCH((max_pool_backward<T>), blocks_for(count), kThreads, 0, stream, shape, y_grad.as<T>(), argmax, x_grad.as<T>(),
+                      x_grad.accumulate, count);
+  });
 }
 
 }  // namespace
 
-void max_pool2d(const Pool2dShape& shape, const float* x, float* y, std::uint16_t* argmax, Stream& stream) {
-  run_max_pool(shape, x, y, argmax, stream);
-}
-
-void max_pool2d_backward(const Pool2dShape& shape, const float* y_grad, const std::uint16_t* argmax, float* x_grad, bool accumulate,
-                         Stream& stream) {
-  run_max_pool_backward(shape, y_grad, argmax, x_grad, accumulate, stream);
-}
-
-void mixed::max_pool2d(DType type, const Pool2dShape& shape, const void* x, void* y, std::uint16_t* argmax, Stream& stream) {
-  with_half(type, [&](auto* of) { run_max_pool(shape, like(of, x), like(of, y), argmax, stream); });
-}
-
-void mixed::max_pool2d_backward(DType type, const Pool2dShape& shape, const void* y_grad, const std::uint16_t* argmax, void* x_grad,
-                                bool accumulate, Stream& stream) {
-  with_half(type, [&](auto* of) { run_max_pool_backward(shape, like(of, y_grad), argmax, like(of, x_grad), accumulate, stream); });
+void use_pool(KernelTable& table) {
+  table.max_pool2d = max_pool2d;
+  table.max_pool2d_backward = max_pool2d_backward;
 }
 
 }  // namespace lockstep::cuda

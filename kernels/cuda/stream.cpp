@@ -13,13 +13,18 @@ void throw_cuda_error(cudaError_t error, const char* call, const char* file, int
   throw Error("CUDA: {} failed at {}:{}: {} ({})", call, file, line, cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
-[[noreturn]] void throw_no_half(DType type) {
-  throw InvalidArgument("mixed precision: float16 or bfloat16 expected, got {}", name_of(type));
+[[noreturn]] void throw_no_float(DType type) {
+  throw InvalidArgument("a kernel on a GPU: float32, float16 or bfloat16 expected, got {}", name_of(type));
 }
 
 void require_lrn_channels(const LrnParams& params) {
   constexpr std::int64_t kMostChannels = 12 * 1024;  // 48 KiB of shared memory
   if (params.channels > kMostChannels) throw InvalidArgument("lrn: {} channels; on a GPU at most {}", params.channels, kMostChannels);
+}
+
+void require_attention_width(std::int64_t width) {
+  if (width > kMostAttentionWidth)
+    throw InvalidArgument("attention: heads have at most {} elements on a GPU, got {}", kMostAttentionWidth, width);
 }
 
 // Few sizes, so that the allocator has most of them: powers of two, and of large ones, where twice as much is too much, four in each power.

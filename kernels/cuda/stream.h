@@ -24,7 +24,7 @@ using Index = std::int64_t;
 
 cudaStream_t native(Stream& stream);
 
-[[noreturn]] void throw_no_half(DType type);  // InvalidArgument
+[[noreturn]] void throw_no_float(DType type);  // InvalidArgument
 
 bool has_code_for_this_device();  // our kernels can run on the thread's device
 

@@ -10,7 +10,10 @@
 #include <optional>
 #include <vector>
 
+#include "kernels/cpu/any_float.h"
+#include "kernels/cpu/depthwise.h"
 #include "kernels/cpu/fast.h"
+#include "kernels/cpu/narrow_conv.h"
 #include "kernels/cpu/winograd.h"
 #include "kernels/onednn/kernels.h"
 #include "kernels/onednn/onednn.h"
@@ -33,7 +36,10 @@ struct Key {
 Desc plain(const Dims& dims, Tag tag) { return {dims, dnnl::memory::data_type::f32, tag}; }
 
 // oneDNN names dimensions in this order whatever their order in memory.
-Dims weight_dims(const Conv2dShape& s) { return {s.out_channels, s.in_channels, s.kernel_height, s.kernel_width}; }
+Dims weight_dims(const Conv2dShape& s) {
+  if (s.groups > 1) return {s.groups, s.group_filters(), s.group_channels(), s.kernel_height, s.kernel_width};
+  return {s.out_channels, s.in_channels, s.kernel_height, s.kernel_width};
+}
 
 ConvolutionDescs describe(const Key& key) {
   const Conv2dShape& s = key.shape;
@@ -56,7 +62,7 @@ struct Plan {
 
   explicit Plan(const Key& wanted) : key(wanted), descs(describe(wanted)) {
     const auto attributes = with_user_scratchpad();
-    caller_weight = plain(weight_dims(key.shape), Tag::ohwi);
+    caller_weight = plain(weight_dims(key.shape), key.shape.groups > 1 ? Tag::gohwi : Tag::ohwi);
     if (key.pass == Pass::kForward) {
       const auto desc = forward_desc(descs, key.relu ? with_relu(attributes) : attributes);
       prepare(desc, desc.weights_desc(), dnnl::convolution_forward(desc));
@@ -98,7 +104,7 @@ const Plan& plan_for(Key key) {
   } catch (const dnnl::error& error) {
     throw Error("conv2d: oneDNN cannot run x ({}, {}, {}, {}) by weight ({}, {}, {}, {}): {}", key.shape.batch, key.shape.in_height,
                 key.shape.in_width, key.shape.in_channels, key.shape.out_channels, key.shape.kernel_height, key.shape.kernel_width,
-                key.shape.in_channels, error.what());
+                key.shape.group_channels(), error.what());
   }
   if (plans.size() > kMost) plans.pop_back();
   return plans.front();
@@ -123,7 +129,7 @@ class Target {
   }
   float* data() const { return aside_ ? floats(aside_) : slot_; }
   void finish() const {
-    if (aside_) cpu_device().kernels().accumulate(slot_, floats(aside_), count_, stream_);
+    if (aside_) cpu_device().kernels().add({slot_, {count_}}, {floats(aside_), {count_}}, {slot_, {count_}}, stream_);
   }
 
  private:
@@ -135,7 +141,7 @@ class Target {
 
 std::int64_t x_count(const Conv2dShape& s) { return s.batch * s.in_height * s.in_width * s.in_channels; }
 std::int64_t y_count(const Conv2dShape& s) { return s.batch * s.out_height * s.out_width * s.out_channels; }
-std::int64_t weight_count(const Conv2dShape& s) { return s.out_channels * s.kernel_height * s.kernel_width * s.in_channels; }
+std::int64_t weight_count(const Conv2dShape& s) { return s.out_channels * s.kernel_height * s.kernel_width * s.group_channels(); }
 
 float largest_magnitude(const float* x, std::int64_t count) {
   constexpr std::int64_t kPart = std::int64_t{1} << 18;
@@ -151,7 +157,7 @@ bool is_worth_fusing(const Conv2dShape& s) { return x_count(s) <= 2 * y_count(s)
 
 // Whether no output can be NaN, as no operand is and no sum can grow beyond a float (rounded on its way: hence the half).
 bool stays_finite(const Conv2dShape& s, const float* x, const float* weight, const float* bias) {
-  const double products = static_cast<double>(s.kernel_height * s.kernel_width * s.in_channels) *
+  const double products = static_cast<double>(s.kernel_height * s.kernel_width * s.group_channels()) *
                           largest_magnitude(weight, weight_count(s)) * largest_magnitude(x, x_count(s));
   const double offset = bias == nullptr ? 0 : fast::largest_magnitude(bias, s.out_channels);
   return products + offset < std::numeric_limits<float>::max() / 2;
@@ -263,27 +269,30 @@ void sum_weight_gradients(const Conv2dShape& shape, const float* x, const float*
   if (bias != nullptr) std::memcpy(bias, floats(sums) + weights, biases * sizeof(float));
 }
 
-}  // namespace
-
-void conv2d(const Conv2dShape& shape, const float* x, const float* weight, const float* bias, bool relu, float* y, Stream& stream) {
-  if (empty(shape)) return reference_kernels().conv2d(shape, x, weight, bias, relu, y, stream);
-  if (winograd::suits(shape)) return winograd::conv2d(shape, x, weight, bias, relu, y);
+void conv2d(const Conv2dShape& shape, In in, In weights, In bias, bool relu, Out out, Stream& stream) {
+  if (empty(shape)) return reference_kernels().conv2d(shape, in, weights, bias, relu, out, stream);
+  const float *x = in.floats(), *weight = weights.floats();
+  float* const y = out.floats();
+  if (winograd::suits(shape)) return winograd::conv2d(shape, x, weight, bias.floats(), relu, y);
+  if (depthwise::suits(shape)) return depthwise::conv2d(shape, x, weight, bias.floats(), relu, y);
   // oneDNN's ReLU makes 0 of NaN, and a broken model would seem whole. Reading x beforehand costs less than ReLU's own pass over y.
-  const bool fused = relu && is_worth_fusing(shape) && stays_finite(shape, x, weight, bias);
-  run_with_weights(Parts({Pass::kForward, shape, bias != nullptr, fused}), weight, [&](const Plan& plan, std::int64_t first) {
+  const bool fused = relu && is_worth_fusing(shape) && stays_finite(shape, x, weight, bias.floats());
+  run_with_weights(Parts({Pass::kForward, shape, static_cast<bool>(bias), fused}), weight, [&](const Plan& plan, std::int64_t first) {
     std::unordered_map<int, dnnl::memory> arguments = {{DNNL_ARG_SRC, memory_at(plan.descs.x, x + first * (x_count(shape) / shape.batch))},
                                                        {DNNL_ARG_DST, memory_at(plan.descs.y, y + first * (y_count(shape) / shape.batch))}};
-    if (bias != nullptr) arguments[DNNL_ARG_BIAS] = memory_at(plan.descs.bias, bias);
+    if (bias) arguments[DNNL_ARG_BIAS] = memory_at(plan.descs.bias, bias.floats());
     return arguments;
   });
-  if (relu && !fused) cpu_device().kernels().relu(y, y, y_count(shape), stream);
+  if (relu && !fused) cpu_device().kernels().relu(out, out, stream);
 }
 
-void conv2d_backward_data(const Conv2dShape& shape, const float* y_grad, const float* weight, float* x_grad, bool accumulate,
-                          Stream& stream) {
-  if (empty(shape)) return reference_kernels().conv2d_backward_data(shape, y_grad, weight, x_grad, accumulate, stream);
-  if (winograd::suits(shape)) return winograd::conv2d_backward_data(shape, y_grad, weight, x_grad, accumulate);
-  const Target target(x_grad, x_count(shape), accumulate, stream);
+void conv2d_backward_data(const Conv2dShape& shape, In out_grad, In weights, Out in_grad, Stream& stream) {
+  if (empty(shape)) return reference_kernels().conv2d_backward_data(shape, out_grad, weights, in_grad, stream);
+  const float *y_grad = out_grad.floats(), *weight = weights.floats();
+  float* const x_grad = in_grad.floats();
+  if (winograd::suits(shape)) return winograd::conv2d_backward_data(shape, y_grad, weight, x_grad, in_grad.accumulate);
+  if (depthwise::suits(shape)) return depthwise::conv2d_backward_data(shape, y_grad, weight, x_grad, in_grad.accumulate);
+  const Target target(x_grad, x_count(shape), in_grad.accumulate, stream);
   run_with_weights(Parts({Pass::kBackwardData, shape, false, false}), weight, [&](const Plan& plan, std::int64_t first) {
     return std::unordered_map<int, dnnl::memory>{
         {DNNL_ARG_DIFF_DST, memory_at(plan.descs.y, y_grad + first * (y_count(shape) / shape.batch))},
@@ -292,23 +301,30 @@ void conv2d_backward_data(const Conv2dShape& shape, const float* y_grad, const f
   target.finish();
 }
 
-void conv2d_backward_weights(const Conv2dShape& shape, const float* x, const float* y_grad, float* weight_grad, float* bias_grad,
-                             bool accumulate_weight, bool accumulate_bias, Stream& lane) {
-  if (empty(shape))
-    return reference_kernels().conv2d_backward_weights(shape, x, y_grad, weight_grad, bias_grad, accumulate_weight, accumulate_bias, lane);
-  const bool with_bias = bias_grad != nullptr;
-  if (winograd::suits(shape)) {
-    winograd::conv2d_backward_weights(shape, x, y_grad, weight_grad, accumulate_weight);
-    if (with_bias)
-      cpu_device().kernels().bias_backward(y_grad, bias_grad, y_count(shape) / shape.out_channels, shape.out_channels, accumulate_bias,
-                                           lane);
+void conv2d_backward_weights(const Conv2dShape& shape, In in, In out_grad, Out weight_grad, Out bias_grad, Stream& lane) {
+  if (empty(shape)) return reference_kernels().conv2d_backward_weights(shape, in, out_grad, weight_grad, bias_grad, lane);
+  const float *x = in.floats(), *y_grad = out_grad.floats();
+  if (narrow_conv::suits(shape)) return narrow_conv::conv2d_backward_weights(shape, x, y_grad, weight_grad, bias_grad);
+  const bool by_winograd = winograd::suits(shape);
+  if (by_winograd || depthwise::suits(shape)) {
+    const auto compute = by_winograd ? winograd::conv2d_backward_weights : depthwise::conv2d_backward_weights;
+    compute(shape, x, y_grad, weight_grad.floats(), weight_grad.accumulate);
+    if (bias_grad) cpu_device().kernels().bias_backward(out_grad, bias_grad, lane);
     return;
   }
-  const Target weight_target(weight_grad, weight_count(shape), accumulate_weight, lane);
-  const Target bias_target(bias_grad, shape.out_channels, with_bias && accumulate_bias, lane);
-  sum_weight_gradients(shape, x, y_grad, weight_target.data(), with_bias ? bias_target.data() : nullptr);
+  const Target weight_target(weight_grad.floats(), weight_count(shape), weight_grad.accumulate, lane);
+  const Target bias_target(bias_grad.floats(), shape.out_channels, bias_grad && bias_grad.accumulate, lane);
+  sum_weight_gradients(shape, x, y_grad, weight_target.data(), bias_grad ? bias_target.data() : nullptr);
   weight_target.finish();
   bias_target.finish();
+}
+
+}  // namespace
+
+void use_conv2d(KernelTable& table) {
+  table.conv2d = any_float<conv2d>;
+  table.conv2d_backward_data = any_float<conv2d_backward_data>;
+  table.conv2d_backward_weights = any_float<conv2d_backward_weights>;
 }
 
 }  // namespace lockstep::onednn

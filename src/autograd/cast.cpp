@@ -1,9 +1,8 @@
 #include <utility>
 
 #include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/extend.h"
 #include "lockstep/autograd/ops.h"
-#include "src/autograd/record.h"
-#include "src/autograd/typed.h"
 
 namespace lockstep {
 
@@ -40,10 +39,10 @@ DType autocast_type(std::string_view name) {
 
 Tensor cast(const Tensor& x, DType type) {
   check_type("cast", type);
-  check_activation("cast", "x", x, -1);
+  check_activation("cast", "x", x);
   if (x.dtype() == type) return x;
-  const Tensor y = Tensor::empty(x.shape(), type, x.device());
-  kernels_of(x).mixed.convert(x.dtype(), typed::memory(x), type, typed::memory(y), x.count(), false, stream_of(x));
+  const Tensor y = empty_like(x, x.shape(), type);
+  kernels_of(x).convert(x, y, stream_of(x));
   record<CastNode>(y, {x});
   return y;
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "src/autograd/tape_segment.h"
 #include "src/autograd/variable_state.h"
 
 namespace lockstep {
@@ -42,16 +43,16 @@ void drop(std::vector<Tensor> tensors) {
 
 }  // namespace
 
-void* GradTarget::memory() const {
-  if (memory_ == nullptr) return nullptr;
-  if (!memory_->defined()) *memory_ = Tensor::empty(shape_, type_, *device_);
-  return memory_->buffer().data();
+GradTarget GradTarget::again() const {
+  GradTarget adding = *this;
+  adding.first_write_ = false;
+  return adding;
 }
 
-float* GradTarget::data() const {
-  auto* const floats = static_cast<float*>(memory());
-  if (floats != nullptr) memory_->data<float>();  // checks the type
-  return floats;
+OutputView GradTarget::view() const {
+  if (memory_ == nullptr) return {};
+  if (!memory_->defined()) *memory_ = Tensor::empty(shape_, type_, *device_);
+  return {memory_->buffer().data(), type_, shape_, accumulate()};
 }
 
 void GradTarget::give(const Tensor& gradient) const {
@@ -60,18 +61,16 @@ void GradTarget::give(const Tensor& gradient) const {
     *memory_ = gradient.reshaped(shape_);
     return;
   }
-  if (gradient.dtype() != DType::kFloat32 || type_ != DType::kFloat32) {
-    device_->kernels().mixed.convert(gradient.dtype(), gradient.buffer().data(), type_, memory(), gradient.count(), accumulate(),
-                                     device_->default_stream());
-    return;
-  }
-  device_->kernels().scale(gradient.data<float>(), 1, data(), gradient.count(), accumulate(), device_->default_stream());
+  if (gradient.dtype() == type_)
+    device_->kernels().scale(gradient, 1, view(), device_->default_stream());
+  else
+    device_->kernels().convert(gradient, view(), device_->default_stream());
 }
 
 Node::Node(std::vector<Tensor> inputs, std::vector<Tensor> saved)
     : inputs_(std::move(inputs)), saved_(std::move(saved)), sequence_(next_sequence(inputs_)) {
   saved_versions_.reserve(saved_.size());
-  for (const Tensor& tensor : saved_) saved_versions_.push_back(tensor.version());
+  for (const Tensor& tensor : saved_) saved_versions_.push_back(tensor.defined() ? tensor.version() : 0);
 }
 
 Node::~Node() {
@@ -81,7 +80,7 @@ Node::~Node() {
 
 const Tensor& Node::saved(std::size_t index) const {
   const Tensor& tensor = saved_[index];
-  if (tensor.version() != saved_versions_[index])
+  if (tensor.defined() && tensor.version() != saved_versions_[index])
     throw InvalidArgument(
         "backward: {} was changed after {} read it: its gradients would mix old values with new ones. Call backward() before the "
         "optimizer's "
@@ -91,9 +90,11 @@ const Tensor& Node::saved(std::size_t index) const {
 }
 
 void Node::release() {
+  release_members();
   drop(std::exchange(saved_, {}));
   drop(std::exchange(inputs_, {}));
   end_callbacks_.clear();
+  result_hooks_.clear();
   released_ = true;
 }
 
@@ -102,7 +103,10 @@ bool recording(std::span<const Tensor> inputs) {
          std::any_of(inputs.begin(), inputs.end(), [](const Tensor& input) { return input.defined() && requires_grad(input); });
 }
 
-void attach(const Tensor& result, std::shared_ptr<Node> node) { ensure_variable(result).node = std::move(node); }
+void attach(const Tensor& result, std::shared_ptr<Node> node) {
+  TapeSegment::note(node);
+  ensure_variable(result).node = std::move(node);
+}
 
 std::shared_ptr<Node> node_of(const Tensor& tensor) {
   const VariableState* state = variable_of(tensor);

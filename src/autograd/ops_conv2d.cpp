@@ -1,77 +1,108 @@
+#include "lockstep/autograd/extend.h"
 #include "lockstep/autograd/ops.h"
-#include "src/autograd/record.h"
-#include "src/autograd/typed.h"
 #include "src/autograd/window.h"
 
 namespace lockstep {
-
-using typed::Pointer;
 
 namespace {
 
 // Inputs: x, weight, bias (maybe undefined). Saved: x, the weight as it was read, and the result when ReLU was fused.
 class Conv2dNode : public Node {
  public:
-  Conv2dNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const Conv2dShape& shape, bool relu)
-      : Node(std::move(inputs), std::move(saved)), shape_(shape), relu_(relu) {}
-  const char* name() const override { return "conv2d"; }
+  Conv2dNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const char* name, const Conv2dShape& shape, bool relu)
+      : Node(std::move(inputs), std::move(saved)), name_(name), shape_(shape), relu_(relu) {}
+  const char* name() const override { return name_; }
 
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
-    const Pointer y_grad(result_grad);
-    if (relu_) LOCKSTEP_TYPED(result_grad, relu_backward, Pointer(saved(2)), y_grad, result_grad.count());
+    const KernelTable& kernels = kernels_of(result_grad);
+    Stream& stream = stream_of(result_grad);
+    if (relu_) kernels.relu_backward(saved(2), result_grad, stream);
     const auto& [x_grad, weight_grad, bias_grad] = std::tie(targets[0], targets[1], targets[2]);
     // Weights before data: their bucket can leave while the data gradient is still computed by the layers below.
-    if (weight_grad) {
-      LOCKSTEP_TYPED(result_grad, conv2d_backward_weights, shape_, Pointer(saved(0)), y_grad, weight_grad.data(), bias_grad.data(),
-                     weight_grad.accumulate(), bias_grad.accumulate());
-    } else if (bias_grad) {
-      LOCKSTEP_TYPED(result_grad, bias_backward, y_grad, bias_grad.data(), rows_of(result_grad, shape_.out_channels), shape_.out_channels,
-                     bias_grad.accumulate());
-    }
-    if (x_grad)
-      LOCKSTEP_TYPED(result_grad, conv2d_backward_data, shape_, y_grad, Pointer(saved(1)), Pointer(x_grad.memory()), x_grad.accumulate());
+    if (weight_grad)
+      kernels.conv2d_backward_weights(shape_, saved(0), result_grad, weight_grad, bias_grad, stream);
+    else if (bias_grad)
+      kernels.bias_backward(result_grad, bias_grad, stream);
+    if (x_grad) kernels.conv2d_backward_data(shape_, result_grad, saved(1), x_grad, stream);
   }
 
  private:
+  const char* name_;  // conv2d or conv1d
   Conv2dShape shape_;
   bool relu_;
 };
 
-}  // namespace
+// What conv2d() and conv1d() have in common once a sequence is an image of height 1: `x` (N, H, W, C).
+struct Convolution {
+  const char* name;
+  Size2 kernel, stride;
+  PaddingRule padding;
+  Activation activation;
+  std::int64_t groups;
+};
 
-Tensor conv2d(const Tensor& input, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options) {
-  check_activation("conv2d", "x (N, H, W, C)", input, 4);
-  const Tensor x = typed::autocast(input);
-  check_input("conv2d", "weight (O, KH, KW, C)", weight, 4, &x.device());
-  const Shape &in = x.shape(), &kernel = weight.shape();
-  if (kernel[3] != in[3])
-    throw InvalidArgument("conv2d: weight {} wants {} channels, x {} has {}", kernel.text(), kernel[3], in.text(), in[3]);
-  if (bias.defined()) {
-    check_input("conv2d", "bias (O)", bias, 1, &x.device());
-    if (bias.count() != kernel[0]) throw InvalidArgument("conv2d: bias {} does not match weight {}", bias.shape().text(), kernel.text());
-  }
-  const WindowGeometry place = place_window("conv2d", {in[1], in[2]}, {kernel[1], kernel[2]}, options.stride, options.padding);
+void check_filters(const Convolution& c, const Tensor& weight, const Tensor& bias, const Tensor& x, const Shape& given) {
+  const std::int64_t filters = weight.shape()[0], seen = weight.shape()[weight.shape().dims() - 1], channels = x.shape()[3];
+  if (c.groups < 1 || channels % c.groups != 0 || filters % c.groups != 0)
+    throw InvalidArgument("{}: {} groups must divide the {} channels of x {} and the {} filters of weight {}", c.name, c.groups, channels,
+                          given.text(), filters, weight.shape().text());
+  if (seen * c.groups != channels)
+    throw InvalidArgument("{}: weight {} wants {} channels{}, x {} has {}", c.name, weight.shape().text(), seen * c.groups,
+                          c.groups == 1 ? "" : fmt::format(" in {} groups", c.groups), given.text(), channels);
+  if (!bias.defined()) return;
+  check_input(c.name, "bias (O)", bias, 1, &x.device());
+  if (bias.count() != filters)
+    throw InvalidArgument("{}: bias {} does not match weight {}", c.name, bias.shape().text(), weight.shape().text());
+}
+
+// `given`: the shape of x as the caller knows it.
+Tensor convolve(const Convolution& c, const Tensor& x, const Tensor& weight, const Tensor& bias, const Shape& given) {
+  check_filters(c, weight, bias, x, given);
+  const Shape& in = x.shape();
+  const WindowGeometry place = place_window(c.name, {in[1], in[2]}, c.kernel, c.stride, c.padding);
   const Conv2dShape shape{in[0],
                           in[1],
                           in[2],
                           in[3],
                           place.out_height,
                           place.out_width,
-                          kernel[0],
-                          kernel[1],
-                          kernel[2],
-                          options.stride[0],
-                          options.stride[1],
+                          weight.shape()[0],
+                          c.kernel[0],
+                          c.kernel[1],
+                          c.stride[0],
+                          c.stride[1],
                           place.padding.top,
                           place.padding.left,
                           place.padding.bottom,
-                          place.padding.right};
-  const Tensor y = Tensor::empty({in[0], place.out_height, place.out_width, kernel[0]}, x.dtype(), x.device());
-  const bool relu = options.activation == Activation::kReLU;
-  const Tensor read_weight = typed::copy_for(x, weight), read_bias = typed::copy_for(x, bias);
-  LOCKSTEP_TYPED(x, conv2d, shape, Pointer(x), Pointer(read_weight), Pointer(read_bias), relu, Pointer(y));
-  record<Conv2dNode>(y, {x, weight, bias}, relu ? std::vector{x, read_weight, detached(y)} : std::vector{x, read_weight}, shape, relu);
+                          place.padding.right,
+                          c.groups};
+  const Tensor y = empty_like(x, {in[0], place.out_height, place.out_width, weight.shape()[0]});
+  const bool relu = c.activation == Activation::kReLU;
+  const Tensor read_weight = read_as(x, weight);
+  kernels_of(x).conv2d(shape, x, read_weight, read_as(x, bias), relu, y, stream_of(x));
+  record<Conv2dNode>(y, {x, weight, bias}, relu ? std::vector{x, read_weight, detach(y)} : std::vector{x, read_weight}, c.name, shape,
+                     relu);
   return y;
+}
+
+}  // namespace
+
+Tensor conv2d(const Tensor& input, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options) {
+  check_activation("conv2d", "x (N, H, W, C)", input, 4);
+  const Tensor x = autocast(input);
+  check_input("conv2d", "weight (O, KH, KW, C)", weight, 4, &x.device());
+  const Convolution how{"conv2d",      {weight.shape()[1], weight.shape()[2]}, options.stride, options.padding, options.activation,
+                        options.groups};
+  return convolve(how, x, weight, bias, input.shape());
+}
+
+Tensor conv1d(const Tensor& input, const Tensor& weight, const Tensor& bias, const Conv1dOptions& options) {
+  check_activation("conv1d", "x (N, L, C)", input, 3);
+  const Tensor x = autocast(input);
+  check_input("conv1d", "weight (O, K, C)", weight, 3, &x.device());
+  const Convolution how{"conv1d",           {1, weight.shape()[1]}, {1, options.stride}, with_height(options.padding),
+                        options.activation, options.groups};
+  return without_height(convolve(how, with_height(x), weight, bias, input.shape()));
 }
 
 }  // namespace lockstep

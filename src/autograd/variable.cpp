@@ -32,7 +32,7 @@ VariableState& ensure_variable(const Tensor& tensor) {
   return *variable_of(tensor);
 }
 
-void VariableState::backward(const Tensor& root) { lockstep::backward(root); }
+void VariableState::backward(const Tensor& root, const BackwardOptions& options) { lockstep::backward(root, options); }
 
 void VariableState::fire_hooks(const Tensor& leaf) {
   struct Firing {
@@ -106,6 +106,11 @@ HookHandle register_grad_hook(const Tensor& leaf, GradHook hook) {
     if (const auto alive = weak.lock()) alive->remove(entry);
   });
 }
+
+Tensor detach(const Tensor& tensor) { return tensor.reshaped(tensor.shape()); }
+
+EnableGrad::EnableGrad() : before_(std::exchange(no_grad_active, false)) {}
+EnableGrad::~EnableGrad() { no_grad_active = before_; }
 
 NoGrad::NoGrad() : before_(std::exchange(no_grad_active, true)) {}
 NoGrad::~NoGrad() { no_grad_active = before_; }

@@ -17,7 +17,7 @@ struct HookEntry {
 
 class VariableState : public AutogradMeta, public std::enable_shared_from_this<VariableState> {
  public:
-  void backward(const Tensor& root) override;
+  void backward(const Tensor& root, const BackwardOptions& options) override;
 
   // Fires the hooks of a leaf; hooks may remove themselves or others, and add new ones for the next pass.
   void fire_hooks(const Tensor& leaf);

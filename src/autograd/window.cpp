@@ -38,4 +38,20 @@ WindowGeometry place_window(const char* operation, Size2 in, Size2 window, Size2
   return {(height - window[0]) / stride[0] + 1, (width - window[1]) / stride[1] + 1, padding};
 }
 
+Tensor with_height(const Tensor& x) {
+  const Shape& s = x.shape();
+  return reshape(x, {s[0], 1, s[1], s[2]});
+}
+
+Tensor without_height(const Tensor& y) {
+  const Shape& s = y.shape();
+  return reshape(y, {s[0], s[2], s[3]});
+}
+
+PaddingRule with_height(const PaddingRule1d& rule) {
+  if (std::holds_alternative<Same>(rule)) return Same{};
+  const Padding1d& padding = std::get<Padding1d>(rule);
+  return Padding{0, padding.left, 0, padding.right};
+}
+
 }  // namespace lockstep

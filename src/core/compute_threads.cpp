@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <charconv>
@@ -29,6 +30,9 @@ namespace {
 constexpr int kMaxCores = 8192;
 
 std::atomic<int> threads_set{0};
+
+// Of this thread, see ComputeShare; number -1: none.
+thread_local int share_number = -1, share_count = 1;
 
 // 0: unset, or nothing that OpenMP would understand.
 int threads_of_environment() {
@@ -123,9 +127,10 @@ class Crew {
   int hired_ = 0, wanted_ = 0, at_work_ = 0;
 };
 
-// This process's. A forked child has its parent's memory and not its threads: it makes a crew of its own.
+// This process's, or that of this thread's share. A forked child has its parent's memory and not its threads: it makes a crew of its own.
 Crew& crew() {
-  static std::atomic<Crew*> one{nullptr};
+  static std::array<std::atomic<Crew*>, kMaxComputeShares + 1> all{};
+  std::atomic<Crew*>& one = all[static_cast<std::size_t>(share_number + 1)];
   Crew* standing = one.load();
   while (standing == nullptr || standing->owner() != ::getpid()) {
     auto made = std::make_unique<Crew>();
@@ -146,7 +151,9 @@ std::vector<int> affinity() {
   return cores;
 }
 
-int compute_threads() {
+namespace {
+
+int threads_of_process() {
   static const int kAsked = threads_of_environment();
   if (kAsked > 0) return kAsked;
   if (const int set = threads_set.load(); set > 0) return set;
@@ -160,6 +167,20 @@ int compute_threads() {
     }
   }();
   return kAll;
+}
+
+}  // namespace
+
+int compute_threads() { return std::max(threads_of_process() / share_count, 1); }
+
+ComputeShare::ComputeShare(int number, int count) : number_before_(share_number), count_before_(share_count) {
+  LOCKSTEP_CHECK(number >= 0 && number < count && count <= kMaxComputeShares, "share {} of {}", number, count);
+  share_number = number;
+  share_count = count;
+}
+ComputeShare::~ComputeShare() {
+  share_number = number_before_;
+  share_count = count_before_;
 }
 
 void set_compute_threads(int threads) { threads_set = threads; }
@@ -182,7 +203,7 @@ void sum_of_parts(std::int64_t parts, std::int64_t count, float* total, const st
     const std::int64_t last = std::min(parts, first + at_once);
     in_parallel(last - first, [&](std::int64_t nth) { compute(first + nth, place_of(first + nth)); });
     for (std::int64_t part = std::max<std::int64_t>(first, 1); part < last; ++part)
-      cpu_device().kernels().accumulate(total, place_of(part), count, cpu_device().default_stream());
+      cpu_device().kernels().add({total, {count}}, {place_of(part), {count}}, {total, {count}}, cpu_device().default_stream());
   }
 }
 

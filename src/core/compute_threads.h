@@ -15,6 +15,20 @@ std::vector<int> affinity();
 int compute_threads();
 void set_compute_threads(int threads);
 
+// While one lives, this thread computes with a `count`-th of the threads above, and in_parallel() has helpers of its own: for `count` threads
+// that each drive a device of this process. Shares of the same number must not be at work at once.
+class ComputeShare {
+ public:
+  ComputeShare(int number, int count);
+  ~ComputeShare();
+  ComputeShare(const ComputeShare&) = delete;
+  ComputeShare& operator=(const ComputeShare&) = delete;
+
+ private:
+  const int number_before_, count_before_;
+};
+inline constexpr int kMaxComputeShares = 64;
+
 using PartOfWork = std::function<void(std::int64_t part)>;
 
 // Calls work(0) to work(parts - 1), each once, on up to compute_threads() threads, this one among them; returns when all have ended, and

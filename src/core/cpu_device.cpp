@@ -94,7 +94,8 @@ Buffer Device::allocate_pinned(std::size_t bytes) {
   return Buffer(memory.data(), bytes, &cpu_device(), [memory] {});
 }
 
-CpuDevice::CpuDevice(const KernelTable& kernels) : kernels_(kernels), default_stream_(std::make_unique<CpuStream>()) {}
+CpuDevice::CpuDevice(const KernelTable& kernels, int index, bool single)
+    : index_(index), name_(single ? "cpu" : fmt::format("cpu:{}", index)), kernels_(kernels), default_stream_(std::make_unique<CpuStream>()) {}
 
 void CpuDevice::copy(void* destination, const void* source, std::size_t bytes, Stream&) {
   if (bytes != 0) std::memcpy(destination, source, bytes);

@@ -16,6 +16,9 @@ namespace lockstep {
 void use_fast_cpu_kernels(KernelTable& table);  // kernels/cpu: vector loops
 void use_onednn_kernels(KernelTable& table);    // kernels/onednn: convolution, matrix products
 
+// For a build without the latter: the table's first large convolution or product logs that it is slow, and the remedy.
+void tell_of_slow_products(KernelTable& table);
+
 // Freed blocks are kept by size class (powers of two with three steps between: at most 25 % waste) and handed out
 // again, so that a training step asks the system for nothing.
 class CachingAllocator {
@@ -37,10 +40,11 @@ class CachingAllocator {
 
 class CpuDevice : public Device {
  public:
-  explicit CpuDevice(const KernelTable& kernels);
+  // Logical device `index`; of a single one the name is "cpu".
+  explicit CpuDevice(const KernelTable& kernels, int index = 0, bool single = true);
   DeviceKind kind() const override { return DeviceKind::kCpu; }
-  int index() const override { return 0; }
-  std::string name() const override { return "cpu"; }
+  int index() const override { return index_; }
+  std::string name() const override { return name_; }
   Buffer allocate(std::size_t bytes) override { return allocator_.allocate(bytes); }
   AllocatorStats allocator_stats() const override { return allocator_.stats(); }
   void copy(void* destination, const void* source, std::size_t bytes, Stream& stream) override;
@@ -57,6 +61,8 @@ class CpuDevice : public Device {
  private:
   Buffer take_pinned(std::size_t bytes) override { return allocate(bytes); }
 
+  const int index_;
+  const std::string name_;
   KernelTable kernels_;
   CachingAllocator allocator_{*this};
   std::unique_ptr<Stream> default_stream_;

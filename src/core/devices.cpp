@@ -1,11 +1,17 @@
 // The list of devices: the one place in core/ that knows which device kinds and CPU kernel families are built in.
+#include <mutex>
+#include <optional>
+
 #include "lockstep/core/device.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/logical_devices.h"
+#include "src/core/compute_threads.h"
 #include "src/core/cpu_device.h"
 #include "src/core/cuda_loader.h"
 #include "src/core/device_choice.h"
+#include "src/core/device_configuration.h"
 #include "src/core/gpu.h"
 
 namespace lockstep {
@@ -17,19 +23,11 @@ KernelTable cpu_kernels() {
   use_fast_cpu_kernels(table);
 #if LOCKSTEP_WITH_ONEDNN
   use_onednn_kernels(table);
+#else
+  tell_of_slow_products(table);
 #endif
   return table;
 }
-
-}  // namespace
-
-Device& cpu_device() {
-  // Never destroyed: buffers may outlive static destruction.
-  static CpuDevice* const kDevice = new CpuDevice(cpu_kernels());
-  return *kDevice;
-}
-
-namespace {
 
 // Asked once: devices come and go with the process.
 const GpuSearch& gpus_here() {
@@ -37,14 +35,147 @@ const GpuSearch& gpus_here() {
   return kFound;
 }
 
-Device& gpu(int ordinal, int share) {
+// What was asked for, until it is used.
+class Configured {
+ public:
+  DeviceConfiguration now() {
+    const std::lock_guard lock(mutex_);
+    return current();
+  }
+  // From now on that kind stays as it is.
+  DeviceConfiguration use(DeviceKind kind) {
+    const std::lock_guard lock(mutex_);
+    const DeviceConfiguration configuration = current();
+    (kind == DeviceKind::kCpu ? uses_cpu_ : uses_gpus_) = true;
+    return configuration;
+  }
+  void change(const DeviceOptions& options) {
+    const std::lock_guard lock(mutex_);
+    const DeviceConfiguration before = current(), after = changed_by(before, options);
+    DeviceConfiguration other_cpus = before;
+    other_cpus.cpus = after.cpus;
+    if (uses_cpu_ && after.cpus != before.cpus)
+      throw InvalidArgument("Device::configure: the CPU is in use already, as {} logical device{}: call it before the first tensor is made",
+                            before.cpus, before.cpus == 1 ? "" : "s");
+    if (after != other_cpus) {
+      if (uses_gpus_) throw InvalidArgument("Device::configure: GPUs are in use already: call it before the first use of one");
+      check_gpus_exist(after, gpus_here());
+    }
+    configured_ = after;
+  }
+
+ private:
+  DeviceConfiguration& current() {
+    if (!configured_) {
+      const auto asked = env::text(env::kLogicalDevices);
+      configured_ = asked ? parse_logical_devices(env::kLogicalDevices, *asked) : DeviceConfiguration{};
+    }
+    return *configured_;
+  }
+
+  std::mutex mutex_;
+  std::optional<DeviceConfiguration> configured_;
+  bool uses_cpu_ = false, uses_gpus_ = false;
+};
+
+Configured& configured() {
+  static auto* const kOne = new Configured;  // never destroyed, as the devices
+  return *kOne;
+}
+
+// Never destroyed: buffers may outlive static destruction.
+const std::vector<Device*>& cpu_devices() {
+  static const std::vector<Device*>* const kDevices = [] {
+    auto* devices = new std::vector<Device*>;
+    const int count = configured().use(DeviceKind::kCpu).cpus;
+    const KernelTable kernels = cpu_kernels();
+    for (int i = 0; i < count; ++i) devices->push_back(new CpuDevice(kernels, i, count == 1));
+    return devices;
+  }();
+  return *kDevices;
+}
+
+MemoryPolicy policy_of(const DeviceConfiguration& configuration, int ordinal, int part, int share) {
+  const GpuSplit split = configuration.split_of(ordinal);
+  if (!split.limits.empty()) return {MemoryPolicy::Kind::kLimit, split.limits[static_cast<std::size_t>(part)]};
+  const std::size_t bytes = gpus_here().gpus[static_cast<std::size_t>(ordinal)].memory_bytes;
+  if (configuration.grow == false && split.parts == 1 && share == 1) return {MemoryPolicy::Kind::kAll};
+  return memory_policy_of(env::text(env::kGpuMemory), bytes, share * split.parts);
+}
+
+Device& gpu(int ordinal, int share, int part = 0) {
   const auto& gpus = gpus_here().gpus;
   if (ordinal >= static_cast<int>(gpus.size()))
     throw InvalidArgument("{}=cuda:{}: this process sees {} GPU{}, counted from 0 (CUDA_VISIBLE_DEVICES is '{}')", env::kDevice, ordinal,
                           gpus.size(), gpus.size() == 1 ? "" : "s", env::text("CUDA_VISIBLE_DEVICES").value_or(""));
-  const std::size_t bytes = gpus[static_cast<std::size_t>(ordinal)].memory_bytes;
-  return cuda_library().device(ordinal, memory_policy_of(env::text(env::kGpuMemory), bytes, share));
+  const DeviceConfiguration configuration = configured().use(DeviceKind::kCuda);
+  check_gpus_exist(configuration, gpus_here());
+  if (!configuration.sees(ordinal)) throw InvalidArgument("cuda:{} is not among the GPUs that Device::configure() left visible", ordinal);
+  return cuda_library().device(ordinal, gpu_device_name(ordinal, configuration.split_of(ordinal), part),
+                               policy_of(configuration, ordinal, part, share));
 }
+
+}  // namespace
+
+void Device::configure(const DeviceOptions& options) { configured().change(options); }
+
+Device& cpu_device() {
+  static Device& kFirst = *cpu_devices().front();
+  return kFirst;
+}
+
+std::vector<PhysicalDevice> physical_devices() {
+  const DeviceConfiguration configuration = configured().now();
+  std::vector<PhysicalDevice> devices{{DeviceKind::kCpu, 0, "cpu", fmt::format("{} cores", affinity().size())}};
+  for (const cuda::Gpu& gpu : gpus_here().gpus)
+    if (configuration.sees(gpu.ordinal))
+      devices.push_back({DeviceKind::kCuda, gpu.ordinal, fmt::format("cuda:{}", gpu.ordinal), gpu.name, gpu.memory_bytes});
+  return devices;
+}
+
+std::vector<Device*> logical_devices(DeviceKind kind) {
+  if (kind == DeviceKind::kCpu) return cpu_devices();
+  std::vector<Device*> devices;
+  const DeviceConfiguration configuration = configured().now();
+  check_gpus_exist(configuration, gpus_here());
+  for (const cuda::Gpu& found : gpus_here().gpus)
+    for (int part = 0; configuration.sees(found.ordinal) && part < configuration.split_of(found.ordinal).parts; ++part)
+      devices.push_back(&gpu(found.ordinal, 1, part));
+  return devices;
+}
+
+std::vector<Device*> logical_devices() {
+  std::vector<Device*> devices = logical_devices(DeviceKind::kCpu);
+  for (Device* gpu : logical_devices(DeviceKind::kCuda)) devices.push_back(gpu);
+  return devices;
+}
+
+Device& device_named(const std::string& name) {
+  std::string known;
+  for (const DeviceKind kind : {DeviceKind::kCpu, DeviceKind::kCuda}) {
+    if (kind == DeviceKind::kCuda && !name.starts_with("cuda")) break;
+    for (Device* device : logical_devices(kind)) {
+      if (device->name() == name) return *device;
+      known += (known.empty() ? "" : ", ") + device->name();
+    }
+  }
+  throw InvalidArgument("there is no device '{}': {}{}", name, known,
+                        name.starts_with("cuda") && !gpus_here().why_none.empty() ? "; no GPU: " + gpus_here().why_none : "");
+}
+
+std::string describe_devices() {
+  const DeviceConfiguration configuration = configured().now();
+  std::string text = fmt::format("1 physical CPU, {} logical", configuration.cpus);
+  std::size_t gpus = 0, parts = 0;
+  for (const cuda::Gpu& gpu : gpus_here().gpus) {
+    if (!configuration.sees(gpu.ordinal)) continue;
+    ++gpus;
+    parts += static_cast<std::size_t>(configuration.split_of(gpu.ordinal).parts);
+  }
+  return gpus == 0 ? text + "; no GPU" : fmt::format("{}; {} physical GPU{}, {} logical", text, gpus, gpus == 1 ? "" : "s", parts);
+}
+
+namespace {
 
 // Said by one rank a machine, once; lockrun says it itself and then asks for the CPU.
 void tell_that_the_cpu_computes(int local_rank, const std::string& why) {

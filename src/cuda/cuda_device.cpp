@@ -3,7 +3,7 @@
 #include <atomic>
 #include <limits>
 
-#include "kernels/cuda/kernels.h"
+#include "kernels/families.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::cuda {
@@ -190,8 +190,9 @@ int device_of(const void* memory) {
 
 }  // namespace
 
-CudaDevice::CudaDevice(const Gpu& gpu, const MemoryPolicy& policy)
+CudaDevice::CudaDevice(const Gpu& gpu, std::string name, const MemoryPolicy& policy)
     : gpu_(gpu),
+      name_(std::move(name)),
       kernels_(cuda_kernels()),
       default_stream_(gpu.ordinal, 0),
       pool_(gpu.ordinal, default_stream_),

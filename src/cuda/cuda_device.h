@@ -100,10 +100,10 @@ class CudaGraph : public Graph {
 
 class CudaDevice : public Device {
  public:
-  CudaDevice(const Gpu& gpu, const MemoryPolicy& policy);
+  CudaDevice(const Gpu& gpu, std::string name, const MemoryPolicy& policy);
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   int index() const override { return gpu_.ordinal; }
-  std::string name() const override { return "cuda:" + std::to_string(gpu_.ordinal); }
+  std::string name() const override { return name_; }
   std::string identity() const override { return gpu_.uuid; }
   Buffer allocate(std::size_t bytes) override;
   AllocatorStats allocator_stats() const override { return allocator_->stats(); }
@@ -123,6 +123,7 @@ class CudaDevice : public Device {
   Buffer take_pinned(std::size_t bytes) override { return pinned_.allocate(bytes); }
 
   Gpu gpu_;
+  const std::string name_;
   KernelTable kernels_;
   CudaStream default_stream_;
   CudaPool pool_;

@@ -68,16 +68,16 @@ class LoadedLibrary : public Library {
     return listed();
   }
 
-  Device& device(int ordinal, const MemoryPolicy& policy) override {
+  Device& device(int ordinal, const std::string& name, const MemoryPolicy& policy) override {
     const std::lock_guard lock(mutex_);
     const auto& gpus = listed();
     if (ordinal < 0 || ordinal >= static_cast<int>(gpus.size()))
       throw InvalidArgument("cuda:{} does not exist: {} GPU{} visible, counted from 0", ordinal, gpus.size(),
                             gpus.size() == 1 ? " is" : "s are");
-    auto& device = devices_[ordinal];
+    auto& device = devices_[name];
     if (!device) {
       require_code_for(gpus[static_cast<std::size_t>(ordinal)]);
-      device = std::make_unique<CudaDevice>(gpus[static_cast<std::size_t>(ordinal)], policy);
+      device = std::make_unique<CudaDevice>(gpus[static_cast<std::size_t>(ordinal)], name, policy);
     }
     return *device;
   }
@@ -90,7 +90,7 @@ class LoadedLibrary : public Library {
 
   std::mutex mutex_;
   std::vector<Gpu> gpus_;
-  std::map<int, std::unique_ptr<CudaDevice>> devices_;
+  std::map<std::string, std::unique_ptr<CudaDevice>> devices_;  // by name: logical ones share a GPU
 };
 
 }  // namespace

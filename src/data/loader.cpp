@@ -7,37 +7,51 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "src/data/batch_maker.h"
 #include "src/data/device_feed.h"
-#include "src/data/packed_images.h"
 
 namespace lockstep::data {
 
+namespace {
+
+void check_loader(const Dataset& dataset, const DistributedSampler& sampler, const DataLoaderOptions& options) {
+  if (options.batch_size < 1 || options.prefetch < 1 || options.num_workers < 1)
+    throw InvalidArgument("DataLoader: batch_size {}, prefetch {} and num_workers {} must be positive", options.batch_size,
+                          options.prefetch, options.num_workers);
+  if (sampler.set_size() > dataset.size())
+    throw InvalidArgument(
+        "DataLoader: rank {}: the sampler is for {} samples, the data set has {}: make it with this set's size(), or with fewer for a "
+        "subset",
+        sampler.place().rank, sampler.set_size(), dataset.size());
+  if (options.drop_last && sampler.size() < options.batch_size)
+    throw InvalidArgument("DataLoader: a batch of {} is larger than the {} samples of rank {}: nothing is left to train on",
+                          options.batch_size, sampler.size(), sampler.place().rank);
+}
+
+}  // namespace
+
+// Workers claim the numbers of batches in order, and make them at the same time. Each waits with its batch until all before it have been
+// handed over, and there is room: so batches, and an exception among them, come in the order of one worker. Between `queued_` and
+// `claimed_` lie at most num_workers batches.
 class DataLoader::Impl {
  public:
   Impl(const Dataset& dataset, const DistributedSampler& sampler, const DataLoaderOptions& options)
-      : dataset_(dataset), sampler_(sampler), options_(options) {
-    if (options.batch_size < 1 || options.prefetch < 1)
-      throw InvalidArgument("DataLoader: batch_size {} and prefetch {} must be positive", options.batch_size, options.prefetch);
-    if (sampler.set_size() > dataset.size())
-      throw InvalidArgument(
-          "DataLoader: rank {}: the sampler is for {} samples, the data set has {}: make it with this set's size(), or with fewer for a "
-          "subset",
-          sampler.place().rank, sampler.set_size(), dataset.size());
-    if (options.drop_last && sampler.size() < options.batch_size)
-      throw InvalidArgument("DataLoader: a batch of {} is larger than the {} samples of rank {}: nothing is left to train on",
-                            options.batch_size, sampler.size(), sampler.place().rank);
-    if (options.device != nullptr && options.device->kind() != DeviceKind::kCpu)
-      feed_ = std::make_unique<DeviceFeed>(*options.device, dataset.images());
+      : sampler_(sampler), options_(options), maker_(dataset, options.collate) {
+    check_loader(dataset, sampler, options);
+    if (options.device == nullptr || options.device->kind() == DeviceKind::kCpu) return;
+    const ImageSource* const images = maker_.in_place() ? dataset.images() : nullptr;
+    feed_ = std::make_unique<DeviceFeed>(*options.device, images, static_cast<std::size_t>(options.num_workers) + 1);
   }
 
   ~Impl() { stop(); }
 
   std::int64_t batches() const {
     const auto samples = static_cast<std::int64_t>(sampler_.indices().size());
-    return (options_.drop_last ? samples : samples + options_.batch_size - 1) / options_.batch_size;
+    return samples / options_.batch_size + (!options_.drop_last && samples % options_.batch_size != 0 ? 1 : 0);
   }
 
   void begin() {
@@ -45,28 +59,36 @@ class DataLoader::Impl {
     indices_ = sampler_.indices();
     epoch_ = sampler_.epoch();
     batches_ = batches();
-    taken_ = 0;
+    taken_ = claimed_ = queued_ = 0;
     failure_ = nullptr;
     stop_ = false;
-    if (feed_)
+    if (allocates_ahead())
       for (std::int64_t b = 0; b < std::min<std::int64_t>(options_.prefetch, batches_); ++b) berths_.push_back(berth_of(b));
-    if (batches_ > 0) thread_ = std::thread([this] { produce(); });
+    for (std::int64_t worker = 0; worker < std::min<std::int64_t>(options_.num_workers, batches_); ++worker)
+      workers_.emplace_back([this] { work(); });
     advance();
   }
 
-  // Waits for the next batch; rethrows what the data set threw.
+  // Waits for the next batch; rethrows what the data set threw. At the end of a pass, for either reason, no thread reads the data set any
+  // more.
   void advance() {
     current_.reset();
-    if (taken_ == batches_) return;
+    if (taken_ == batches_) return stop();
     const std::int64_t next = taken_ + options_.prefetch;
     std::optional<DeviceFeed::Berth> berth;
-    if (feed_ && next < batches_) berth = berth_of(next);
+    if (allocates_ahead() && next < batches_) berth = berth_of(next);
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return !ready_.empty() || failure_; });
     if (ready_.empty()) {
       taken_ = batches_;
-      std::rethrow_exception(failure_);
+      const std::exception_ptr failure = failure_;
+      lock.unlock();
+      stop();
+      std::rethrow_exception(failure);
     }
+    if (feed_ && !maker_.in_place())
+      for (DeviceFeed::Berth& each : ready_)
+        if (!each.copied) feed_->start(each);
     current_ = feed_ ? feed_->take(ready_.front()) : std::move(ready_.front().batch);
     ready_.pop_front();
     if (berth) berths_.push_back(std::move(*berth));
@@ -82,93 +104,116 @@ class DataLoader::Impl {
   }
 
  private:
+  // What a worker makes before its turn: one of the two.
+  struct Made {
+    std::vector<Tensor> stacked;  // in the feed's pinned memory
+    DeviceFeed::Berth whole;
+  };
+
   void stop() {
     {
       const std::lock_guard lock(mutex_);
       stop_ = true;
     }
     changed_.notify_all();
-    if (thread_.joinable()) thread_.join();
+    for (std::thread& worker : workers_) worker.join();
+    workers_.clear();
     if (feed_ && !ready_.empty()) feed_->drop_the_rest();
     ready_.clear();
     berths_.clear();
   }
 
-  void produce() {
-    try {
-      for (std::int64_t b = 0; b < batches_; ++b) {
-        const Batch batch = make(b);
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return stop_ || has_room(); });
-        if (stop_) return;
-        DeviceFeed::Berth berth{.batch = batch, .images = {}, .writable = {}, .copied = {}};
-        if (feed_) {
-          berth = std::move(berths_.front());
-          berths_.pop_front();
-          feed_->copy(batch, berth);  // queues, and does not wait
-        }
-        ready_.push_back(std::move(berth));
-        lock.unlock();
-        changed_.notify_all();
+  void work() {
+    while (const std::optional<std::int64_t> number = claim()) {
+      Made made;
+      std::exception_ptr failure;
+      try {
+        made = make(*number);
+      } catch (...) {
+        failure = std::current_exception();
       }
+      if (!hand_over(*number, made, failure)) return;
+    }
+  }
+
+  std::optional<std::int64_t> claim() {
+    const std::lock_guard lock(mutex_);
+    if (stop_ || failure_ || claimed_ == batches_) return std::nullopt;
+    return claimed_++;
+  }
+
+  // Waits for the turn of batch `number`. Returns whether there may be more to make.
+  bool hand_over(std::int64_t number, Made& made, std::exception_ptr failure) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return stop_ || failure_ || (queued_ == number && (failure || has_room())); });
+    if (stop_ || failure_) return false;
+    try {
+      if (!failure) queue(number, made);
     } catch (...) {
-      const std::lock_guard lock(mutex_);
-      failure_ = std::current_exception();
-      changed_.notify_all();
+      failure = std::current_exception();
     }
+    failure_ = failure;
+    ++queued_;
+    lock.unlock();
+    changed_.notify_all();
+    return !failure;
   }
 
-  bool has_room() const { return feed_ ? !berths_.empty() : ready_.size() < static_cast<std::size_t>(options_.prefetch); }
-
-  std::int64_t count_of(std::int64_t number) const {
-    return std::min(options_.batch_size, static_cast<std::int64_t>(indices_.size()) - number * options_.batch_size);
-  }
-
-  Shape shape_of(std::int64_t number) const {
-    std::vector<std::int64_t> extents = {count_of(number)};
-    const Shape sample = dataset_.sample_shape();
-    extents.insert(extents.end(), sample.extents().begin(), sample.extents().end());
-    return Shape(std::span<const std::int64_t>(extents));
-  }
-
-  DeviceFeed::Berth berth_of(std::int64_t number) { return feed_->allocate(shape_of(number), count_of(number)); }
-
-  // In host memory.
-  Batch make(std::int64_t number) {
-    const std::int64_t begin = number * options_.batch_size, count = count_of(number);
-    const Shape shape = shape_of(number);
-    Batch batch = feed_ ? feed_->host_batch(shape, count) : Batch{Tensor::empty(shape), Tensor::empty({count}, DType::kInt64)};
-    const auto labels = batch.targets.span<std::int64_t>();
-    if (feed_ && feed_->images() != nullptr) {
-      const PackedImages packed(feed_->image_shape(count), batch.inputs.buffer().data());
-      for (std::int64_t i = 0; i < count; ++i)
-        feed_->images()->read_image(indices_[static_cast<std::size_t>(begin + i)], epoch_, packed.planes_of(i), packed.each()[i],
-                                    labels[static_cast<std::size_t>(i)]);
-      return batch;
+  void queue(std::int64_t number, Made& made) {
+    if (allocates_ahead()) {
+      made.whole = std::move(berths_.front());
+      berths_.pop_front();
+      feed_->copy(number, made.stacked, made.whole);  // queues, and does not wait
     }
-    const auto values = batch.inputs.span<float>();
-    const auto size = static_cast<std::size_t>(dataset_.sample_shape().count());
-    for (std::int64_t i = 0; i < count; ++i)
-      dataset_.read(indices_[static_cast<std::size_t>(begin + i)], epoch_, values.subspan(static_cast<std::size_t>(i) * size, size),
-                    labels[static_cast<std::size_t>(i)]);
-    return batch;
+    ready_.push_back(std::move(made.whole));
   }
 
-  const Dataset& dataset_;
+  bool allocates_ahead() const { return feed_ && maker_.in_place(); }
+  bool has_room() const { return allocates_ahead() ? !berths_.empty() : ready_.size() < static_cast<std::size_t>(options_.prefetch); }
+
+  std::span<const std::int64_t> indices_of(std::int64_t number) const {
+    const auto all = std::span(indices_).subspan(static_cast<std::size_t>(number * options_.batch_size));
+    return all.first(std::min(all.size(), static_cast<std::size_t>(options_.batch_size)));
+  }
+
+  DeviceFeed::Berth berth_of(std::int64_t number) {
+    return feed_->allocate(maker_.spec(), static_cast<std::int64_t>(indices_of(number).size()));
+  }
+
+  Made make(std::int64_t number) {
+    const std::span<const std::int64_t> indices = indices_of(number);
+    Made made;
+    if (!feed_) {
+      made.whole.batch = maker_.make(indices, epoch_);
+    } else if (!maker_.in_place()) {
+      made.whole = feed_->pin(maker_.make(indices, epoch_));
+    } else {
+      const auto rows = static_cast<std::int64_t>(indices.size());
+      made.stacked = feed_->host_batch(number, maker_.spec(), rows);
+      if (feed_->images() != nullptr)
+        maker_.fill_images(indices, epoch_, PackedImages(feed_->image_shape(rows), made.stacked[0].buffer().data()), made.stacked[1]);
+      else
+        maker_.fill(indices, epoch_, made.stacked);
+    }
+    return made;
+  }
+
   const DistributedSampler& sampler_;
   const DataLoaderOptions options_;
+  const BatchMaker maker_;
   std::unique_ptr<DeviceFeed> feed_;   // null: batches stay on the CPU
   std::vector<std::int64_t> indices_;  // of the present pass
   std::int64_t epoch_ = 0, batches_ = 0, taken_ = 0;
   std::optional<Batch> current_;
+  std::vector<std::thread> workers_;
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
-  std::deque<DeviceFeed::Berth> ready_;   // on the CPU without marks
-  std::deque<DeviceFeed::Berth> berths_;  // on a GPU: memory for the batches after these
+  std::int64_t claimed_ = 0, queued_ = 0;  // how many batches were begun, and handed over
+  std::deque<DeviceFeed::Berth> ready_;    // on the CPU without marks
+  std::deque<DeviceFeed::Berth> berths_;   // on a GPU: memory for the batches after these
   std::exception_ptr failure_;
   bool stop_ = false;
-  std::thread thread_;
 };
 
 DataLoader::DataLoader(const Dataset& dataset, const DistributedSampler& sampler, const DataLoaderOptions& options)

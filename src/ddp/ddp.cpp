@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <span>
 #include <utility>
 
 #include "lockstep/autograd/engine.h"
@@ -11,20 +12,12 @@
 #include "lockstep/core/log.h"
 #include "src/ddp/mistakes.h"
 #include "src/ddp/replicas.h"
+#include "src/nn/only_output.h"
+#include "src/nn/trainable.h"
 
 namespace lockstep {
 
 namespace {
-
-// Each tensor once: a parameter under two names (tied weights) has one gradient.
-std::vector<NamedTensor> trainable(const nn::Module& module) {
-  std::vector<NamedTensor> wanted;
-  for (NamedTensor& parameter : module.named_parameters()) {
-    const auto is_this = [&](const NamedTensor& other) { return other.tensor.is_same(parameter.tensor); };
-    if (requires_grad(parameter.tensor) && std::none_of(wanted.begin(), wanted.end(), is_this)) wanted.push_back(std::move(parameter));
-  }
-  return wanted;
-}
 
 std::vector<GradientInfo> describe_gradients(const std::vector<NamedTensor>& parameters) {
   std::vector<GradientInfo> gradients;
@@ -45,7 +38,7 @@ class DistributedDataParallel::Impl {
       : module_(module),
         module_lifetime_(module.lifetime()),
         group_(std::move(group)),
-        parameters_(trainable(module)),
+        parameters_(nn::trainable_parameters(module)),
         buffers_(module.named_buffers()),
         broadcast_buffers_(options.broadcast_buffers) {
     check_same_model(*group_, module, "DistributedDataParallel");
@@ -63,15 +56,17 @@ class DistributedDataParallel::Impl {
   }
 
   Tensor forward(const Tensor& x) {
-    nn::Module& wrapped = module();
-    check_unmoved();
-    frozen_named_ = frozen_named_ || warn_of_frozen(group_->rank(), parameters_);
-    if (broadcast_buffers_ && wrapped.is_training() && synchronize && !buffers_.empty()) broadcast_tensors(*group_, buffers_, "buffers");
-    note_input(x);
-    Tensor result = wrapped(x);
-    // A pass that reaches none of the parameters must reduce as well: the other ranks wait for it.
-    register_backward_end_hook(result, [this, alive = alive_] { finish_pass(*alive); });
-    return result;
+    nn::Module& wrapped = begin_forward({&x, 1});
+    Tensor output = wrapped(x);
+    finish_at_end_of(output);
+    return output;
+  }
+
+  Tensors forward_all(const Tensors& inputs) {
+    nn::Module& wrapped = begin_forward(inputs);
+    Tensors outputs = wrapped(inputs);
+    for (const Tensor& output : outputs) finish_at_end_of(output);
+    return outputs;
   }
 
   nn::Module& module() const {
@@ -91,6 +86,21 @@ class DistributedDataParallel::Impl {
   ~Impl() { *alive_ = false; }
 
  private:
+  nn::Module& begin_forward(std::span<const Tensor> inputs) {
+    nn::Module& wrapped = module();
+    check_unmoved();
+    frozen_named_ = frozen_named_ || warn_of_frozen(group_->rank(), parameters_);
+    if (broadcast_buffers_ && wrapped.is_training() && synchronize && !buffers_.empty()) broadcast_tensors(*group_, buffers_, "buffers");
+    for (const Tensor& input : inputs) note_input(input);
+    return wrapped;
+  }
+
+  // A pass that reaches none of the parameters must reduce as well: the other ranks wait for it. Of several outputs that a pass goes
+  // through, the first calls finish_pass(), and the others' calls do nothing.
+  void finish_at_end_of(const Tensor& output) {
+    register_backward_end_hook(output, [this, alive = alive_] { finish_pass(*alive); });
+  }
+
   // The buckets stay where the parameters were.
   void check_unmoved() const {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -165,6 +175,8 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& module, std::shared
 DistributedDataParallel::~DistributedDataParallel() = default;
 
 Tensor DistributedDataParallel::forward(const Tensor& x) { return impl_->forward(x); }
+Tensors DistributedDataParallel::forward_all(const Tensors& inputs) { return impl_->forward_all(inputs); }
+Tensor DistributedDataParallel::forward_for_one(const Tensors& inputs) { return nn::only_output(module(), forward_all(inputs)); }
 nn::Module& DistributedDataParallel::module() const { return impl_->module(); }
 ProcessGroup& DistributedDataParallel::group() const { return impl_->group(); }
 std::vector<NamedTensor> DistributedDataParallel::parameters() const { return impl_->parameters(); }

@@ -48,11 +48,14 @@ std::string first_difference(int rank, const std::vector<std::string>& mine, con
 }  // namespace
 
 void check_same_model(ProcessGroup& group, const nn::Module& module, const char* operation) {
+  check_same_lines(group, lines_of(module), operation, "built different models");
+}
+
+void check_same_lines(ProcessGroup& group, const std::vector<std::string>& mine, const char* operation, const char* what) {
   const CallOptions call{.purpose = {"model check"}};
-  const std::vector<std::string> mine = lines_of(module);
   const std::vector<std::string> rank0s = split(group.broadcast_text(join(mine), 0, call));
   for (const std::string& difference : group.all_gather_text(first_difference(group.rank(), mine, rank0s), call))
-    if (!difference.empty()) throw MismatchError("{}: the ranks built different models: {}", operation, difference);
+    if (!difference.empty()) throw MismatchError("{}: the ranks {}: {}", operation, what, difference);
 }
 
 void broadcast_tensors(ProcessGroup& group, const std::vector<NamedTensor>& tensors, const char* what) {

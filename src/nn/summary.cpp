@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/autograd/variable.h"
 #include "lockstep/nn/module.h"
+#include "lockstep/tensor/random.h"
 #include "src/nn/forward_observer.h"
 
 namespace lockstep::nn {
@@ -44,31 +48,78 @@ std::string render(const std::vector<Row>& rows) {
   return text;
 }
 
+std::string shapes_of(std::span<const Tensor> outputs) {
+  std::string text;
+  for (const Tensor& output : outputs) text += (text.empty() ? "" : ", ") + (output.defined() ? output.shape().text() : "-");
+  return text;
+}
+
+void collect_modes(Module& module, std::vector<std::pair<Module*, bool>>& modes) {
+  modes.emplace_back(&module, module.is_training());
+  for (const auto& [name, child] : module.children()) collect_modes(*child, modes);
+}
+
+// Eval mode, no recording, an observer: while it lives. Then all is as before, the random streams included.
+class Inspection {
+ public:
+  Inspection(Module& module, const ForwardObserver* observer) {
+    collect_modes(module, modes_);
+    module.eval();
+    forward_observer = observer;
+  }
+  ~Inspection() {
+    forward_observer = nullptr;
+    for (const auto& [module, was_training] : modes_) module->train(was_training);  // parents first: a child's own mode is the last word
+    set_random_state(random_);
+  }
+  Inspection(const Inspection&) = delete;
+  Inspection& operator=(const Inspection&) = delete;
+
+ private:
+  const NoGrad no_grad_;
+  const RandomState random_ = random_state();
+  std::vector<std::pair<Module*, bool>> modes_;
+};
+
+Device& device_of(const Module& module) {
+  const auto state = module.state_dict();
+  return state.empty() ? cpu_device() : state[0].tensor.device();
+}
+
 }  // namespace
 
-std::string summary(Module& module, const Shape& input_shape) {
-  const NoGrad no_grad;
+void observe_forward(Module& module, std::span<const InputSpec> inputs, const ForwardObserver& observer) {
+  const Inspection inspection(module, &observer);
+  Tensors zeros;
+  for (const InputSpec& input : inputs) zeros.push_back(Tensor::zeros(input.shape, input.dtype, device_of(module)));
+  module(zeros);
+}
+
+std::string summary(Module& module, std::span<const InputSpec> inputs) {
   std::map<const Module*, std::string> outputs;
-  const ForwardObserver observer = [&](const Module& seen, const Tensor& result) { outputs[&seen] = result.shape().text(); };
-  struct Observing {
-    explicit Observing(const ForwardObserver* observer) { forward_observer = observer; }
-    ~Observing() { forward_observer = nullptr; }
-  } const observing(&observer);
-  const auto parameters = module.parameters();
-  module(Tensor::zeros(input_shape, DType::kFloat32, parameters.empty() ? cpu_device() : parameters[0].device()));
+  observe_forward(module, inputs, [&](const Module& seen, std::span<const Tensor>, std::span<const Tensor> results) {
+    outputs[&seen] = shapes_of(results);
+  });
+  const auto output_of = [&](const Module& part) { return outputs.count(&part) != 0 ? outputs[&part] : "-"; };
 
   std::vector<Row> rows = {{"name", "kind", "output", "parameters"}};
   std::int64_t total = own_count(module);
   const std::function<void(const Module&, const std::string&)> visit = [&](const Module& part, const std::string& path) {
     for (const auto& [name, child] : part.children()) {
       total += own_count(*child);
-      rows.push_back({path + name, child->kind(), outputs[child], with_commas(own_count(*child))});
+      rows.push_back({path + name, child->kind(), output_of(*child), with_commas(own_count(*child))});
       visit(*child, path + name + ".");
     }
   };
   visit(module, "");
-  rows.push_back({"total", module.kind(), outputs[&module], with_commas(total)});
+  rows.push_back({"total", module.kind(), output_of(module), with_commas(total)});
   return render(rows);
 }
+
+std::string summary(Module& module, std::initializer_list<InputSpec> inputs) {
+  return summary(module, std::span<const InputSpec>(inputs.begin(), inputs.size()));
+}
+
+std::string summary(Module& module, const Shape& input_shape) { return summary(module, {InputSpec{input_shape}}); }
 
 }  // namespace lockstep::nn

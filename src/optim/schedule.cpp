@@ -11,6 +11,24 @@ float StaircaseRate::at(std::int64_t step) const {
   return static_cast<float>(initial * std::pow(static_cast<double>(factor), stairs));
 }
 
+float StepRate::at(std::int64_t step) const {
+  const auto passed = std::count_if(milestones.begin(), milestones.end(), [&](std::int64_t milestone) { return milestone <= step; });
+  return static_cast<float>(initial * std::pow(static_cast<double>(factor), static_cast<double>(passed)));
+}
+
+float ExponentialRate::at(std::int64_t step) const {
+  const double share = static_cast<double>(step) / static_cast<double>(std::max<std::int64_t>(steps, 1));
+  return static_cast<float>(initial * std::pow(static_cast<double>(factor), share));
+}
+
+float CosineRate::at(std::int64_t step) const {
+  if (step < warmup_steps)
+    return static_cast<float>(start + (static_cast<double>(peak) - start) * static_cast<double>(step) / static_cast<double>(warmup_steps));
+  if (step >= total_steps) return lowest;
+  const double share = static_cast<double>(step - warmup_steps) / static_cast<double>(total_steps - warmup_steps);
+  return static_cast<float>(lowest + (static_cast<double>(peak) - lowest) / 2 * (1 + std::cos(std::numbers::pi * share)));
+}
+
 float OneCycleRate::at(std::int64_t step) const {
   const double initial = static_cast<double>(peak) / start_divisor, lowest = initial / end_divisor;
   const double last = static_cast<double>(total_steps - 1);

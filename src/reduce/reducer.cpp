@@ -142,7 +142,7 @@ class Reducer::Impl {
     const Buffer memory = slot(gradient);
     Device& device = *memory.device();
     const auto floats = static_cast<std::int64_t>((memory.bytes() + sizeof(float) - 1) / sizeof(float));
-    device.kernels().fill(reinterpret_cast<float*>(memory.data()), 0, floats, device.default_stream());
+    device.kernels().fill({reinterpret_cast<float*>(memory.data()), {floats}}, 0, device.default_stream());
   }
 
   const std::shared_ptr<ProcessGroup> group_;

@@ -8,6 +8,7 @@ namespace lockstep {
 namespace {
 
 thread_local RandomState this_threads_state;
+thread_local std::int64_t first_sample = 0;
 
 // Draws on the host and copies: a tensor's values do not depend on the device that it lies on.
 template <typename Draw>
@@ -23,9 +24,18 @@ void fill_from_next_stream(const Tensor& tensor, Draw&& draw) {
 
 }  // namespace
 
-void manual_seed(std::uint64_t seed) { this_threads_state = {seed, 0}; }
+void manual_seed(std::uint64_t seed) { this_threads_state = {seed, 0, 0}; }
 RandomState random_state() { return this_threads_state; }
 void set_random_state(const RandomState& state) { this_threads_state = state; }
+
+DropoutDraw next_dropout() {
+  RandomState& state = this_threads_state;
+  return {state.seed, random_stream(RandomUse::kDropout, state.next_dropout++), first_sample};
+}
+void set_first_sample(std::int64_t sample) {
+  if (sample < 0) throw InvalidArgument("set_first_sample: {} is negative", sample);
+  first_sample = sample;
+}
 
 void fill_uniform(const Tensor& tensor, float low, float high) {
   fill_from_next_stream(tensor, [=](Philox& random) { return random.uniform(low, high); });

@@ -158,20 +158,23 @@ void Tensor::copy_from(const Tensor& source) const {
 
 void Tensor::fill(float value) const {
   mark_changed();
-  device().kernels().fill(data<float>(), value, count(), device().default_stream());
+  device().kernels().fill(*this, value, device().default_stream());
 }
 
 void Tensor::rebind(Buffer buffer) const {
   if (buffer.device() == nullptr || buffer.bytes() < bytes())
     throw InvalidArgument("Tensor::rebind: {} bytes do not hold shape {}", buffer.bytes(), shape().text());
   impl().buffer = std::move(buffer);
+  mark_changed();
 }
 
-void Tensor::backward() const {
+void Tensor::backward() const { backward({}); }
+
+void Tensor::backward(const BackwardOptions& options) const {
   if (autograd_meta() == nullptr)
     throw InvalidArgument("backward: this tensor of shape {} was not computed from anything that wants a gradient",
                           defined() ? shape().text() : "(undefined)");
-  autograd_meta()->backward(*this);
+  autograd_meta()->backward(*this, options);
 }
 
 }  // namespace lockstep

@@ -19,6 +19,7 @@ namespace lockstep::checkpoint {
 
 inline constexpr const char* kModel = "model.safetensors";
 inline constexpr const char* kOptimizer = "optimizer.safetensors";
+inline constexpr const char* kAverages = "averages.safetensors";
 inline constexpr const char* kState = "state.json";
 inline constexpr const char* kManifest = "manifest.json";
 inline constexpr const char* kLatest = "latest";
@@ -52,13 +53,6 @@ inline const std::map<std::string, std::string>& metadata() {
   static const std::map<std::string, std::string> kMetadata = {
       {"format", "lockstep"}, {"version", "1"}, {"convolution_weights", "OHWI"}, {"linear_weights", "OI"}, {"flatten", "HWC"}};
   return kMetadata;
-}
-
-// Parameters and buffers under the bare model's names.
-inline std::vector<NamedTensor> model_tensors(const nn::Module& model) {
-  std::vector<NamedTensor> tensors = model.named_parameters();
-  for (NamedTensor& buffer : model.named_buffers()) tensors.push_back(std::move(buffer));
-  return tensors;
 }
 
 // The group that a call is about; null for a job of one.

@@ -20,7 +20,8 @@ using namespace checkpoint;
 
 constexpr const char* kAnotherModel = "is of another model";
 constexpr const char* kOtherOptions =
-    "is of an optimizer with other options (momentum, loss_scaler), of the same model: give this one the options of the run that saved it";
+    "is of an optimizer with other options (momentum, groups, loss_scaler), of the same model: give this one the options of the run that "
+    "saved it";
 
 // Throws unless `saved` holds exactly the wanted tensors; says what that means, and the first difference.
 void check_names(const std::vector<SavedTensor>& saved, const std::vector<NamedTensor>& wanted, const std::string& path,
@@ -42,11 +43,14 @@ void check_names(const std::vector<SavedTensor>& saved, const std::vector<NamedT
 
 CheckpointState state_of(const json& state) { return {state.at("step"), state.at("epoch"), state.at("world_size"), state.at("folder")}; }
 
-RandomState random_of(const json& state) { return {state.at("random").at("seed"), state.at("random").at("next_stream")}; }
+RandomState random_of(const json& state) {
+  const json& random = state.at("random");
+  return {random.at("seed"), random.at("next_stream"), random.value("next_dropout", std::uint64_t{0})};
+}
 
 void check_against(const LoadedCheckpoint& loaded, const CheckpointParts& parts) {
   const fs::path folder(loaded.folder);
-  check_names(loaded.model, model_tensors(parts.model), (folder / kModel).string(), kAnotherModel);
+  check_names(loaded.model, parts.model.state_dict(), (folder / kModel).string(), kAnotherModel);
   const std::string state_path = (folder / kState).string();
   if (parts.optimizer) {
     const std::string kind = loaded.state.contains("optimizer") ? loaded.state.at("optimizer").at("kind").get<std::string>() : "none";
@@ -56,12 +60,33 @@ void check_against(const LoadedCheckpoint& loaded, const CheckpointParts& parts)
       throw FileError("{}: the learning rate {} is none: a finite number that is not negative was expected", state_path, lr);
     check_names(loaded.optimizer, parts.optimizer->state(), (folder / kOptimizer).string(), kOtherOptions);
   }
+  if (parts.ema) {
+    if (loaded.files.count(kAverages) == 0) throw FileError("{}: holds no averages of weights: it was saved without .ema", loaded.folder);
+    check_names(loaded.averages, parts.ema->state(), (folder / kAverages).string(), kAnotherModel);
+  }
   if (parts.sampler) {
     if (!loaded.state.contains("sampler")) throw FileError("{}: holds no sampler position", state_path);
     data::DistributedSampler probe = *parts.sampler.get();
     const json& sampler = loaded.state.at("sampler");
     probe.restore({sampler.at("seed"), sampler.at("epoch"), sampler.at("consumed")});
   }
+}
+
+// What the ranks must have in common beside the model: else one of them would be stopped when the others have loaded.
+std::vector<std::string> lines_of(const CheckpointParts& parts) {
+  std::vector<std::string> lines;
+  const auto add = [&lines](const char* what, const std::vector<NamedTensor>& tensors) {
+    for (const auto& [name, tensor] : tensors)
+      lines.push_back(fmt::format("{} '{}' {} {}", what, name, name_of(tensor.dtype()), tensor.shape().text()));
+  };
+  lines.push_back(parts.optimizer ? "optimizer " + parts.optimizer->kind() : "no optimizer");
+  if (parts.optimizer) add("optimizer state", parts.optimizer->state());
+  lines.push_back(parts.ema ? "averages" : "no averages");
+  if (parts.ema) add("average", parts.ema->state());
+  lines.push_back(parts.sampler
+                      ? fmt::format("a sampler of {} samples for {} ranks", parts.sampler->total(), parts.sampler->place().world_size)
+                      : "no sampler");
+  return lines;
 }
 
 void copy_tensors(const std::vector<SavedTensor>& saved, const std::vector<NamedTensor>& wanted) {
@@ -97,10 +122,28 @@ std::string read_on_rank_zero(const char* operation, const std::string& folder, 
   }
 }
 
+// From rank 0, which read them, to all.
+void load_tensors(ProcessGroup* group, const std::optional<LoadedCheckpoint>& loaded, const CheckpointParts& parts) {
+  const auto load_part = [&](const std::vector<NamedTensor>& tensors, std::vector<SavedTensor> LoadedCheckpoint::*saved, const char* sent,
+                             const char* checked) {
+    if (loaded) copy_tensors(*loaded.*saved, tensors);
+    if (group == nullptr) return;
+    replace_by_rank_zeros(*group, tensors, sent);
+    check_replicas_equal(*group, tensors, checked);
+  };
+  load_part(parts.model.state_dict(), &LoadedCheckpoint::model, "checkpoint weights", "weights from the checkpoint");
+  if (parts.optimizer)
+    load_part(parts.optimizer->state(), &LoadedCheckpoint::optimizer, "checkpoint optimizer state", "optimizer state from the checkpoint");
+  if (parts.ema) load_part(parts.ema->state(), &LoadedCheckpoint::averages, "checkpoint averages", "averages from the checkpoint");
+}
+
 // Nullopt: there is none, and `why_none` says what rank 0 found instead.
 std::optional<CheckpointState> load(const char* operation, const std::string& folder, const CheckpointParts& parts, std::string& why_none) {
   const auto group = group_or_default(parts.group);
-  if (group) check_same_model(*group, parts.model, operation);
+  if (group) {
+    check_same_model(*group, parts.model, operation);
+    check_same_lines(*group, lines_of(parts), operation, "gave different parts");
+  }
   std::optional<LoadedCheckpoint> loaded;
   std::string outcome;
   if (!group || group->rank() == 0) outcome = read_on_rank_zero(operation, folder, parts, loaded);
@@ -112,24 +155,13 @@ std::optional<CheckpointState> load(const char* operation, const std::string& fo
     return std::nullopt;
   }
   const json state = json::parse(outcome.substr(1));
-  const std::vector<NamedTensor> weights = model_tensors(parts.model);
-  const std::vector<NamedTensor> moments = parts.optimizer ? parts.optimizer->state() : std::vector<NamedTensor>{};
-  if (loaded) {
-    copy_tensors(loaded->model, weights);
-    if (parts.optimizer) copy_tensors(loaded->optimizer, moments);
-  }
+  load_tensors(group.get(), loaded, parts);
   if (parts.sampler) {
     const json& sampler = state.at("sampler");
     parts.sampler->restore({sampler.at("seed"), sampler.at("epoch"), sampler.at("consumed")});
   }
   if (parts.optimizer) parts.optimizer->set_lr(state.at("optimizer").at("lr"));
   set_random_state(random_of(state));
-  if (group) {
-    replace_by_rank_zeros(*group, weights, "checkpoint weights");
-    replace_by_rank_zeros(*group, moments, "checkpoint optimizer state");
-    check_replicas_equal(*group, weights, "weights from the checkpoint");
-    check_replicas_equal(*group, moments, "optimizer state from the checkpoint");
-  }
   return state_of(state);
 }
 

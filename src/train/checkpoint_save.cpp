@@ -20,9 +20,12 @@ using namespace checkpoint;
 
 ordered_json describe_state(const CheckpointParts& parts, int world_size) {
   const RandomState random = random_state();
-  ordered_json state = {{"format", kFormat},        {"lockstep", "0.1.0"},
-                        {"step", parts.step},       {"epoch", parts.epoch},
-                        {"world_size", world_size}, {"random", {{"seed", random.seed}, {"next_stream", random.next_stream}}}};
+  ordered_json state = {{"format", kFormat},
+                        {"lockstep", "0.1.0"},
+                        {"step", parts.step},
+                        {"epoch", parts.epoch},
+                        {"world_size", world_size},
+                        {"random", {{"seed", random.seed}, {"next_stream", random.next_stream}, {"next_dropout", random.next_dropout}}}};
   if (parts.optimizer) state["optimizer"] = {{"kind", parts.optimizer->kind()}, {"lr", parts.optimizer->lr()}};
   if (parts.sampler) {
     const data::SamplerState sampler = parts.sampler->state();
@@ -98,8 +101,9 @@ void write_checkpoint(const fs::path& folder, const std::string& name, const Che
   const std::string born_in = has_nameless_files((folder / kNextLatest).string()) ? folder.string() : "";
   try {
     Writer writer(temporary, born_in);
-    writer.write(kModel, model_tensors(parts.model));
+    writer.write(kModel, parts.model.state_dict());
     if (parts.optimizer) writer.write(kOptimizer, parts.optimizer->state());
+    if (parts.ema) writer.write(kAverages, parts.ema->state());
     writer.write(kState, describe_state(parts, world_size).dump(1) + "\n");
     const std::string manifest_sha256 = writer.finish();
     rename_file(temporary.string(), (folder / name).string());

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 
 #include "lockstep/comm/bootstrap.h"
@@ -96,12 +95,6 @@ std::optional<int> terminal_width() {
   winsize size{};
   if (isatty(STDOUT_FILENO) == 0 || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return std::nullopt;
   return size.ws_col > 0 ? size.ws_col : 80;
-}
-
-void check_finite_loss(float loss, std::int64_t step, int rank) {
-  if (!std::isfinite(loss))
-    throw Error("step {}: the loss of rank {} is {}: training stops here, the last checkpoint stands; a smaller learning rate may help",
-                step, rank, loss);
 }
 
 }  // namespace lockstep

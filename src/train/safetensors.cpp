@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "lockstep/core/error.h"
 
@@ -15,6 +16,8 @@ static_assert(std::endian::native == std::endian::little, "safetensors are littl
 namespace {
 
 constexpr std::size_t kMaxHeaderBytes = std::size_t{100} << 20;  // the reference implementation's bound
+
+constexpr const char* kMetadata = "__metadata__";
 
 constexpr std::array<std::pair<DType, const char*>, 8> kTypeNames = {{{DType::kFloat32, "F32"},
                                                                       {DType::kFloat64, "F64"},
@@ -29,13 +32,28 @@ const char* type_name(DType dtype) {
   return std::find_if(kTypeNames.begin(), kTypeNames.end(), [&](const auto& entry) { return entry.first == dtype; })->second;
 }
 
+std::string known_types() {
+  std::string names;
+  for (const auto& [type, name] : kTypeNames) names += std::string(names.empty() ? "" : ", ") + name;
+  return names;
+}
+
+// The list `key` of an entry. (The JSON library would round fractions.)
+const nlohmann::json& whole_numbers(const nlohmann::json& entry, const char* key, const std::string& name, const std::string& path) {
+  const nlohmann::json& list = entry.at(key);
+  if (!list.is_array() || !std::all_of(list.begin(), list.end(), [](const auto& each) { return each.is_number_unsigned(); }))
+    throw FileError("{}: the header is damaged: {} of tensor '{}' is {}, expected a list of whole numbers", path, key, name, list.dump());
+  return list;
+}
+
 SavedTensor parse_entry(const std::string& name, const nlohmann::json& entry, std::span<const std::byte> data, const std::string& path) {
   const auto type = entry.at("dtype").get<std::string>();
   const auto known = std::find_if(kTypeNames.begin(), kTypeNames.end(), [&](const auto& candidate) { return type == candidate.second; });
-  if (known == kTypeNames.end()) throw FileError("{}: tensor '{}' has the unknown type '{}'", path, name, type);
-  const auto extents = entry.at("shape").get<std::vector<std::int64_t>>();
+  if (known == kTypeNames.end())
+    throw FileError("{}: tensor '{}' has the unknown type '{}'; known are {}", path, name, type, known_types());
+  const auto extents = whole_numbers(entry, "shape", name, path).get<std::vector<std::int64_t>>();
   const Shape shape{std::span<const std::int64_t>(extents)};
-  const auto offsets = entry.at("data_offsets").get<std::array<std::uint64_t, 2>>();
+  const auto offsets = whole_numbers(entry, "data_offsets", name, path).get<std::array<std::uint64_t, 2>>();
   if (offsets[0] > offsets[1] || offsets[1] > data.size())
     throw FileError("{}: tensor '{}' lies at {}..{} of {} bytes", path, name, offsets[0], offsets[1], data.size());
   const std::uint64_t bytes = offsets[1] - offsets[0], size = size_of(known->first);
@@ -59,22 +77,38 @@ void check_cover(std::vector<SavedTensor> tensors, std::span<const std::byte> da
 
 }  // namespace
 
-void write_safetensors(DurableFile& file, const std::vector<NamedTensor>& tensors, const std::map<std::string, std::string>& metadata) {
-  nlohmann::ordered_json header;
-  header["__metadata__"] = metadata;
+std::string safetensors_header(const std::vector<NamedTensor>& tensors, const std::map<std::string, std::string>& metadata) {
+  nlohmann::ordered_json header = {{kMetadata, metadata}};
+  std::set<std::string> names = {kMetadata};
   std::uint64_t offset = 0;
   for (const auto& [name, tensor] : tensors) {
+    if (!tensor.defined()) throw InvalidArgument("safetensors: tensor '{}' is undefined: leave it out", name);
+    if (!names.insert(name).second)
+      throw InvalidArgument("safetensors: the name '{}' {}", name, name == kMetadata ? "is the format's own" : "comes twice");
     const auto extents = tensor.shape().extents();
     header[name] = {{"dtype", type_name(tensor.dtype())},
                     {"shape", std::vector<std::int64_t>(extents.begin(), extents.end())},
                     {"data_offsets", {offset, offset + tensor.bytes()}}};
     offset += tensor.bytes();
   }
-  std::string text = header.dump();
+  std::string text;
+  try {
+    text = header.dump();
+  } catch (const nlohmann::json::exception& error) {
+    throw InvalidArgument("safetensors: a name or the metadata is no UTF-8: {}", error.what());
+  }
   text.resize((text.size() + 7) / 8 * 8, ' ');
-  const std::uint64_t length = text.size();
+  if (text.size() > kMaxHeaderBytes)
+    throw InvalidArgument("safetensors: {} tensors' names and metadata take {} bytes, at most {} are read again", tensors.size(),
+                          text.size(), kMaxHeaderBytes);
+  return text;
+}
+
+void write_safetensors(DurableFile& file, const std::vector<NamedTensor>& tensors, const std::map<std::string, std::string>& metadata) {
+  const std::string header = safetensors_header(tensors, metadata);
+  const std::uint64_t length = header.size();
   file.write(std::as_bytes(std::span(&length, 1)));
-  file.write(text);
+  file.write(header);
   for (const auto& [name, tensor] : tensors) {
     const Tensor host = tensor.to(cpu_device());
     file.write({host.buffer().data(), host.bytes()});
@@ -92,8 +126,9 @@ SavedTensors parse_safetensors(std::span<const std::byte> file, const std::strin
   SavedTensors saved;
   try {
     const auto header = nlohmann::json::parse(text, text + length);
+    if (!header.is_object()) throw FileError("{}: the header is damaged: it is no JSON object", path);
     for (const auto& [name, entry] : header.items())
-      if (name == "__metadata__")
+      if (name == kMetadata)
         saved.metadata = entry.get<std::map<std::string, std::string>>();
       else
         saved.tensors.push_back(parse_entry(name, entry, data, path));

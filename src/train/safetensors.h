@@ -1,4 +1,5 @@
-// The safetensors format (github.com/huggingface/safetensors): 8 bytes length, a JSON header, then the tensors' bytes.
+// The safetensors format (github.com/huggingface/safetensors): 8 bytes length, a JSON header, then the tensors' bytes. Checkpoints and the
+// files of lockstep/train/safetensors.h are written and parsed here.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,10 @@
 
 namespace lockstep {
 
-// Tensors are written in the given order, little-endian, without gaps; the header is padded to 8 bytes.
+// The header's JSON, padded to 8 bytes. Throws InvalidArgument for what the format cannot hold: see save_safetensors().
+std::string safetensors_header(const std::vector<NamedTensor>& tensors, const std::map<std::string, std::string>& metadata);
+
+// Tensors are written in the given order, little-endian, without gaps.
 void write_safetensors(DurableFile& file, const std::vector<NamedTensor>& tensors, const std::map<std::string, std::string>& metadata);
 
 struct SavedTensor {

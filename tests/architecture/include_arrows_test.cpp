@@ -18,8 +18,9 @@ namespace {
 // core <- tensor <- autograd <- nn, optim, data;  core <- comm <- reduce;  ddp joins the two;  train, launch above.
 const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"core", {}},
-    {"kernels", {"core"}},
-    {"cuda", {"core"}},  // the CUDA part: one library, whose kernels lie in kernels/cuda
+    {"all kernels", {"core"}},  // what every device's kernels share: files of kernels/ itself, and the formulas in kernels/updates
+    {"kernels", {"core", "all kernels"}},
+    {"cuda", {"core", "all kernels"}},  // the CUDA part: one library, whose kernels lie in kernels/cuda
     {"tensor", {"core"}},
     {"autograd", {"core", "tensor"}},
     {"nn", {"core", "tensor", "autograd"}},
@@ -36,6 +37,7 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
 // The layer that a path belongs to: include/lockstep/<layer>/, src/<layer>/, kernels/; empty for programs and tests.
 std::string layer_of(const std::string& path) {
   if (path.rfind("kernels/cuda/", 0) == 0) return "cuda";
+  if (!lockstep::testing::find_match(path, "^kernels/(?:updates/)?[a-z_0-9]+\\.h$").empty()) return "all kernels";
   const auto match = lockstep::testing::find_match(path, "^(?:include/lockstep|lockstep|src)/([a-z]+)/|^(kernels)/");
   return match.empty() ? "" : match[1] + match[2];
 }

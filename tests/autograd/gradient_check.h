@@ -21,6 +21,12 @@ inline Tensor random_leaf(const Shape& shape, float low = -1, float high = 1) {
   return leaf;
 }
 
+inline Tensor scalar_leaf(float value) {
+  const Tensor leaf = Tensor::full({}, value);
+  require_grad(leaf);
+  return leaf;
+}
+
 // A permutation of evenly spaced values in (-1, 1), none near 0 and no two near each other: steps of `epsilon` cross
 // neither ReLU's kink nor a change of the maximum.
 inline Tensor spaced_leaf(const Shape& shape, std::uint64_t seed) {

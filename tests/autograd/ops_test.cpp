@@ -6,6 +6,7 @@
 #include <array>
 
 #include "tests/autograd/gradient_check.h"
+#include "tests/autograd/refusal.h"
 
 namespace lockstep {
 namespace {
@@ -187,16 +188,6 @@ TEST(SamePadding, IsTensorFlows) {
   EXPECT_EQ(out(6, 2).data<float>()[8], 4);
   // A stride beyond the window: nothing is padded.
   EXPECT_EQ(out(8, 4).shape(), (Shape{1, 2, 2, 1}));
-}
-
-template <typename Call>
-std::string refusal(Call&& call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "nothing was refused";
 }
 
 TEST(Refusals, NameTheOperatorAndWhatCame) {

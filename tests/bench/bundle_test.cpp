@@ -41,7 +41,7 @@ class Bundle : public ::testing::Test {
 
 TEST_F(Bundle, EachOfItsProgramsStartsAndEndsAsDocumented) {
   EXPECT_EQ(exit_code_, 0) << said_;
-  for (const char* program : {"lockrun", "hello_ddp", "cifar10", "device_matmul", "train_step", "kernels", "all_reduce",
+  for (const char* program : {"lockrun", "hello_ddp", "cifar10", "device_matmul", "train_step", "operators", "all_reduce",
                               "kernel_twins_test", "gpu_test", "gpu_ranks_test", "conformance_test"})
     EXPECT_THAT(said_, HasSubstr(std::string("starts: ") + program));
 }

@@ -261,7 +261,7 @@ TEST(BenchGpu, WritesEachRowAndListsWhoDoesNotAnswer) {
   const std::string file = fake.folder() / "out.json";
   fake.program("bench/train_step", R"(echo '{"ready": true}'
 while read -r line; do echo '{"step_ms": 1}'; done)");
-  fake.program("bench/kernels", R"(echo '{"operator": "linear 64", "ms": 1, "gflops": 5, "gbps": 0, "share_percent": 100}'
+  fake.program("bench/operators", R"(echo '{"operator": "linear 64", "ms": 1, "gflops": 5, "gbps": 0, "share_percent": 100}'
 touch "$0.first"; sleep 600)");
   const std::string python = fake.program("python", R"([ "$1" = -c ] && exit 0
 case "$*" in *"--mode eager "*) echo '{"ready": true}'; read -r line; exit 3 ;; esac
@@ -300,7 +300,7 @@ TEST(BenchGpu, AContestantThatFailsLateTakesNoRowAlong) {
 TEST(BenchGpu, APartThatTalksNonsenseOrWithoutEndIsNotMeasured) {
   const FakeBuild fake("bench-gpu-nonsense-");
   const std::string file = fake.folder() / "out.json";
-  fake.program("bench/kernels", "echo '{\"operator\": '");
+  fake.program("bench/operators", "echo '{\"operator\": '");
   fake.program("examples/device_matmul", "while :; do echo and so on; sleep 0.01; done");
   Child bench(script("bench-gpu", {"--only", "kernels", "matmul", "--time-limit", "6", "--output", file}),
               {.environment = {{"BUILD", fake.folder().string()}}});
@@ -312,8 +312,8 @@ TEST(BenchGpu, APartThatTalksNonsenseOrWithoutEndIsNotMeasured) {
 
 TEST(BenchGpu, ARunThatIsKilledLeavesTheRowsBefore) {
   const FakeBuild fake("bench-gpu-killed-");
-  const std::filesystem::path file = fake.folder() / "out.json", kernels = fake.folder() / "bench/kernels";
-  fake.program("bench/kernels", R"(echo '{"operator": "linear 64", "ms": 1, "gflops": 5, "gbps": 0, "share_percent": 100}'
+  const std::filesystem::path file = fake.folder() / "out.json", kernels = fake.folder() / "bench/operators";
+  fake.program("bench/operators", R"(echo '{"operator": "linear 64", "ms": 1, "gflops": 5, "gbps": 0, "share_percent": 100}'
 echo 'and so on'; sleep 600)");
   Child bench(script("bench-gpu", {"--only", "kernels", "--output", file.string()}), {.environment = {{"BUILD", fake.folder().string()}}});
   const auto has_row = [&] {

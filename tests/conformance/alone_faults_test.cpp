@@ -130,7 +130,7 @@ TEST_P(AloneProcesses, ADroppedGroupNoticesThatAPeerDies) {
   });
   for (const std::size_t survivor : {0u, 2u}) {
     EXPECT_EQ(reports[survivor].kind(), "peer lost") << reports[survivor].text();
-    EXPECT_LT(reports[survivor].seconds_after(reports[1]), kDeathIsToldWithin);
+    EXPECT_LT(reports[survivor].seconds_after(reports[1]), death_is_told_within());
   }
 }
 
@@ -159,7 +159,7 @@ TEST_P(AloneProcesses, AForkedChildHidesNoDeath) {
   for (const std::size_t survivor : {0u, 2u}) {
     EXPECT_EQ(reports[survivor].kind(), "peer lost") << reports[survivor].text();
     EXPECT_THAT(reports[survivor].text(), HasSubstr("rank 1 (pid "));
-    EXPECT_LT(reports[survivor].seconds_after(reports[1]), kDeathIsToldWithin);
+    EXPECT_LT(reports[survivor].seconds_after(reports[1]), death_is_told_within());
   }
 }
 

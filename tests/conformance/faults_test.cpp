@@ -189,7 +189,7 @@ TEST_P(Deaths, AKilledRankIsNamedByTheSurvivorsWithinTwoSeconds) {
       EXPECT_EQ(report.kind(), "peer lost") << report.text();
       EXPECT_THAT(report.text(), AllOf(HasSubstr("all_reduce #"), HasSubstr("float32 x "),
                                        HasSubstr("rank " + std::to_string(victim) + " (pid "), HasSubstr("died")));
-      EXPECT_LT(report.seconds_after(reports[static_cast<std::size_t>(victim)]), kDeathIsToldWithin);
+      EXPECT_LT(report.seconds_after(reports[static_cast<std::size_t>(victim)]), death_is_told_within());
     }
   }
 }
@@ -210,7 +210,7 @@ TEST_P(DeathsInWaits, SleepingSurvivorsAreWoken) {
   for (const std::size_t survivor : {0u, 2u}) {
     EXPECT_EQ(reports[survivor].kind(), "peer lost") << reports[survivor].text();
     EXPECT_THAT(reports[survivor].text(), AllOf(HasSubstr("barrier #2: rank 1 (pid "), HasSubstr("died")));
-    EXPECT_LT(reports[survivor].seconds_after(reports[1]), kDeathIsToldWithin);
+    EXPECT_LT(reports[survivor].seconds_after(reports[1]), death_is_told_within());
   }
 }
 
@@ -235,7 +235,7 @@ TEST_P(DeathsInWaits, SurvivorsThatWaitForMessagesAreWoken) {
     for (const std::size_t survivor : {0u, 2u}) {
       EXPECT_EQ(reports[survivor].kind(), "peer lost") << reports[survivor].text();
       EXPECT_THAT(reports[survivor].text(), AllOf(HasSubstr("rank 1 (pid "), HasSubstr("died")));
-      EXPECT_LT(reports[survivor].seconds_after(reports[1]), kDeathIsToldWithin);
+      EXPECT_LT(reports[survivor].seconds_after(reports[1]), death_is_told_within());
     }
   }
 }

@@ -358,7 +358,7 @@ TEST(NodeDeaths, AKilledRankIsNamedByAllNodesWithinTwoSeconds) {
       if (report.signal != 0) continue;
       EXPECT_EQ(report.kind(), "peer lost") << report.text();
       EXPECT_THAT(report.text(), AllOf(HasSubstr("rank " + std::to_string(victim) + " (pid "), HasSubstr("died")));
-      EXPECT_LT(report.seconds_after(reports[static_cast<std::size_t>(victim)]), kDeathIsToldWithin);
+      EXPECT_LT(report.seconds_after(reports[static_cast<std::size_t>(victim)]), death_is_told_within());
     }
   }
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -19,8 +20,9 @@
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
+#include "lockstep/data/combine.h"
 #include "lockstep/data/loader.h"
-#include "src/data/augment.h"
+#include "tests/support/message_of.h"
 
 namespace lockstep::data {
 namespace {
@@ -41,28 +43,17 @@ class Folder {
   std::string path_;
 };
 
-template <typename Call>
-std::string message_of(Call&& call) {
-  try {
-    call();
-  } catch (const FileError& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
-std::vector<float> sample(const Cifar10& set, std::int64_t index, std::int64_t epoch, std::int64_t* label = nullptr) {
-  std::vector<float> input(24 * 24 * 3);
-  std::int64_t target = -1;
-  set.read(index, epoch, input, target);
-  if (label != nullptr) *label = target;
-  return input;
+std::vector<float> sample(const Dataset& set, std::int64_t index, std::int64_t epoch, std::int64_t* label = nullptr) {
+  const Sample sample = set.get(index, epoch);
+  if (label != nullptr) *label = sample[1].span<std::int64_t>()[0];
+  const auto input = sample[0].span<float>();
+  return {input.begin(), input.end()};
 }
 
 std::vector<float> augmented_by(const Augmentation& how, const std::uint8_t* planes) {
   std::vector<float> out(24 * 24 * 3);
   const auto& kernels = cpu_device().kernels().families.get<AugmentKernels>();
-  kernels.augment({1, 32, 24}, planes, &how, out.data(), cpu_device().default_stream());
+  kernels.augment({1, 32, 24}, {}, planes, &how, out.data(), cpu_device().default_stream());
   return out;
 }
 
@@ -126,7 +117,7 @@ TEST(Cifar10, AugmentationHasStreamsOfItsOwn) {
     file.read(reinterpret_cast<char*>(record.data()), static_cast<std::streamsize>(record.size()));
     const auto augmented = [&](RandomUse use, std::uint64_t number) {
       Philox random(4, random_stream(use, number));
-      return augmented_by(draw_augmentation(32, 24, random), record.data() + 1);
+      return augmented_by(draw_augmentation(ImageAugmentation::tutorial(), 32, random), record.data() + 1);
     };
     const auto number = static_cast<std::uint64_t>(index);
     EXPECT_EQ(sample(set, index, 0), augmented(RandomUse::kAugmentation, number)) << index;
@@ -140,7 +131,7 @@ TEST(Augment, DrawsWithinItsBounds) {
   float darkest = 0, brightest = 0, flattest = 1, strongest = 1;
   for (std::uint64_t stream = 0; stream < 500; ++stream) {
     Philox random(1, stream);
-    const Augmentation how = draw_augmentation(32, 24, random);
+    const Augmentation how = draw_augmentation(ImageAugmentation::tutorial(), 32, random);
     tops.insert(how.top), lefts.insert(how.left), mirrored.insert(how.mirrored);
     darkest = std::min(darkest, how.brightness), brightest = std::max(brightest, how.brightness);
     flattest = std::min(flattest, how.contrast), strongest = std::max(strongest, how.contrast);
@@ -178,6 +169,104 @@ TEST(Augment, ChangesBrightnessAndContrastOfEachChannelAndStandardises) {
     const std::vector<float> actual = augmented_by(how, pixels.data());
     for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(actual[i], (expected[i] - mean) / std::sqrt(squares / count), 2e-5) << i;
   }
+}
+
+TEST(Augment, DrawsPaddedCropsForResnets) {
+  std::set<std::int32_t> tops, lefts, mirrored;
+  for (std::uint64_t stream = 0; stream < 500; ++stream) {
+    Philox random(1, stream);
+    const Augmentation how = draw_augmentation(ImageAugmentation::resnet(), 32, random);
+    tops.insert(how.top), lefts.insert(how.left), mirrored.insert(how.mirrored);
+    EXPECT_TRUE(how.brightness == 0 && how.contrast == 1);
+  }
+  const std::set<std::int32_t> places = {-4, -3, -2, -1, 0, 1, 2, 3, 4};
+  EXPECT_EQ(tops, places);
+  EXPECT_EQ(lefts, places);
+  EXPECT_EQ(mirrored.size(), 2u);
+  Philox random(1, 0);
+  const Augmentation centre = draw_augmentation(ImageAugmentation::centre(24), 32, random);
+  EXPECT_TRUE(centre.top == 4 && centre.left == 4 && centre.mirrored == 0);
+}
+
+// A crop over the left upper edge: black rows and columns, then the image, before it is standardised.
+TEST(Augment, IsBlackOutsideOfTheImage) {
+  const std::vector<std::uint8_t> planes = {10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110, 120};  // three of 2 x 2
+  for (const std::int32_t mirrored : {0, 1}) {
+    const Augmentation how{-1, -1, mirrored, 0, 1};
+    std::vector<float> out(2 * 2 * 3);
+    cpu_device().kernels().families.get<AugmentKernels>().augment({1, 2, 2}, {}, planes.data(), &how, out.data(),
+                                                                  cpu_device().default_stream());
+    const std::size_t pixel = mirrored == 0 ? 3 : 2;  // where the image's first one lies
+    std::vector<double> expected(12);
+    for (std::size_t channel = 0; channel < 3; ++channel) expected[pixel * 3 + channel] = planes[channel * 4];
+    const double mean = (10. + 50 + 90) / 12;
+    double squares = 0;
+    for (const double value : expected) squares += (value - mean) * (value - mean);
+    for (std::size_t i = 0; i < 12; ++i) EXPECT_NEAR(out[i], (expected[i] - mean) / std::sqrt(squares / 12), 1e-5) << i;
+  }
+}
+
+TEST(Augment, NormalisesByGivenMeansAndDeviations) {
+  const std::array<float, 3> mean = {0.4914F, 0.4822F, 0.4465F}, deviation = {0.2470F, 0.2435F, 0.2616F};
+  const GeneratedCifar10 few{.train_images = 3, .test_images = 1};
+  const auto recipe = ImageAugmentation::centre(32, normalize_channels({0, 0, 0}, {1, 1, 1}));
+  const Cifar10 plain(few, {.augmentation = recipe});
+  const Cifar10 normalised(few, {.augmentation = ImageAugmentation::centre(32, normalize_channels(mean, deviation))});
+  const Subset part = take(normalised, 2);
+  EXPECT_EQ(part.normalization().deviation[2], deviation[2]);
+  for (std::int64_t index = 0; index < 2; ++index) {
+    const std::vector<float> values = sample(plain, index, 0);
+    const Tensor inputs = part.get(index, 0)[0];
+    const auto found = inputs.span<float>();
+    EXPECT_GE(*std::min_element(values.begin(), values.end()), 0);
+    EXPECT_LE(*std::max_element(values.begin(), values.end()), 1);
+    EXPECT_GT(*std::max_element(values.begin(), values.end()), 0.1F);
+    for (std::size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(found[i], (double{values[i]} - mean[i % 3]) / deviation[i % 3], 1e-5) << i;
+  }
+}
+
+TEST(Augment, EvaluationHasTheNormalizationOfTraining) {
+  const GeneratedCifar10 few{.train_images = 1, .test_images = 2};
+  ImageAugmentation recipe = ImageAugmentation::resnet();
+  recipe.normalization = normalize_channels({0.5F, 0.5F, 0.5F}, {0.25F, 0.25F, 0.25F});
+  const Cifar10 test(few, {.train = false, .augment = false, .augmentation = recipe});
+  const std::vector<float> found = sample(test, 1, 0);
+  EXPECT_LE(*std::max_element(found.begin(), found.end()), 2);
+  EXPECT_GE(*std::min_element(found.begin(), found.end()), -2);
+  EXPECT_EQ(test.normalization().mean[0], 0.5F);
+}
+
+TEST(Augment, RefusesRecipesThatDoNotFit) {
+  const GeneratedCifar10 few{.train_images = 2, .test_images = 1};
+  EXPECT_NE(message_of([&] {
+              Cifar10(few, {.augmentation = {.crop = 41, .padding = 4}});
+            }).find("a crop of 41 does not fit into images of side 32"),
+            std::string::npos);
+  EXPECT_NE(message_of([&] { Cifar10(few, {.augmentation = {.contrast_low = 2}}); }).find("contrast 2 to 1"), std::string::npos);
+  EXPECT_NE(message_of([&] { Cifar10(few, {.augmentation = {.padding = std::int64_t{1} << 31}}); }).find("padding"), std::string::npos);
+  EXPECT_NE(message_of([&] { Cifar10(few, {.augmentation = {.brightness = INFINITY}}); }).find("brightness inf"), std::string::npos);
+  EXPECT_NE(message_of([] { normalize_channels({0, 0, 0}, {1, 0, 1}); }).find("deviation 0 of channel 1"), std::string::npos);
+  const Cifar10 whole(few, {.augmentation = ImageAugmentation::resnet()});
+  EXPECT_EQ(whole.get(0, 0)[0].shape(), (Shape{32, 32, 3}));
+}
+
+// The same images from memory, with the same augmentation.
+TEST(ImageTensors, AreAugmentedAsCifar10Is) {
+  const Folder folder;
+  write_generated_cifar10(folder.path(), {.train_images = 5, .test_images = 1});
+  std::ifstream file(folder.file("data_batch_1.bin"), std::ios::binary);
+  const Tensor images = Tensor::empty({5, 3, 32, 32}, DType::kUInt8), labels = Tensor::empty({5}, DType::kInt64);
+  for (std::int64_t i = 0; i < 5; ++i) {
+    labels.span<std::int64_t>()[static_cast<std::size_t>(i)] = file.get();
+    file.read(reinterpret_cast<char*>(images.data<std::uint8_t>() + i * 3072), 3072);
+  }
+  const Cifar10 expected(folder.path(), {.seed = 4});
+  const ImageTensors actual(images, labels, ImageAugmentation::tutorial(), 4);
+  ASSERT_EQ(actual.size(), 5);
+  for (std::int64_t i = 0; i < 5; ++i) EXPECT_EQ(sample(actual, i, 2), sample(expected, i, 2)) << i;
+  EXPECT_NE(message_of([&] { ImageTensors(images, Tensor::zeros({4}, DType::kInt64)); }).find("(5, 3, 32, 32) uint8 and (4) int64"),
+            std::string::npos);
+  EXPECT_NE(message_of([&] { actual.get(5, 0); }).find("sample 5 was asked of a set of 5"), std::string::npos);
 }
 
 // Before a FIFO is opened somebody must wait at its other end: the call may not.

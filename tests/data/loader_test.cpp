@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <limits>
 #include <type_traits>
 
 #include "lockstep/core/error.h"
@@ -11,16 +12,16 @@ namespace lockstep::data {
 namespace {
 
 // Sample i of epoch e is (i, e).
-class Counting : public Dataset {
+class Counting : public FixedShapeDataset {
  public:
   explicit Counting(std::int64_t size) : size_(size) {}
   std::int64_t size() const override { return size_; }
-  Shape sample_shape() const override { return {2}; }
-  void read(std::int64_t index, std::int64_t epoch, std::span<float> input, std::int64_t& target) const override {
+  std::vector<TensorSpec> element_spec() const override { return {{{2}}, {{}, DType::kInt64}}; }
+  void read(std::int64_t index, std::int64_t epoch, const Row& row) const override {
     if (index == broken_at) throw FileError("sample {} is broken", index);
-    input[0] = static_cast<float>(index);
-    input[1] = static_cast<float>(epoch);
-    target = index;
+    row.span<float>(0)[0] = static_cast<float>(index);
+    row.span<float>(0)[1] = static_cast<float>(epoch);
+    row.value<std::int64_t>(1) = index;
     ++reads;
   }
   std::int64_t broken_at = -1;
@@ -60,11 +61,15 @@ TEST(DataLoader, TheLastBatchIsSmallerOrDropped) {
   const Counting set(10);
   const DistributedSampler sampler(10, {}, {.shuffle = false});
   std::vector<std::int64_t> sizes;
-  for (auto& batch : DataLoader(set, sampler, {.batch_size = 4})) sizes.push_back(batch.inputs.shape()[0]);
+  for (auto& batch : DataLoader(set, sampler, {.batch_size = 4})) sizes.push_back(batch.inputs().shape()[0]);
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{4, 4, 2}));
   sizes.clear();
-  for (auto& batch : DataLoader(set, sampler, {.batch_size = 4, .drop_last = true})) sizes.push_back(batch.inputs.shape()[0]);
+  for (auto& batch : DataLoader(set, sampler, {.batch_size = 4, .drop_last = true})) sizes.push_back(batch.inputs().shape()[0]);
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{4, 4}));
+  sizes.clear();
+  for (auto& batch : DataLoader(set, sampler, {.batch_size = std::numeric_limits<std::int64_t>::max()}))
+    sizes.push_back(batch.inputs().shape()[0]);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{10}));
 }
 
 // What a sampler repeats or leaves out for the ranks' sake is no other size; one of fewer samples is a subset's.
@@ -98,7 +103,7 @@ TEST(DataLoader, RethrowsWhatTheDataSetThrewBehindTheBatchesBefore) {
     for ([[maybe_unused]] auto& batch : DataLoader(set, sampler, {.batch_size = 2})) ++batches;
     FAIL() << "nothing was thrown";
   } catch (const FileError& error) {
-    EXPECT_STREQ(error.what(), "sample 7 is broken");
+    EXPECT_STREQ(error.what(), "DataLoader: sample 7 of epoch 0: sample 7 is broken");
   }
   EXPECT_EQ(batches, 3);
 }

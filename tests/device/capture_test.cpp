@@ -20,7 +20,7 @@ TEST(Capture, RunsNothingUntilItIsLaunchedAndThenEveryTime) {
   const Tensor sum = Tensor::full({3}, 1, device), one = Tensor::full({3}, 1, device);
   device.begin_capture(stream);
   EXPECT_TRUE(stream.is_capturing());
-  device.kernels().accumulate(sum.data<float>(), one.data<float>(), 3, stream);
+  device.kernels().add(sum, one, sum, stream);
   const auto graph = device.end_capture(stream);
   EXPECT_FALSE(stream.is_capturing());
   EXPECT_THAT(values_of(sum), Each(1.0F));
@@ -40,7 +40,7 @@ TEST(Capture, TakesOtherStreamsInByTheirEvents) {
   fork->record(device.default_stream());
   fork->stream_wait(*other);
   EXPECT_TRUE(other->is_capturing());
-  device.kernels().fill(value.data<float>(), 5, 2, *other);
+  device.kernels().fill(value, 5, *other);
   join->record(*other);
   join->stream_wait(device.default_stream());
   const auto graph = device.end_capture(device.default_stream());
@@ -61,11 +61,11 @@ TEST(Capture, AStreamThatIsNotWaitedForMakesNoGraph) {
   device.begin_capture(device.default_stream());
   fork->record(device.default_stream());
   fork->stream_wait(*other);
-  device.kernels().fill(value.data<float>(), 5, 2, *other);
+  device.kernels().fill(value, 5, *other);
   EXPECT_THAT(message_of([&] { device.end_capture(device.default_stream()); }), HasSubstr("nothing orders the captured stream behind it"));
   EXPECT_FALSE(device.default_stream().is_capturing());
   EXPECT_FALSE(other->is_capturing());
-  device.kernels().fill(value.data<float>(), 7, 2, *other);
+  device.kernels().fill(value, 7, *other);
   other->synchronize();
   EXPECT_THAT(values_of(value), Each(7.0F)) << "both streams go on";
 }

@@ -26,7 +26,7 @@ struct SavedRun {
   void train(int from, int to) {
     for (int step = from; step < to; ++step) {
       const data::Batch batch = small_batch(step);
-      train_step([&](const Tensor& x) { return net(x); }, sgd, {batch.inputs.to(device), batch.targets.to(device)});
+      train_step([&](const Tensor& x) { return net(x); }, sgd, {batch.inputs().to(device), batch.targets().to(device)});
     }
   }
   std::string save(const std::string& folder, std::int64_t step) {

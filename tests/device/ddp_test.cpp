@@ -27,7 +27,7 @@ constexpr BucketCaps kSmallBuckets{256, 512};  // several of them
 
 data::Batch batch_of(int step, int rank, int ranks, Device& device) {
   const data::Batch batch = small_batch(step * ranks + rank);
-  return {batch.inputs.to(device), batch.targets.to(device)};
+  return {batch.inputs().to(device), batch.targets().to(device)};
 }
 
 // The same training without any of the machinery: a net for each rank, gradients averaged by hand.
@@ -44,7 +44,7 @@ Training train_by_hand(int ranks, int steps) {
   for (int step = 0; step < steps; ++step) {
     for (int rank = 0; rank < ranks; ++rank) {
       const data::Batch batch = batch_of(step, rank, ranks, plain_cpu());
-      const Tensor loss = nn::cross_entropy((*nets[static_cast<std::size_t>(rank)])(batch.inputs), batch.targets);
+      const Tensor loss = nn::cross_entropy((*nets[static_cast<std::size_t>(rank)])(batch.inputs()), batch.targets());
       optimizers[static_cast<std::size_t>(rank)]->zero_grad();
       loss.backward();
       if (rank == 0) result.losses.push_back(loss.item());
@@ -233,7 +233,7 @@ TEST(DeviceDdp, GradientsGatherWithoutCommunicationUnderNoSync) {
                               device.clear_log();
                               const auto no_sync = rank.ddp->no_sync();
                               const data::Batch batch = rank.batch(0);
-                              nn::cross_entropy((*rank.ddp)(batch.inputs), batch.targets).backward();
+                              nn::cross_entropy((*rank.ddp)(batch.inputs()), batch.targets()).backward();
                               EXPECT_THAT(device.log(), Not(Contains(HasSubstr("nccl"))));
                             }),
               Each(""));
@@ -245,7 +245,7 @@ TEST(DeviceDdp, AModuleThatMovesAfterItWasWrappedIsNamed) {
   SmallNet net;
   DistributedDataParallel ddp(net, group);
   net.to(device);
-  EXPECT_THAT(message_of([&] { ddp(small_batch(0).inputs.to(device)); }),
+  EXPECT_THAT(message_of([&] { ddp(small_batch(0).inputs().to(device)); }),
               AllOf(HasSubstr("'conv1.weight' is on cuda:0, and was on cpu"), HasSubstr("then wrap it")));
 }
 

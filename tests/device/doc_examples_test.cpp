@@ -26,8 +26,8 @@ struct Around {
     net->to(device);
     ddp.emplace(*net, group);
     const ls::data::Batch first = small_batch(0);
-    images = first.inputs.to(device);
-    labels = first.targets.to(device);
+    images = first.inputs().to(device);
+    labels = first.targets().to(device);
   }
   std::shared_ptr<ls::ProcessGroup> group;
   std::unique_ptr<SmallNet> net;
@@ -70,6 +70,99 @@ TEST(DocExamples, AStepInFloat16UpdatesAsOneInFloat32) {
   EXPECT_LT(difference, 0.05f * update);
 }
 
+// docs/autograd.md
+ls::Tensor gradients_of_chosen_tensors(ls::nn::Module& net, const ls::Tensor& images, const ls::Tensor& labels) {
+  // Gradients of chosen tensors: here how much the loss depends on the images. No parameter's grad() changes.
+  const ls::Tensor x = ls::detach(images);
+  ls::require_grad(x);
+  const ls::Tensor sensitivity = ls::gradients(ls::nn::cross_entropy(net(x), labels), {x}).front();
+
+  // An activation checkpoint: the tape keeps x, and backward runs the net again.
+  const ls::Tensor scores = ls::checkpoint([&](const ls::Tensor& input) { return net(input); }, x);
+  const ls::Tensor loss = ls::nn::cross_entropy(scores, labels);
+  loss.backward({.retain_graph = true});
+  loss.backward();  // adds the same once more, and frees the tape
+  EXPECT_FALSE(ls::requires_grad(images));
+  const ls::Tensor sum = ls::grad(x).to(ls::cpu_device());
+  const ls::Tensor one = sensitivity.to(ls::cpu_device());
+  for (std::size_t i = 0; i < sum.span<float>().size(); ++i) EXPECT_EQ(sum.span<float>()[i], 2 * one.span<float>()[i]);
+  return sensitivity;
+}
+
+TEST(DocExamples, GradientsOfChosenTensorsAreThoseOfBackward) {
+  RecordingDevice device;
+  Around around(device);
+  const ls::Tensor sensitivity = gradients_of_chosen_tensors(*around.net, around.images, around.labels).to(ls::cpu_device());
+  float largest = 0;
+  for (const float value : sensitivity.span<float>()) largest = std::max(largest, std::abs(value));
+  EXPECT_GT(largest, 0);
+}
+
+// docs/optimizers.md
+class Generated : public ls::data::FixedShapeDataset {
+ public:
+  std::int64_t size() const override { return 10; }
+  std::vector<ls::data::TensorSpec> element_spec() const override { return {{{8, 8, 3}}, {{}, ls::DType::kInt64}}; }
+  void read(std::int64_t index, std::int64_t, const ls::data::Row& row) const override {
+    ls::Philox random(1, static_cast<std::uint64_t>(index));
+    for (float& value : row.span<float>(0)) value = random.uniform(-1.f, 1.f);
+    row.value<std::int64_t>(1) = index % 5;
+  }
+};
+
+struct Evaluated {
+  std::int64_t samples;
+  double accuracy, loss, norm;
+};
+
+Evaluated train_with_everything(ls::DistributedDataParallel& ddp, SmallNet& net, const std::shared_ptr<ls::ProcessGroup>& group,
+                                const ls::Tensor& images, const ls::Tensor& labels, std::int64_t steps) {
+  const Generated test;
+  double last_norm = 0;
+  // Biases have no weight decay, and learn twice as fast.
+  std::vector<ls::NamedTensor> weights = ddp.parameters(), biases;
+  for (const auto& parameter : weights)
+    if (parameter.tensor.shape().dims() == 1) biases.push_back(parameter);
+  std::erase_if(weights, [](const ls::NamedTensor& parameter) { return parameter.tensor.shape().dims() == 1; });
+  ls::optim::AdamW adamw(weights, {.weight_decay = 0.1f});
+  adamw.add_group({.parameters = biases, .lr_factor = 2, .weight_decay = 0});
+  ls::optim::ExponentialMovingAverage ema(ddp.parameters(), {.decay = 0.99});
+  const ls::optim::CosineRate rate{.peak = 0.01f, .total_steps = 100, .warmup_steps = 10};
+
+  ls::Tensor norm;  // of the gradients: on the device, nothing waits for it
+  for (std::int64_t step = 0; step < steps; ++step) {
+    adamw.set_lr(rate.at(step));
+    adamw.zero_grad();
+    ls::nn::cross_entropy(ddp(images), labels).backward();
+    norm = ls::optim::clip_grad_norm(ddp.parameters(), 1.0f);
+    adamw.step();
+    ema.update();
+  }
+
+  last_norm = norm.item();
+  ls::Accuracy accuracy;
+  ls::Mean loss(ls::cross_entropy_of_samples);
+  const auto averaged = ema.swapped();  // until the end of the block
+  const std::int64_t samples = ls::evaluate(net, test, {&accuracy, &loss}, {.device = &group->local_device(), .group = group});
+  return {samples, accuracy.value(), loss.value(), last_norm};
+}
+
+// Two runs: the same bits, also of what is on the way.
+TEST(DocExamples, AStepWithEverythingTrainsAndIsEvaluated) {
+  RecordingDevice device;
+  Around there(device), here(device);
+  const Weights before = weights_of(*here.net);
+  const Evaluated a = train_with_everything(*there.ddp, *there.net, there.group, there.images, there.labels, 12);
+  const Evaluated b = train_with_everything(*here.ddp, *here.net, here.group, here.images, here.labels, 12);
+  EXPECT_EQ(weights_of(*there.net), weights_of(*here.net));
+  EXPECT_NE(weights_of(*here.net), before);
+  EXPECT_EQ(a.samples, 10);
+  EXPECT_EQ(a.accuracy, b.accuracy);
+  EXPECT_EQ(a.loss, b.loss);
+  EXPECT_EQ(a.norm, b.norm);
+  EXPECT_GT(a.norm, 0);
+}
+
 // docs/gpu.md
 ls::CapturedStep::Counts train_by_graph(ls::DistributedDataParallel& ddp, ls::optim::SGD& sgd, const ls::Tensor& images,
                                         const ls::Tensor& labels, std::vector<ls::data::Batch>& loader) {
@@ -81,8 +174,8 @@ ls::CapturedStep::Counts train_by_graph(ls::DistributedDataParallel& ddp, ls::op
     return loss;
   });
   for (auto& batch : loader) {  // .drop_last = true: a graph has one shape
-    images.copy_from(batch.inputs);
-    labels.copy_from(batch.targets);
+    images.copy_from(batch.inputs());
+    labels.copy_from(batch.targets());
     auto loss = step();
   }
   return step.counts();
@@ -99,7 +192,7 @@ TEST(DocExamples, GraphModeTrainsAsTheStepAsWritten) {
   EXPECT_EQ(counts.recorded, 1U);
   EXPECT_EQ(counts.replayed, 3U);
   for (const ls::data::Batch& batch : loader)
-    train_step([&](const ls::Tensor& x) { return (*plain.ddp)(x); }, eager, {batch.inputs.to(device), batch.targets.to(device)});
+    train_step([&](const ls::Tensor& x) { return (*plain.ddp)(x); }, eager, {batch.inputs().to(device), batch.targets().to(device)});
   EXPECT_EQ(weights_of(*graph.net), weights_of(*plain.net));
 }
 

@@ -7,6 +7,7 @@
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/optim/loss_scaler.h"
 #include "tests/device/trainee.h"
+#include "tests/support/heap_count.h"
 #include "tests/support/message_of.h"
 
 namespace lockstep::testing {
@@ -123,6 +124,31 @@ TEST(GraphMode, AReplayMakesNoHostWaitAndTakesNoMemory) {
                               EXPECT_EQ(device.allocator_stats().bytes_in_use, before.bytes_in_use);
                             }),
               Each(""));
+}
+
+// Nothing to find out whether the recording still holds, whatever the number of parameters; the handle of its collectives is what is
+// allocated, and what the recording device notes of any graph.
+TEST(GraphMode, AReplayAllocatesTheHandleOfItsCollectivesAlone) {
+  const auto allocations = [](auto&& launch) {
+    launch();
+    const std::size_t before = test_support::heap_allocations_by_thread();
+    for (int number = 0; number < 20; ++number) launch();
+    return test_support::heap_allocations_by_thread() - before;
+  };
+  RecordingDevice device;
+  Stream& stream = device.default_stream();
+  const Tensor cell = Tensor::zeros({1}, DType::kFloat32, device);
+  device.begin_capture(stream);
+  device.kernels().fill(cell, 1, stream);
+  const std::unique_ptr<Graph> plain = device.end_capture(stream);
+  const std::size_t by_the_device = allocations([&] { plain->launch(stream); });
+  EXPECT_GT(by_the_device, 0U) << "nothing is counted";
+
+  const Trainee trainee(group_of_one(device), device);
+  CapturedStep step = trainee.captured({.warm_up = 1});
+  trainee.fill(0);
+  for (int number = 0; number < 5; ++number) step();
+  EXPECT_LE(allocations([&] { step(); }), by_the_device + 20 * 4);
 }
 
 TEST(GraphMode, TheResultIsOneTensorThatEachReplayOverwrites) {

@@ -18,15 +18,16 @@ namespace {
 using ::testing::Contains;
 
 // Sample i: two numbers i, target i.
-class Numbers : public data::Dataset {
+class Numbers : public data::FixedShapeDataset {
  public:
   explicit Numbers(std::int64_t size) : size_(size) {}
   std::int64_t size() const override { return size_; }
-  Shape sample_shape() const override { return {2}; }
-  void read(std::int64_t index, std::int64_t, std::span<float> input, std::int64_t& target) const override {
+  std::vector<data::TensorSpec> element_spec() const override { return {{{2}}, {{}, DType::kInt64}}; }
+  void read(std::int64_t index, std::int64_t, const data::Row& row) const override {
     if (index == broken_at) throw FileError("sample {} is broken", index);
+    const auto input = row.span<float>(0);
     std::fill(input.begin(), input.end(), static_cast<float>(index));
-    target = index;
+    row.value<std::int64_t>(1) = index;
   }
   std::int64_t broken_at = -1;
 
@@ -35,26 +36,10 @@ class Numbers : public data::Dataset {
 };
 
 std::vector<std::int64_t> targets_of(const data::Batch& batch) {
-  const Tensor inputs = batch.inputs.to(cpu_device()), targets = batch.targets.to(cpu_device());
+  const Tensor inputs = batch.inputs().to(cpu_device()), targets = batch.targets().to(cpu_device());
   const auto labels = targets.span<std::int64_t>();
   for (std::size_t i = 0; i < labels.size(); ++i) EXPECT_EQ(inputs.span<float>()[2 * i + 1], static_cast<float>(labels[i]));
   return {labels.begin(), labels.end()};
-}
-
-TEST(DeviceLoader, GivesTheSamplersBatchesOnTheDevice) {
-  RecordingDevice device;
-  const Numbers set(23);
-  const data::DistributedSampler sampler(23, {}, {.seed = 2});
-  data::DataLoader loader(set, sampler, {.batch_size = 4, .device = &device});
-  for (int pass = 0; pass < 2; ++pass) {
-    std::vector<std::int64_t> all;
-    for (auto& batch : loader) {
-      EXPECT_EQ(&batch.inputs.device(), &device);
-      EXPECT_EQ(&batch.targets.device(), &device);
-      for (const std::int64_t target : targets_of(batch)) all.push_back(target);
-    }
-    EXPECT_EQ(all, sampler.indices());
-  }
 }
 
 // Stream 0 computes, stream 1 copies: where their lines stand, in the order in which the host queued them.
@@ -65,11 +50,67 @@ std::vector<std::size_t> places_of(const std::vector<std::string>& log, const st
   return places;
 }
 
+TEST(DeviceLoader, GivesTheSamplersBatchesOnTheDevice) {
+  RecordingDevice device;
+  const Numbers set(23);
+  const data::DistributedSampler sampler(23, {}, {.seed = 2});
+  data::DataLoader loader(set, sampler, {.batch_size = 4, .device = &device});
+  for (int pass = 0; pass < 2; ++pass) {
+    std::vector<std::int64_t> all;
+    for (auto& batch : loader) {
+      EXPECT_EQ(&batch.inputs().device(), &device);
+      EXPECT_EQ(&batch.targets().device(), &device);
+      for (const std::int64_t target : targets_of(batch)) all.push_back(target);
+    }
+    EXPECT_EQ(all, sampler.indices());
+  }
+}
+
+TEST(DeviceLoader, SeveralThreadsGiveTheBatchesOfOne) {
+  RecordingDevice device;
+  const Numbers set(203);
+  const data::DistributedSampler sampler(203, {}, {.seed = 2});
+  data::DataLoader loader(set, sampler, {.batch_size = 4, .device = &device, .num_workers = 4});
+  for (int pass = 0; pass < 3; ++pass) {
+    std::vector<std::int64_t> all;
+    for (auto& batch : loader)
+      for (const std::int64_t target : targets_of(batch)) all.push_back(target);
+    EXPECT_EQ(all, sampler.indices());
+  }
+}
+
+// Their shapes are known when they are there: such batches too come by pinned memory and the copying stream.
+TEST(DeviceLoader, BatchesOfACollateFunctionAreCopiedBesideTheComputation) {
+  RecordingDevice device;
+  const Numbers set(200);
+  const data::DistributedSampler sampler(200, {}, {.shuffle = false});
+  for (const int workers : {1, 3}) {
+    std::vector<Tensor> kept;
+    device.clear_log();
+    int number = 0;
+    for (auto& batch :
+         data::DataLoader(set, sampler, {.batch_size = 4, .device = &device, .num_workers = workers, .collate = data::pad_collate()})) {
+      if (++number % 5 == 0) device.hold_default_stream();
+      kept.push_back(scale(batch.inputs(), 2));
+      if (number % 5 == 1 && number > 1) device.release_default_stream();
+    }
+    device.release_default_stream();
+    EXPECT_EQ(places_of(device.log(), "stream 0: copy").size(), 0U);
+    for (std::size_t b = 0; b < kept.size(); ++b)
+      for (std::size_t i = 0; i < 8; ++i) ASSERT_EQ(values_of(kept[b])[i], 2 * static_cast<float>(4 * b + i / 2)) << "batch " << b;
+    for (int i = 0; i < 5; ++i)
+      for (auto& batch : data::DataLoader(set, sampler, {.batch_size = 4, .device = &device, .collate = data::pad_collate()})) {
+        batch.inputs().fill(1);
+        break;
+      }
+  }
+}
+
 TEST(DeviceLoader, CopiesOnItsOwnStreamBetweenTwoEvents) {
   RecordingDevice device;
   const Numbers set(8);
   const data::DistributedSampler sampler(8, {}, {.shuffle = false});
-  for (auto& batch : data::DataLoader(set, sampler, {.batch_size = 4, .device = &device})) batch.inputs.fill(1);
+  for (auto& batch : data::DataLoader(set, sampler, {.batch_size = 4, .device = &device})) batch.inputs().fill(1);
   const auto log = device.log();
   EXPECT_EQ(places_of(log, "stream 0: copy").size(), 0u) << "the computing stream copies nothing";
   const auto writable = places_of(log, "stream 0: record"), awaited = places_of(log, "stream 1: wait");
@@ -115,7 +156,7 @@ TEST(DeviceLoader, NoMemoryIsWrittenBeforeItWasRead) {
   int number = 0;
   for (auto& batch : data::DataLoader(set, sampler, {.batch_size = 4, .device = &device, .prefetch = 3})) {
     if (++number % 5 == 0) device.hold_default_stream();
-    kept.push_back(scale(batch.inputs, 2));  // queued; the batch goes when the next one comes
+    kept.push_back(scale(batch.inputs(), 2));  // queued; the batch goes when the next one comes
     if (number % 5 == 1 && number > 1) device.release_default_stream();
   }
   device.release_default_stream();
@@ -128,9 +169,9 @@ TEST(DeviceLoader, APassTakesNoNewMemory) {
   const Numbers set(200);
   const data::DistributedSampler sampler(200, {}, {.shuffle = false});
   data::DataLoader loader(set, sampler, {.batch_size = 4, .device = &device});
-  for (auto& batch : loader) batch.inputs.fill(1);
+  for (auto& batch : loader) batch.inputs().fill(1);
   const std::uint64_t before = device.allocator_stats().system_allocations;
-  for (auto& batch : loader) batch.inputs.fill(1);
+  for (auto& batch : loader) batch.inputs().fill(1);
   EXPECT_EQ(device.allocator_stats().system_allocations, before);
 }
 
@@ -146,7 +187,9 @@ TEST(DeviceLoader, ImagesTravelAsBytesAndAreAugmentedOnTheDevice) {
   data::write_generated_cifar10(folder, {.train_images = 30, .test_images = 1});
   RecordingDevice device;
   for (const bool augment : {true, false}) {
-    const data::Cifar10 set(folder, {.augment = augment, .seed = 4});
+    data::ImageAugmentation recipe = data::ImageAugmentation::tutorial();
+    if (augment) recipe.normalization = data::normalize_channels({0.5F, 0.4F, 0.3F}, {0.25F, 0.2F, 0.3F});
+    const data::Cifar10 set(folder, {.augment = augment, .seed = 4, .augmentation = recipe});
     data::DistributedSampler sampler(set.size(), {}, {.shuffle = true, .seed = 2});
     sampler.set_epoch(3);
     data::DataLoader on_cpu(set, sampler, {.batch_size = 8}), on_device(set, sampler, {.batch_size = 8, .device = &device});
@@ -154,11 +197,11 @@ TEST(DeviceLoader, ImagesTravelAsBytesAndAreAugmentedOnTheDevice) {
     auto expected = on_cpu.begin();
     std::size_t batches = 0;
     for (auto& batch : on_device) {
-      EXPECT_EQ(batch.inputs.shape(), (*expected).inputs.shape());
-      const Tensor inputs = batch.inputs.to(cpu_device()), targets = batch.targets.to(cpu_device());
+      EXPECT_EQ(batch.inputs().shape(), (*expected).inputs().shape());
+      const Tensor inputs = batch.inputs().to(cpu_device()), targets = batch.targets().to(cpu_device());
       device.default_stream().synchronize();
-      EXPECT_TRUE(same(inputs.span<float>(), (*expected).inputs.span<float>())) << "batch " << batches;
-      EXPECT_TRUE(same(targets.span<std::int64_t>(), (*expected).targets.span<std::int64_t>()));
+      EXPECT_TRUE(same(inputs.span<float>(), (*expected).inputs().span<float>())) << "batch " << batches;
+      EXPECT_TRUE(same(targets.span<std::int64_t>(), (*expected).targets().span<std::int64_t>()));
       ++expected, ++batches;
     }
     EXPECT_EQ(batches, 4U);
@@ -175,7 +218,7 @@ TEST(DeviceLoader, EndsEarlyAndRethrows) {
   const data::DistributedSampler sampler(100, {}, {.shuffle = false});
   for (int i = 0; i < 5; ++i)
     for (auto& batch : data::DataLoader(set, sampler, {.batch_size = 4, .device = &device})) {
-      batch.inputs.fill(1);
+      batch.inputs().fill(1);
       break;
     }
   set.broken_at = 9;
@@ -203,7 +246,7 @@ TEST(DeviceLoader, WorksAheadWhileAGraphIsRecorded) {
   const auto graph = device.end_capture(device.default_stream());
   EXPECT_THAT(device.log(), Contains("captured, stream 0: scale"));
   for (int number = 0; at != std::default_sentinel; ++at, ++number) {
-    input.copy_from((*at).inputs);
+    input.copy_from((*at).inputs());
     graph->launch(device.default_stream());
     ASSERT_EQ(values_of(doubled)[0], 2 * static_cast<float>(4 * number));
   }

@@ -21,8 +21,8 @@ class HalfTraining {
   void step(int number, bool bad = false) {
     const AutoCast autocast(DType::kFloat16);
     const data::Batch batch = small_batch(number);
-    if (bad) batch.inputs.span<float>()[5] = std::numeric_limits<float>::infinity();
-    const Tensor loss = nn::cross_entropy(net_(batch.inputs.to(device_)), batch.targets.to(device_));
+    if (bad) batch.inputs().span<float>()[5] = std::numeric_limits<float>::infinity();
+    const Tensor loss = nn::cross_entropy(net_(batch.inputs().to(device_)), batch.targets().to(device_));
     sgd_.zero_grad();
     scaler_.scale(loss).backward();
     sgd_.step();

@@ -26,8 +26,8 @@ struct Trainee {
   }
   void fill(int number) const {
     const data::Batch batch = small_batch(number * group->world_size() + group->rank());
-    images.copy_from(batch.inputs);
-    labels.copy_from(batch.targets);
+    images.copy_from(batch.inputs());
+    labels.copy_from(batch.targets());
   }
   Tensor step() const {
     return train_step([&](const Tensor& x) { return (*ddp)(x); }, *sgd, {images, labels});

@@ -108,7 +108,7 @@ TEST(DeviceOperators, ALabelThatIsNoClassMakesTheLossNaN) {
 TEST(DeviceOperators, AModelThatStayedOnTheCpuIsNamedWithItsRemedy) {
   RecordingDevice device;
   SmallNet net;
-  EXPECT_THAT(message_of([&] { net(small_batch(0).inputs.to(device)); }), AllOf(HasSubstr("conv2d: weight"), HasSubstr(".to(device)")));
+  EXPECT_THAT(message_of([&] { net(small_batch(0).inputs().to(device)); }), AllOf(HasSubstr("conv2d: weight"), HasSubstr(".to(device)")));
 }
 
 TEST(DeviceTraining, FiveStepsGiveTheBitsOfTheCpu) {
@@ -124,7 +124,7 @@ TEST(DeviceTraining, TheHostFinishesStepsWhileTheDeviceIsHeld) {
   SmallNet net;
   net.to(device);
   optim::SGD sgd(net.named_parameters(), {.lr = 0.05F, .momentum = 0.9F});
-  const data::Batch host = small_batch(0), batch{host.inputs.to(device), host.targets.to(device)};
+  const data::Batch host = small_batch(0), batch{host.inputs().to(device), host.targets().to(device)};
   const auto forward = [&](const Tensor& x) { return net(x); };
   Tensor loss = train_step(forward, sgd, batch);
   loss = train_step(forward, sgd, batch);  // beside the loss before
@@ -151,12 +151,12 @@ TEST(DeviceTraining, AModelMovesInTheMiddleWithGradientsAndMomenta) {
       Device& device = step < 2 ? before : after;
       if (step == 2) {
         // With a gradient in hand: it counts on, on the other side.
-        nn::cross_entropy(net(small_batch(9).inputs.to(before)), small_batch(9).targets.to(before)).backward();
+        nn::cross_entropy(net(small_batch(9).inputs().to(before)), small_batch(9).targets().to(before)).backward();
         net.to(after);
       }
-      const data::Batch batch{small_batch(step).inputs.to(device), small_batch(step).targets.to(device)};
+      const data::Batch batch{small_batch(step).inputs().to(device), small_batch(step).targets().to(device)};
       if (step == 2) {
-        nn::cross_entropy(net(batch.inputs), batch.targets).backward();
+        nn::cross_entropy(net(batch.inputs()), batch.targets()).backward();
         sgd.step();
       } else {
         train_step(forward, sgd, batch);

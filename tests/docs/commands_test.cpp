@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -34,6 +35,13 @@ const std::map<std::string, std::string> kNotRunHere = {
      "the same; tests/bench/simulate_program_test.cpp runs the model on such a file"},
     {"$ lockrun topology", "tells what a machine has; LockrunTopology in tests/faults compares its sections with the page"},
     {"$ lockrun --flight-dir records -n 3 ./train", "tests/diagnose runs it and compares its sentences with the page"},
+    {"scripts/package && sudo apt install ./build-package/*.deb",
+     "builds everything once more; scripts/test-matrix does it on a bare Debian"},
+    {"meson setup build --prefix=/opt/lockstep -Dtests=false -Dbenchmarks=false && meson install -C build",
+     "the same; tests/architecture/installed_test.cpp installs this build"},
+    {"$ cmake -B build && cmake --build build", "tests/architecture/installed_test.cpp builds this program with CMake and runs it"},
+    {"$ export LOCKSTEP_TOKEN=...                            # the same on both, from `openssl rand -hex 32`",
+     "needs two machines; tests/launch/nodes_test.cpp runs such commands in network namespaces"},
     {"meson setup build && ninja -C build        # \"CUDA: YES\" in the summary, or NO with the reason",
      "needs CUDA's toolkit and a GPU; scripts/test-gpu is for machines that have both"},
     {"scripts/test-gpu                    # builds what it needs, then all stages, a few minutes each",
@@ -116,9 +124,16 @@ void expect_shape(const std::vector<std::string>& printed, const std::vector<std
 
 class PageCommands : public ::testing::TestWithParam<Shown> {
  protected:
+  // The tutorial's reader has lockrun installed, and a build folder of his own.
   void SetUp() override {
-    fs::create_directories(folder_);
-    fs::create_directory_symlink(LOCKSTEP_BUILD_ROOT, folder_ / "build");
+    fs::create_directories(folder_ / "bin");
+    fs::create_symlink(LOCKSTEP_BUILD_ROOT "/launcher/lockrun", folder_ / "bin/lockrun");
+    if (GetParam().page == "docs/tutorial.md") {
+      fs::create_directory(folder_ / "build");
+      fs::create_symlink(LOCKSTEP_BUILD_ROOT "/tests/docs/rings", folder_ / "build/rings");
+    } else {
+      fs::create_directory_symlink(LOCKSTEP_BUILD_ROOT, folder_ / "build");
+    }
   }
   void TearDown() override { fs::remove_all(folder_); }
 
@@ -128,7 +143,8 @@ class PageCommands : public ::testing::TestWithParam<Shown> {
 TEST_P(PageCommands, Run) {
   const auto& [page, block] = GetParam();
   const Session session = session_of(block);
-  Child shell({"env", "-C", folder_.string(), "sh", "-e", "-c", session.commands});
+  Child shell({"env", "-C", folder_.string(), "PATH=" + (folder_ / "bin").string() + ":" + std::getenv("PATH"), "sh", "-e", "-c",
+               session.commands});
   ASSERT_EQ(shell.wait(std::chrono::minutes(1)), 0) << page << "\n" << session.commands << shell.errors();
   SCOPED_TRACE(page + ": " + session.commands + shell.output());
   expect_shape(lines_of(shell.output()), session.output);

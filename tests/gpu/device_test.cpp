@@ -101,10 +101,10 @@ TEST_F(GpuDevice, AGraphRunsWhenItIsLaunchedAndAsOftenAsThat) {
   Stream& stream = gpu().default_stream();
   const Tensor one = Tensor::full({1000}, 1, gpu()), sum = Tensor::full({1000}, 0, gpu());
   gpu().begin_capture(stream);
-  gpu().kernels().accumulate(sum.data<float>(), one.data<float>(), sum.count(), stream);
+  gpu().kernels().add(sum, one, sum, stream);
   const Tensor twice = Tensor::empty({1000}, DType::kFloat32, gpu());  // the graph's own memory
-  gpu().kernels().add(one.data<float>(), one.data<float>(), twice.data<float>(), twice.count(), stream);
-  gpu().kernels().accumulate(sum.data<float>(), twice.data<float>(), sum.count(), stream);
+  gpu().kernels().add(one, one, twice, stream);
+  gpu().kernels().add(sum, twice, sum, stream);
   const auto graph = gpu().end_capture(stream);
   EXPECT_THAT(host_values<float>(sum), Each(0.0F)) << "recording must not run it";
   for (int i = 0; i < 4; ++i) graph->launch(stream);

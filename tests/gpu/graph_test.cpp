@@ -53,7 +53,7 @@ TEST_F(GpuGraph, RunsWhenItIsLaunchedWithTheStreamsThatTookPart) {
   EXPECT_TRUE(stream.is_capturing());
   fork->record(stream);
   fork->stream_wait(*other);
-  gpu().kernels().accumulate(sum.data<float>(), one.data<float>(), 1000, *other);
+  gpu().kernels().add(sum, one, sum, *other);
   join->record(*other);
   join->stream_wait(stream);
   const Tensor doubled = scale(scale(sum, 4), 0.5F);

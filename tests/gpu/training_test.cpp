@@ -133,13 +133,14 @@ TEST_F(GpuOptimizer, UpdatesWithTheCpusBits) {
   }
 }
 
-class Numbers : public data::Dataset {
+class Numbers : public data::FixedShapeDataset {
  public:
   std::int64_t size() const override { return 100; }
-  Shape sample_shape() const override { return {3, 5}; }
-  void read(std::int64_t index, std::int64_t epoch, std::span<float> input, std::int64_t& target) const override {
+  std::vector<data::TensorSpec> element_spec() const override { return {{{3, 5}}, {{}, DType::kInt64}}; }
+  void read(std::int64_t index, std::int64_t epoch, const data::Row& row) const override {
+    const auto input = row.span<float>(0);
     for (std::size_t i = 0; i < input.size(); ++i) input[i] = static_cast<float>(index * 1000 + epoch * 100) + static_cast<float>(i);
-    target = index;
+    row.value<std::int64_t>(1) = index;
   }
 };
 

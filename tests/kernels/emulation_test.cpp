@@ -15,7 +15,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pad.h"
 #include "lockstep/core/device.h"
-#include "tests/kernels/cases.h"
+#include "tests/kernels/cases/shapes.h"
 #include "tests/kernels/emulated_cuda/table.h"
 #include "tests/kernels/twin.h"
 #include "tests/support/message_of.h"
@@ -121,8 +121,8 @@ TEST_P(Emulation, WhatLiesOutsideOfAnArrayIsAReport) {
   float out = 0;
   const std::vector<float> seven(7);
   EXPECT_DEATH(LOCKSTEP_LAUNCH(reads_one_too_many, 1, 32, 0, stream, seven.data(), &out), "heap-buffer-overflow");
-  testing::Bench bench(cpu_device(), testing::emulated_kernels(), testing::Values::kGiven);
-  const float* const guarded = bench.in(testing::Floats(7));
+  testing::GuardedBench bench(cpu_device(), testing::emulated_kernels(), DType::kFloat32, testing::Values::kGiven);
+  const float* const guarded = bench.in({7}, testing::Floats(7)).floats();
   EXPECT_DEATH(LOCKSTEP_LAUNCH(reads_one_too_many, 1, 32, 0, stream, guarded, &out), "use-after-poison");
 }
 #endif
@@ -177,7 +177,8 @@ int kind_of_convolution() {
   alignas(16) const float x[4] = {1, 1, 1, 1 + 0x1p-9F + 0x1p-12F}, weight[4] = {1, 1};
   alignas(16) float first[8], second[8];
   for (float* const y : {first, second})
-    testing::emulated_kernels().conv2d(shape, x, weight, nullptr, false, y, cpu_device().default_stream());
+    testing::emulated_kernels().conv2d(shape, {x, testing::x_shape(shape)}, {weight, testing::weight_shape(shape)}, {}, false,
+                                       {y, testing::y_shape(shape)}, cpu_device().default_stream());
   if (first[7] != second[7]) return 3;
   return first[7] == x[3] ? 0 : first[7] == 1 + 0x1p-9F ? 1 : 2;
 }
@@ -193,17 +194,33 @@ TEST(EmulatedCudnn, IsLetDoWhatTheEnvironmentSays) {
   EXPECT_EXIT(with("LOCKSTEP_CUDNN_NONDETERMINISTIC"), ::testing::ExitedWithCode(3), "");
 }
 
+TEST(EmulatedCudnn, EnginesThatRemainAreNamed) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  setenv("LOCKSTEP_LOG_LEVEL", "debug", 1);
+  const auto compute = [] {
+    kind_of_convolution();
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(compute(), ::testing::ExitedWithCode(0), "engines that remain for [^:]*convolution[^:]*: emulated_engine_5\n");
+  setenv("LOCKSTEP_TF32", "1", 1);
+  EXPECT_EXIT(compute(), ::testing::ExitedWithCode(0),
+              "emulated_engine_3, emulated_engine_5\n(.|\n)*fastest engine for .*: emulated_engine_3\n");
+  unsetenv("LOCKSTEP_TF32");
+  unsetenv("LOCKSTEP_LOG_LEVEL");
+}
+
 TEST(EmulatedCudnn, WhatItCannotDoWithTheSameBitsIsAProduct) {
   const Conv2dShape shape = testing::conv2d_shape(5, 9, 8, 3, 4, 2, 1, 3, 4, {0, 0, 0, 0});
   const auto values = [](std::int64_t count) { return testing::uniform(count, 1); };
-  const testing::Floats x = values(testing::x_count(shape)), weight = values(testing::weight_count(shape));
-  std::vector<float> y(static_cast<std::size_t>(testing::y_count(shape))), expected = y;
+  const testing::Floats x = values(testing::x_shape(shape).count()), weight = values(testing::weight_shape(shape).count());
+  std::vector<float> y(static_cast<std::size_t>(testing::y_shape(shape).count())), expected = y;
+  const InputView in(x.data(), testing::x_shape(shape)), weights(weight.data(), testing::weight_shape(shape));
   Stream& stream = cpu_device().default_stream();
   const int convolutions = testing::emulated_calls().convolutions, products = testing::emulated_calls().products;
-  testing::emulated_kernels().conv2d(shape, x.data(), weight.data(), nullptr, false, y.data(), stream);
+  testing::emulated_kernels().conv2d(shape, in, weights, {}, false, {y.data(), testing::y_shape(shape)}, stream);
   EXPECT_EQ(testing::emulated_calls().convolutions, convolutions);
   EXPECT_EQ(testing::emulated_calls().products, products + 1);
-  reference_kernels().conv2d(shape, x.data(), weight.data(), nullptr, false, expected.data(), stream);
+  reference_kernels().conv2d(shape, in, weights, {}, false, {expected.data(), testing::y_shape(shape)}, stream);
   for (std::size_t i = 0; i < y.size(); ++i) EXPECT_NEAR(y[i], expected[i], 1e-5F) << i;
 }
 
@@ -213,7 +230,11 @@ TEST(EmulatedCudnn, ADriverThatFailsIsNoMissingEngine) {
   float y = 0;
   const int products = testing::emulated_calls().products;
   Stream& stream = cpu_device().default_stream();
-  EXPECT_THAT(message_of([&] { testing::emulated_kernels().conv2d(shape, x.data(), weight.data(), nullptr, false, &y, stream); }),
+  EXPECT_THAT(message_of([&] {
+                testing::emulated_kernels().conv2d(shape, {x.data(), testing::x_shape(shape)},
+                                                   {weight.data(), testing::weight_shape(shape)}, {}, false, {&y, testing::y_shape(shape)},
+                                                   stream);
+              }),
               ::testing::HasSubstr("the driver is broken"));
   EXPECT_EQ(testing::emulated_calls().products, products);
 }
@@ -225,25 +246,26 @@ TEST(EmulatedCudnn, AProductOfManyImagesGoesInParts) {
   const auto check = [] {
     setenv("LOCKSTEP_CUDA_WORKSPACE_MIB", "1", 1);
     const Conv2dShape shape = testing::conv2d_shape(11, 33, 64, 8, 2, 5, 5, 1, 4, {0, 0, 0, 0});
-    const testing::Floats x = testing::uniform(testing::x_count(shape), 1), y = testing::uniform(testing::y_count(shape), 2),
-                          weight = testing::uniform(testing::weight_count(shape), 3);
+    const testing::Floats x = testing::uniform(testing::x_shape(shape).count(), 1),
+                          y = testing::uniform(testing::y_shape(shape).count(), 2),
+                          weight = testing::uniform(testing::weight_shape(shape).count(), 3);
     float worst = 0;
-    const auto compare = [&](std::int64_t count, auto&& compute) {
-      std::vector<float> actual(static_cast<std::size_t>(count)), expected = actual;
-      compute(testing::emulated_kernels(), actual.data());
-      compute(reference_kernels(), expected.data());
+    const InputView in(x.data(), testing::x_shape(shape)), grad(y.data(), testing::y_shape(shape)),
+        weights(weight.data(), testing::weight_shape(shape));
+    const auto compare = [&](const Shape& of, auto&& compute) {
+      std::vector<float> actual(static_cast<std::size_t>(of.count())), expected = actual;
+      compute(testing::emulated_kernels(), OutputView(actual.data(), of));
+      compute(reference_kernels(), OutputView(expected.data(), of));
       for (std::size_t i = 0; i < actual.size(); ++i) worst = std::max(worst, std::abs(actual[i] - expected[i]));
     };
     Stream& stream = cpu_device().default_stream();
     const int products = testing::emulated_calls().products;
-    compare(testing::y_count(shape),
-            [&](const KernelTable& kernels, float* out) { kernels.conv2d(shape, x.data(), weight.data(), nullptr, false, out, stream); });
-    compare(testing::x_count(shape), [&](const KernelTable& kernels, float* out) {
-      kernels.conv2d_backward_data(shape, y.data(), weight.data(), out, false, stream);
-    });
-    compare(testing::weight_count(shape), [&](const KernelTable& kernels, float* out) {
-      kernels.conv2d_backward_weights(shape, x.data(), y.data(), out, nullptr, false, false, stream);
-    });
+    compare(testing::y_shape(shape),
+            [&](const KernelTable& kernels, Out out) { kernels.conv2d(shape, in, weights, {}, false, out, stream); });
+    compare(testing::x_shape(shape),
+            [&](const KernelTable& kernels, Out out) { kernels.conv2d_backward_data(shape, grad, weights, out, stream); });
+    compare(testing::weight_shape(shape),
+            [&](const KernelTable& kernels, Out out) { kernels.conv2d_backward_weights(shape, in, grad, out, {}, stream); });
     const bool in_parts = testing::emulated_calls().products - products == 3 * 4;
     std::_Exit(in_parts && worst < 2e-3F ? 0 : 1);
   };
@@ -254,9 +276,9 @@ TEST(EmulatedCudnn, AProductOfManyImagesGoesInParts) {
 TEST_P(Emulation, ImagesAreShiftedAndCropped) {
   const std::vector<float> in = {1, 2, 3, 4, 5, 6};
   std::vector<float> larger(4 * 4, 9), back(6, 1);
-  shift_images(DType::kFloat32, {1, 1, 2, 3, 4, 4, 1, 0}, in.data(), larger.data(), false, stream);
+  shift_images({1, 1, 2, 3, 4, 4, 1, 0}, {in.data(), {1, 2, 3, 1}}, {larger.data(), {1, 4, 4, 1}}, stream);
   EXPECT_EQ(larger, (std::vector<float>{0, 0, 0, 0, 1, 2, 3, 0, 4, 5, 6, 0, 0, 0, 0, 0}));
-  shift_images(DType::kFloat32, {1, 1, 4, 4, 2, 3, -1, 0}, larger.data(), back.data(), true, stream);
+  shift_images({1, 1, 4, 4, 2, 3, -1, 0}, {larger.data(), {1, 4, 4, 1}}, {back.data(), {1, 2, 3, 1}, true}, stream);
   EXPECT_EQ(back, (std::vector<float>{2, 3, 4, 5, 6, 7}));
 }
 

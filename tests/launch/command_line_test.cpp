@@ -135,6 +135,24 @@ TEST(CommandLine, Gpus) {
   EXPECT_THAT(fault_of({"-n", "2", "--share-gpu", "0", "x"}), HasSubstr("--share-gpu 0: a whole number from 1 to 64"));
 }
 
+TEST(CommandLine, DevicesSayWhichAndHowManyRanks) {
+  const launch::LaunchSpec halves = spec_of({"--devices", "cpu:2x", "x"});
+  EXPECT_EQ(halves.ranks, 2);
+  EXPECT_EQ(halves.share_gpu, 2);
+  EXPECT_EQ(halves.gpus, "none");
+  const launch::LaunchSpec one_of_three = spec_of({"-n", "1", "--devices=cpu:3x", "x"});
+  EXPECT_EQ(one_of_three.ranks, 1);
+  EXPECT_EQ(one_of_three.share_gpu, 3) << "a third of the cores";
+  const launch::LaunchSpec gpus = spec_of({"--devices", "cuda:1:2x,cuda:3:2x", "x"});
+  EXPECT_EQ(gpus.ranks, 4);
+  EXPECT_EQ(gpus.gpus, "1,3");
+  EXPECT_THAT(fault_of({"--devices", "cpu", "x"}), HasSubstr("--devices: 'cpu' is none of cpu:2x"));
+  EXPECT_THAT(fault_of({"--devices", "cpu:2x", "--gpus", "0", "x"}), HasSubstr("leave out --gpus and --share-gpu"));
+  EXPECT_THAT(fault_of({"--devices", "cpu:2x,cuda:0:2x", "x"}), HasSubstr("on the CPU or on GPUs, not on both"));
+  EXPECT_THAT(fault_of({"--devices", "cuda:0:1G+3G", "x"}), HasSubstr("ranks have equal parts of the memory"));
+  EXPECT_THAT(fault_of({"--devices", "cuda:0:2x,cuda:1:3x", "x"}), HasSubstr("as many ranks on each GPU are needed"));
+}
+
 TEST(CommandLine, WrongFlagsAreNamed) {
   EXPECT_THAT(fault_of({"-n", "0", "x"}), HasSubstr("-n 0"));
   EXPECT_THAT(fault_of({"-n", "two", "x"}), HasSubstr("-n two"));

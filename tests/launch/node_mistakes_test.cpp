@@ -125,7 +125,7 @@ TEST(NodesToken, StandsInNoArgumentAndNoOutput) {
   const std::string secret = "5ecret-0123456789abcdef", path = file("token");
   std::ofstream(path) << "\n  " << secret << " \n";
   NodeJob job(2, {{"LOCKSTEP_LOG_LEVEL", "trace"}});
-  const Words program = collective_rank({"steps=100000", "pause_ms=1", "fail_rank=1", "fail_at=2000", "how=throw"});
+  const Words program = collective_rank({"steps=100000", "pause_ms=20", "fail_rank=1", "fail_at=100", "how=throw"});
   Child& zero = job.start(0, 1, program, {{"LOCKSTEP_TOKEN_FILE", path}});
   Child& one = job.start(1, 1, program, {{"LOCKSTEP_TOKEN", secret}});
   ASSERT_TRUE(zero.wait_for_output("is running")) << zero.errors();

@@ -24,7 +24,7 @@ struct Member {
   float* numbers(std::size_t count, float value) {
     memory.push_back(device.allocate(count * sizeof(float)));
     auto* const data = reinterpret_cast<float*>(memory.back().data());
-    device.kernels().fill(data, value, static_cast<std::int64_t>(count), device.default_stream());
+    device.kernels().fill({data, {static_cast<std::int64_t>(count)}}, value, device.default_stream());
     return data;
   }
   std::vector<Buffer> memory = {};

@@ -168,7 +168,7 @@ TEST(GroupOfOneOnAGpu, DoesNotWaitAndKeepsTheOrder) {
     EXPECT_FALSE(work.done());
     const auto other = member.device.new_stream();
     work.stream_wait(*other);
-    member.device.kernels().scale(to, 2, to, 100, false, *other);
+    member.device.kernels().scale({to, {100}}, 2, {to, {100}}, *other);
     member.device.release_default_stream();
     other->synchronize();
     EXPECT_EQ(to[50], 6);
@@ -232,14 +232,15 @@ Recorded record(Member& member, float* data, std::size_t count) {
               HasSubstr("would run once, and not with every launch"));
   EXPECT_THAT(message_of([&] { member.group.all_reduce(data, count, DType::kFloat32, ReduceOp::kSum, kOnGpu); }), HasSubstr("waits"));
   EXPECT_THAT(message_of([&] { member.group.allocate(64, DeviceKind::kCuda); }), AllOf(HasSubstr("allocate"), HasSubstr("waits")));
-  member.device.kernels().scale(data, 1, data, static_cast<std::int64_t>(count), false, stream);
+  const Shape shape = {static_cast<std::int64_t>(count)};
+  member.device.kernels().scale({data, shape}, 1, {data, shape}, stream);
   const Work work = member.group.all_reduce_async(data, count, DType::kFloat32, ReduceOp::kSum, kOnGpu);
   if (member.group.world_size() > 1) {
     EXPECT_FALSE(work.done());
     EXPECT_THAT(message_of([&] { work.wait(); }), HasSubstr("it runs when the graph is launched"));
   }
   work.stream_wait(stream);
-  member.device.kernels().scale(data, 2, data, static_cast<std::int64_t>(count), false, stream);
+  member.device.kernels().scale({data, shape}, 2, {data, shape}, stream);
   auto graph = member.device.end_capture(stream);
   const auto calls = member.group.end_capture();
   return {std::move(graph), calls};

@@ -28,11 +28,11 @@ TEST(MessagesOnGpus, TheHostQueuesAndDoesNotWait) {
     float* const data = member.numbers(kCount, 0);
     if (group.rank() == 0) {
       member.device.hold_default_stream();
-      member.device.kernels().fill(data, 3, kCount, stream);
+      member.device.kernels().fill({data, {kCount}}, 3, stream);
       const Work work = group.send_async(data, kCount, DType::kFloat32, 1, 0, kOnGpu);
       EXPECT_FALSE(work.done()) << "the host came here while nothing has run";
       work.stream_wait(stream);  // once it is copied, the memory may change
-      member.device.kernels().fill(data, 4, kCount, stream);
+      member.device.kernels().fill({data, {kCount}}, 4, stream);
       member.device.release_default_stream();
       work.wait();
       EXPECT_TRUE(work.done());
@@ -43,7 +43,7 @@ TEST(MessagesOnGpus, TheHostQueuesAndDoesNotWait) {
       const Work work = group.recv_async(data, kCount, DType::kFloat32, kAnyRank, 0, &sender, kOnGpu);
       work.stream_wait(stream);
       EXPECT_EQ(sender, 0);
-      member.device.kernels().scale(data, 2, data, kCount, false, stream);
+      member.device.kernels().scale({data, {kCount}}, 2, {data, {kCount}}, stream);
       stream.synchronize();
       for (std::size_t i = 0; i < kCount; ++i) ASSERT_EQ(data[i], 6) << i;
       work.wait();
@@ -62,7 +62,7 @@ TEST(MessagesOnGpus, ComeBehindWhatTheDefaultStreamHeld) {
         const Work out = member.group.send_async(from, kCount, DType::kFloat32, 0, 0, kOnGpu);
         out.wait();
         member.device.hold_default_stream();
-        member.device.kernels().fill(to, 9, kCount, member.device.default_stream());
+        member.device.kernels().fill({to, {kCount}}, 9, member.device.default_stream());
         const Work in = member.group.recv_async(to, kCount, DType::kFloat32, 0, 0, nullptr, kOnGpu);
         EXPECT_FALSE(in.done());
         member.device.release_default_stream();
@@ -126,7 +126,7 @@ TEST(MessagesOnGpus, AreRefusedWhileAGraphIsRecorded) {
     const auto reason = HasSubstr("a graph is being recorded, and a message would go once, and not with every launch");
     EXPECT_THAT(message_of(send), AllOf(HasSubstr("send to rank 0 (tag 0, float32 x 10) on rank "), reason));
     EXPECT_THAT(message_of(receive), AllOf(HasSubstr("recv from rank 0 (tag 0, float32 x 10) on rank "), reason));
-    member.device.kernels().fill(data, 2, 10, stream);
+    member.device.kernels().fill({data, {10}}, 2, stream);
     member.device.end_capture(stream);
     member.group.begin_capture();
     EXPECT_THAT(message_of(send), HasSubstr("only asynchronous collectives can be part of it"));

@@ -107,11 +107,11 @@ TEST_F(Nccl, TheHostQueuesAndDoesNotWait) {
     const Buffer memory = rank.backend.allocate(4096);
     auto* const data = reinterpret_cast<float*>(memory.data());
     rank.device.hold_default_stream();  // the GPU is behind: backward still runs
-    rank.device.kernels().fill(data, static_cast<float>(rank.place.rank + 1), 1024, rank.device.default_stream());
+    rank.device.kernels().fill({data, {1024}}, static_cast<float>(rank.place.rank + 1), rank.device.default_stream());
     const Work work = rank.backend.start(rank.all_reduce(data, 1024));
     EXPECT_FALSE(work.done());
     work.stream_wait(rank.device.default_stream());
-    rank.device.kernels().scale(data, 2, data, 1024, false, rank.device.default_stream());
+    rank.device.kernels().scale({data, {1024}}, 2, {data, {1024}}, rank.device.default_stream());
     EXPECT_FALSE(work.done()) << "the host came here while nothing has run";
     rank.device.release_default_stream();
     rank.device.default_stream().synchronize();
@@ -125,10 +125,10 @@ TEST_F(Nccl, TheOrderOfLaunchesAndEventsIsTheOneOfTheDesign) {
     float data[4] = {};
     rank.device.clear_log();
     rank.device.hold_default_stream();  // or it may be over before anybody asks for its end
-    rank.device.kernels().fill(data, 1, 4, rank.device.default_stream());
+    rank.device.kernels().fill({data, {4}}, 1, rank.device.default_stream());
     const Work work = rank.backend.start(rank.all_reduce(data, 4));
     work.stream_wait(rank.device.default_stream());
-    rank.device.kernels().scale(data, 2, data, 4, false, rank.device.default_stream());
+    rank.device.kernels().scale({data, {4}}, 2, {data, {4}}, rank.device.default_stream());
     rank.device.release_default_stream();
     rank.device.default_stream().synchronize();
     EXPECT_THAT(rank.device.log(), ElementsAre("stream 0: fill", "stream 0: record", "stream 1: wait", "stream 1: ncclAllReduce",

@@ -140,7 +140,7 @@ TEST(RanksAsProcesses, ADeathInAnAllReduceIsNamedAndEndsTheKernels) {
   for (const std::size_t survivor : {0U, 2U}) {
     EXPECT_EQ(reports[survivor].kind(), "peer lost") << reports[survivor].text();
     EXPECT_THAT(reports[survivor].text(), AllOf(HasSubstr("all_reduce #2 (float32 x 1000, sum): rank 1 (pid "), HasSubstr("died")));
-    EXPECT_LT(reports[survivor].seconds_after(reports[1]), kDeathIsToldWithin);
+    EXPECT_LT(reports[survivor].seconds_after(reports[1]), death_is_told_within());
   }
 }
 

@@ -14,6 +14,7 @@
 #include "lockstep/nn/loss.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/tensor/random.h"
+#include "tests/support/message_of.h"
 
 namespace lockstep {
 namespace {
@@ -51,6 +52,17 @@ std::vector<std::string> names_of(const std::vector<NamedTensor>& tensors) {
 
 bool same_bits(const Tensor& a, const Tensor& b) {
   return a.shape() == b.shape() && std::memcmp(a.data<float>(), b.data<float>(), a.bytes()) == 0;
+}
+
+TEST(Module, HoldsItselfNowhere) {
+  struct Holder : nn::Module {
+    using nn::Module::add;
+    std::string kind() const override { return "Holder"; }
+  } outer, inner;
+  EXPECT_EQ(message_of([&] { outer.add("self", outer); }), "Holder: the child 'self' is, or holds, the module itself");
+  outer.add("inner", inner);
+  EXPECT_EQ(message_of([&] { inner.add("outer", outer); }), "Holder: the child 'outer' is, or holds, the module itself");
+  EXPECT_EQ(outer.children().size(), 1U);
 }
 
 TEST(Module, NamesItsTensorsDepthFirstInOrderOfRegistration) {

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <cstddef>
+#include <vector>
 
 namespace lockstep::optim {
 namespace {
@@ -45,6 +47,49 @@ TEST(Staircase, FallsOnWholeStairs) {
   EXPECT_EQ(rate.at(9), 0.5f);
   EXPECT_EQ(rate.at(10), 0.25f);
   EXPECT_EQ(rate.at(35), 0.0625f);
+}
+
+TEST(Step, FallsAtItsMilestones) {
+  const StepRate rate{.initial = 0.8f, .factor = 0.5f, .milestones = {30, 10, 10}};
+  EXPECT_EQ(rate.at(0), 0.8f);
+  EXPECT_EQ(rate.at(9), 0.8f);
+  EXPECT_EQ(rate.at(10), 0.2f);
+  EXPECT_EQ(rate.at(29), 0.2f);
+  EXPECT_EQ(rate.at(1'000'000), 0.1f);
+  EXPECT_EQ((StepRate{.initial = 0.8f, .factor = 0.5f, .milestones = {}}).at(7), 0.8f);
+}
+
+TEST(Exponential, FallsInEveryStep) {
+  const ExponentialRate each{.initial = 0.5f, .factor = 0.25f}, slow{.initial = 0.5f, .factor = 0.25f, .steps = 4};
+  EXPECT_EQ(each.at(0), 0.5f);
+  EXPECT_EQ(each.at(2), 0.03125f);
+  EXPECT_EQ(slow.at(2), 0.25f);
+  EXPECT_NEAR(slow.at(1), 0.5 * std::sqrt(0.5), 1e-7);
+}
+
+TEST(Cosine, RisesByALineAndFallsByACosine) {
+  const CosineRate rate{.peak = 1, .total_steps = 110, .warmup_steps = 10, .lowest = 0.2f, .start = 0.5f};
+  EXPECT_EQ(rate.at(0), 0.5f);
+  EXPECT_EQ(rate.at(5), 0.75f);
+  EXPECT_EQ(rate.at(10), 1);
+  EXPECT_NEAR(rate.at(60), 0.6, 1e-6);                               // halfway
+  EXPECT_NEAR(rate.at(35), 0.2 + 0.4 * (1 + std::sqrt(0.5)), 1e-6);  // cos(pi / 4)
+  EXPECT_EQ(rate.at(110), 0.2f);
+  EXPECT_EQ(rate.at(1'000'000), 0.2f);
+  const CosineRate bare{.peak = 1, .total_steps = 2};
+  EXPECT_EQ(bare.at(0), 1);
+  EXPECT_NEAR(bare.at(1), 0.5, 1e-7);
+  EXPECT_EQ((CosineRate{.peak = 1, .total_steps = 5, .warmup_steps = 5}).at(5), 0) << "all of it a warm-up";
+}
+
+TEST(Schedule, IsAnyRateOrAFunction) {
+  std::vector<Schedule> all = {ConstantRate{0.5f}, StepRate{.initial = 1, .factor = 0.5f, .milestones = {3}}};
+  all.emplace_back([](std::int64_t step) { return step < 3 ? 0.25f : 0.125f; });
+  EXPECT_EQ(all[0].at(7), 0.5f);
+  EXPECT_EQ(all[1].at(7), 0.5f);
+  EXPECT_EQ(all[2].at(2), 0.25f);
+  const Schedule copy = all[2];
+  EXPECT_EQ(copy.at(3), 0.125f);
 }
 
 TEST(Constant, StaysAsItIs) { EXPECT_EQ(ConstantRate{0.3f}.at(12'345), 0.3f); }

@@ -9,24 +9,13 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/variable.h"
+#include "tests/optim/trainee.h"
 #include "tests/support/heap_count.h"
 
 namespace lockstep::optim {
 namespace {
 
 using test_support::heap_allocations_by_thread;
-
-Tensor parameter_of(const std::vector<float>& values) {
-  const Tensor parameter = Tensor::from<float>(values, {static_cast<std::int64_t>(values.size())});
-  require_grad(parameter);
-  bind_grad(parameter, cpu_device().allocate(parameter.bytes()));
-  return parameter;
-}
-
-void give_gradient(const Tensor& parameter, const std::vector<float>& values) {
-  grad(parameter).copy_from(Tensor::from<float>(values, parameter.shape()));
-  mark_grad_written(parameter);
-}
 
 struct TorchCase {
   const char* name;

@@ -32,8 +32,8 @@ inline const Shape kImages{4, 8, 8, 3};
 inline data::Batch small_batch(int number) {
   data::Batch batch{Tensor::empty(kImages), Tensor::empty({kImages[0]}, DType::kInt64)};
   int at = 7919 * number;
-  for (float& value : batch.inputs.span<float>()) value = static_cast<float>(at++ * 37 % 101) / 50 - 1;
-  for (std::int64_t& label : batch.targets.span<std::int64_t>()) label = at++ % 5;
+  for (float& value : batch.inputs().span<float>()) value = static_cast<float>(at++ * 37 % 101) / 50 - 1;
+  for (std::int64_t& label : batch.targets().span<std::int64_t>()) label = at++ % 5;
   return batch;
 }
 
@@ -56,7 +56,7 @@ inline std::vector<std::vector<float>> weights_of(const nn::Module& module) {
 }
 
 inline Tensor train_step(const auto& forward, optim::Optimizer& optimizer, const data::Batch& batch) {
-  const Tensor loss = nn::cross_entropy(forward(batch.inputs), batch.targets);
+  const Tensor loss = nn::cross_entropy(forward(batch.inputs()), batch.targets());
   optimizer.zero_grad();
   loss.backward();
   optimizer.step();
@@ -77,7 +77,7 @@ inline Training train_alone(Device& device, int steps = 5) {
   std::vector<Tensor> losses;
   for (int step = 0; step < steps; ++step) {
     const data::Batch batch = small_batch(step);
-    losses.push_back(train_step([&](const Tensor& x) { return net(x); }, sgd, {batch.inputs.to(device), batch.targets.to(device)}));
+    losses.push_back(train_step([&](const Tensor& x) { return net(x); }, sgd, {batch.inputs().to(device), batch.targets().to(device)}));
   }
   Training result{{}, weights_of(net)};
   for (const Tensor& loss : losses) result.losses.push_back(loss.item());

@@ -9,12 +9,13 @@
 namespace {
 
 std::atomic<std::size_t> of_program{0};
-thread_local std::size_t of_thread = 0;
+thread_local std::size_t of_thread = 0, bytes_of_thread = 0;
 thread_local std::size_t refused_from = 0;
 
 void* counted(std::size_t bytes, std::size_t alignment) noexcept {
   of_program.fetch_add(1, std::memory_order_relaxed);
   ++of_thread;
+  bytes_of_thread += bytes;
   if (refused_from != 0 && bytes >= refused_from) return nullptr;
   const std::size_t whole = (bytes + alignment) / alignment * alignment;  // a multiple, and not zero
   return alignment <= alignof(std::max_align_t) ? std::malloc(whole) : std::aligned_alloc(alignment, whole);
@@ -52,6 +53,7 @@ namespace lockstep::test_support {
 
 std::size_t heap_allocations() { return of_program.load(std::memory_order_relaxed); }
 std::size_t heap_allocations_by_thread() { return of_thread; }
+std::size_t heap_bytes_by_thread() { return bytes_of_thread; }
 void refuse_allocations_from(std::size_t bytes) { refused_from = bytes; }
 
 }  // namespace lockstep::test_support

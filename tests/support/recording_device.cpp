@@ -55,15 +55,25 @@ template <typename Family>
 const Family& kernels_to_run(const Family*) {
   return kernels_to_run(static_cast<const KernelTable*>(nullptr)).families.get<Family>();
 }
-const MixedKernelTable& kernels_to_run(const MixedKernelTable*) { return kernels_to_run(static_cast<const KernelTable*>(nullptr)).mixed; }
+
+template <typename T>
+bool is_half_view(const T& argument) {
+  if constexpr (std::is_same_v<T, InputView> || std::is_same_v<T, OutputView>)
+    return argument && (argument.dtype == DType::kFloat16 || argument.dtype == DType::kBFloat16);
+  else
+    return false;
+}
 
 template <typename Table, typename... Arguments, void (*Table::*entry)(Arguments...)>
 struct Queued<entry> {
   static void call(Arguments... arguments) {
     Stream& stream = std::get<sizeof...(Arguments) - 1>(std::tie(arguments...));
-    as_thread(stream).push(name, [kept = std::make_shared<std::tuple<Kept<Arguments>...>>(Kept<Arguments>(arguments)...)] {
-      std::apply([](auto&... each) { (kernels_to_run(static_cast<const Table*>(nullptr)).*entry)(each.get()...); }, *kept);
-    });
+    const bool is_mixed = (is_half_view(arguments) || ...);
+    as_thread(stream).push(is_mixed ? std::string("mixed ") + name : name,
+                           [kept = std::make_shared<std::tuple<Kept<Arguments>...>>(Kept<Arguments>(arguments)...)] {
+                             std::apply([](auto&... each) { (kernels_to_run(static_cast<const Table*>(nullptr)).*entry)(each.get()...); },
+                                        *kept);
+                           });
   }
   static inline const char* name = "";
 };
@@ -76,52 +86,8 @@ void queue(Table& table, const char* name) {
 
 KernelTable make_queued_kernels() {
   KernelTable table{};
-#define LOCKSTEP_QUEUE(entry) queue<&KernelTable::entry>(table, #entry);
-  LOCKSTEP_QUEUE(fill)
-  LOCKSTEP_QUEUE(add)
-  LOCKSTEP_QUEUE(accumulate)
-  LOCKSTEP_QUEUE(scale)
-  LOCKSTEP_QUEUE(scale_by)
-  LOCKSTEP_QUEUE(relu)
-  LOCKSTEP_QUEUE(relu_backward)
-  LOCKSTEP_QUEUE(bias)
-  LOCKSTEP_QUEUE(bias_backward)
-  LOCKSTEP_QUEUE(conv2d)
-  LOCKSTEP_QUEUE(conv2d_backward_data)
-  LOCKSTEP_QUEUE(conv2d_backward_weights)
-  LOCKSTEP_QUEUE(max_pool2d)
-  LOCKSTEP_QUEUE(max_pool2d_backward)
-  LOCKSTEP_QUEUE(lrn)
-  LOCKSTEP_QUEUE(lrn_backward)
-  LOCKSTEP_QUEUE(linear)
-  LOCKSTEP_QUEUE(linear_backward_data)
-  LOCKSTEP_QUEUE(linear_backward_weights)
-  LOCKSTEP_QUEUE(softmax_cross_entropy)
-  LOCKSTEP_QUEUE(softmax_cross_entropy_backward)
-  LOCKSTEP_QUEUE(l2_loss)
-  LOCKSTEP_QUEUE(sgd_step)
-  LOCKSTEP_QUEUE(find_bad_gradients)
-  LOCKSTEP_QUEUE(update_loss_scale)
-#undef LOCKSTEP_QUEUE
-#define LOCKSTEP_QUEUE(entry) queue<&MixedKernelTable::entry>(table.mixed, "mixed " #entry);
-  LOCKSTEP_QUEUE(convert)
-  LOCKSTEP_QUEUE(add)
-  LOCKSTEP_QUEUE(scale)
-  LOCKSTEP_QUEUE(relu)
-  LOCKSTEP_QUEUE(relu_backward)
-  LOCKSTEP_QUEUE(bias)
-  LOCKSTEP_QUEUE(bias_backward)
-  LOCKSTEP_QUEUE(conv2d)
-  LOCKSTEP_QUEUE(conv2d_backward_data)
-  LOCKSTEP_QUEUE(conv2d_backward_weights)
-  LOCKSTEP_QUEUE(max_pool2d)
-  LOCKSTEP_QUEUE(max_pool2d_backward)
-  LOCKSTEP_QUEUE(lrn)
-  LOCKSTEP_QUEUE(lrn_backward)
-  LOCKSTEP_QUEUE(linear)
-  LOCKSTEP_QUEUE(linear_backward_data)
-  LOCKSTEP_QUEUE(linear_backward_weights)
-#undef LOCKSTEP_QUEUE
+#define LOCKSTEP_OPERATOR(name, ...) queue<&KernelTable::name>(table, #name);
+#include "lockstep/core/operators.def"
   static data::AugmentKernels augment;
   queue<&data::AugmentKernels::augment>(augment, "augment");
   table.families.set(augment);

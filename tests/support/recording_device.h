@@ -41,7 +41,8 @@ class RecordingDevice : public Device {
   const KernelTable& kernels() const override;
 
   // "stream 0: conv2d", "stream 1: wait", "stream 0: record": by the order in which the host queued it; "captured, stream 0: conv2d" what
-  // went into a graph instead, "stream 0: graph" its launch. Streams count from 0, the default one.
+  // went into a graph instead, "stream 0: graph" its launch. A kernel on 16-bit floats is "mixed conv2d". Streams count from 0, the default
+  // one.
   std::vector<std::string> log() const;
   struct Counts {
     int host_waits = 0;        // for a stream or an event

@@ -31,7 +31,7 @@ using Trainee = CheckpointTrainee;
 using testing::Folder;
 using testing::forge;
 
-std::string message_of(const std::function<void()>& call) {
+std::string file_error_of(const std::function<void()>& call) {
   try {
     call();
   } catch (const FileError& error) {
@@ -74,7 +74,7 @@ TEST(Checkpoint, NoneIsNoError) {
 TEST(Checkpoint, WhoMustResumeIsToldWhatTheFolderHoldsInstead) {
   const Folder folder;
   Trainee run(1);
-  const auto refusal = [&](const std::string& path) { return message_of([&] { resume_checkpoint(path, run.parts()); }); };
+  const auto refusal = [&](const std::string& path) { return file_error_of([&] { resume_checkpoint(path, run.parts()); }); };
   EXPECT_EQ(refusal(folder.path() + "/mistyped"),
             "resume_checkpoint: there is no checkpoint to go on from. " + folder.path() + "/mistyped: there is no such folder");
   prepare_checkpoint_folder(folder.path());
@@ -102,8 +102,8 @@ TEST(Checkpoint, EachThatIsKeptLoadsByItsOwnFolderAndNothingIsSavedInIt) {
     EXPECT_EQ(other.hash(), hashes[0]);
   }
   Trainee run(1);
-  EXPECT_NE(message_of([&] { save_checkpoint(written[0], run.parts(3)); }).find("is itself a checkpoint"), std::string::npos);
-  EXPECT_NE(message_of([&] { prepare_checkpoint_folder(written[0] + "/"); }).find("is itself a checkpoint"), std::string::npos);
+  EXPECT_NE(file_error_of([&] { save_checkpoint(written[0], run.parts(3)); }).find("is itself a checkpoint"), std::string::npos);
+  EXPECT_NE(file_error_of([&] { prepare_checkpoint_folder(written[0] + "/"); }).find("is itself a checkpoint"), std::string::npos);
 }
 
 // The writer may be on another machine, of whose locks this one need not know.
@@ -125,7 +125,7 @@ TEST(Checkpoint, TheLockIsOfAPlainFileThatStays) {
   const Fd held(::open((folder.path() + "/.lock").c_str(), O_RDWR | O_CLOEXEC));
   ASSERT_TRUE(held) << "there is no .lock";
   ASSERT_EQ(::flock(held.get(), LOCK_EX | LOCK_NB), 0);
-  EXPECT_NE(message_of([&] { save_checkpoint(folder.path(), run.parts(1)); }).find("another job is writing"), std::string::npos);
+  EXPECT_NE(file_error_of([&] { save_checkpoint(folder.path(), run.parts(1)); }).find("another job is writing"), std::string::npos);
 }
 
 TEST(Checkpoint, AManifestOfAnotherProgramIsNoCheckpoint) {
@@ -146,7 +146,7 @@ TEST(Checkpoint, AFolderIsPreparedOrRefused) {
   prepare_checkpoint_folder(folder.path());
   EXPECT_EQ(folder.names(), (std::vector<std::string>{"a", "latest", "step-00000007"})) << "nothing that is there is touched";
   std::ofstream(folder.path() + "/file") << "in the way";
-  EXPECT_NE(message_of([&] { prepare_checkpoint_folder(folder.path() + "/file/a"); }).find("/file/a: the checkpoint cannot be written"),
+  EXPECT_NE(file_error_of([&] { prepare_checkpoint_folder(folder.path() + "/file/a"); }).find("/file/a: the checkpoint cannot be written"),
             std::string::npos);
   EXPECT_THROW(prepare_checkpoint_folder(""), InvalidArgument);
 }
@@ -190,7 +190,7 @@ TEST(Checkpoint, OfAnotherJobInTheSameFolderIsNotDisturbed) {
   save_checkpoint(folder.path(), run.parts(1));
   {
     const FolderLock other(folder.path());  // a lock is its descriptor's: a second one in this process is kept out as well
-    EXPECT_NE(message_of([&] { save_checkpoint(folder.path(), run.parts(2)); }).find("another job is writing"), std::string::npos);
+    EXPECT_NE(file_error_of([&] { save_checkpoint(folder.path(), run.parts(2)); }).find("another job is writing"), std::string::npos);
   }
   EXPECT_EQ(load_checkpoint(folder.path(), run.parts())->step, 1);
   save_checkpoint(folder.path(), run.parts(2));
@@ -203,7 +203,7 @@ TEST(Checkpoint, WithAnIncompleteStateChangesNothing) {
   for (const char* key : {"step", "epoch", "world_size", "random", "sampler", "optimizer", "format"}) {
     const Folder folder;
     forge(folder, save_checkpoint(folder.path(), run.parts()), [&](nlohmann::json& state, nlohmann::json&) { state.erase(key); });
-    EXPECT_NE(message_of([&] { load_checkpoint(folder.path(), victim.parts()); }).find(folder.path()), std::string::npos) << key;
+    EXPECT_NE(file_error_of([&] { load_checkpoint(folder.path(), victim.parts()); }).find(folder.path()), std::string::npos) << key;
     EXPECT_EQ(victim.hash(), before) << key;
   }
 }
@@ -214,7 +214,7 @@ TEST(Checkpoint, AManifestLeadsNowhereElse) {
   std::ofstream(folder.path() + "/elsewhere") << "text";
   forge(folder, save_checkpoint(folder.path(), run.parts()),
         [&](nlohmann::json&, nlohmann::json& files) { files["../elsewhere"] = files["state.json"]; });
-  EXPECT_NE(message_of([&] { load_checkpoint(folder.path(), run.parts()); }).find("lists '../elsewhere'"), std::string::npos);
+  EXPECT_NE(file_error_of([&] { load_checkpoint(folder.path(), run.parts()); }).find("lists '../elsewhere'"), std::string::npos);
 }
 
 TEST(Checkpoint, AFlipOfAnyByteIsNoticedAndChangesNothing) {
@@ -236,7 +236,7 @@ TEST(Checkpoint, AFlipOfAnyByteIsNoticedAndChangesNothing) {
         file.put(value).flush();
       };
       flip();
-      const std::string message = message_of([&] { load_checkpoint(folder.path(), victim.parts()); });
+      const std::string message = file_error_of([&] { load_checkpoint(folder.path(), victim.parts()); });
       ASSERT_NE(message.find(folder.path()), std::string::npos) << path << " byte " << at << ": " << message;
       ASSERT_EQ(victim.hash(), before) << path << " byte " << at;
       flip();
@@ -252,9 +252,9 @@ TEST(Checkpoint, TruncatedAndMissingFilesAreNamed) {
   Trainee run(1);
   const std::string written = save_checkpoint(folder.path(), run.parts());
   fs::resize_file(written + "/model.safetensors", 100);
-  EXPECT_NE(message_of([&] { load_checkpoint(folder.path(), run.parts()); }).find("model.safetensors: is damaged"), std::string::npos);
+  EXPECT_NE(file_error_of([&] { load_checkpoint(folder.path(), run.parts()); }).find("model.safetensors: is damaged"), std::string::npos);
   fs::remove(written + "/model.safetensors");
-  EXPECT_NE(message_of([&] { load_checkpoint(folder.path(), run.parts()); }).find("model.safetensors: cannot be opened"),
+  EXPECT_NE(file_error_of([&] { load_checkpoint(folder.path(), run.parts()); }).find("model.safetensors: cannot be opened"),
             std::string::npos);
 }
 
@@ -265,15 +265,15 @@ TEST(Checkpoint, OfAnotherModelNamesTheFirstDifference) {
   Trainee wider(2, 4);
   const std::string before = wider.hash();
   EXPECT_NE(
-      message_of([&] { load_checkpoint(folder.path(), wider.parts()); }).find("'a.weight' is float32 (3, 2) there, float32 (4, 2) here"),
+      file_error_of([&] { load_checkpoint(folder.path(), wider.parts()); }).find("'a.weight' is float32 (3, 2) there, float32 (4, 2) here"),
       std::string::npos);
   EXPECT_EQ(wider.hash(), before);
   nn::Sequential fewer;
   fewer.append_named<nn::Linear>("a", 2, 3);
-  EXPECT_NE(message_of([&] { load_checkpoint(folder.path(), {.model = fewer}); }).find("'b.bias' (1) does not exist here"),
+  EXPECT_NE(file_error_of([&] { load_checkpoint(folder.path(), {.model = fewer}); }).find("'b.bias' (1) does not exist here"),
             std::string::npos);
   optim::SGD plain(run.net.named_parameters(), {.lr = 1});
-  EXPECT_NE(message_of([&] { load_checkpoint(folder.path(), {.model = run.net, .optimizer = plain}); }).find("momentum"),
+  EXPECT_NE(file_error_of([&] { load_checkpoint(folder.path(), {.model = run.net, .optimizer = plain}); }).find("momentum"),
             std::string::npos);
 }
 
@@ -287,7 +287,7 @@ TEST(Checkpoint, AFullDiskLeavesThePreviousOneAndNothingHalfWritten) {
     signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{200, 200};  // bytes a file
     setrlimit(RLIMIT_FSIZE, &limit);
-    const std::string message = message_of([&] { save_checkpoint(folder.path(), run.parts(2)); });
+    const std::string message = file_error_of([&] { save_checkpoint(folder.path(), run.parts(2)); });
     _exit(message.find("model.safetensors: cannot be written: File too large") != std::string::npos ? 0 : 1);
   }
   int status = 0;
@@ -346,7 +346,7 @@ TEST(Checkpoint, AnErrorOfRankZeroReachesEveryRankAndOnlyRankZeroWrites) {
     group->barrier();
     if (group->rank() == 0) fs::resize_file(folder.path() + "/step-00000003/state.json", 10);
     group->barrier();
-    EXPECT_NE(message_of([&] { load_checkpoint(folder.path(), parts); }).find("state.json: is damaged"), std::string::npos);
+    EXPECT_NE(file_error_of([&] { load_checkpoint(folder.path(), parts); }).find("state.json: is damaged"), std::string::npos);
   }));
   EXPECT_EQ(folder.names().size(), 2u);
 }

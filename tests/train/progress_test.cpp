@@ -6,16 +6,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmath>
 #include <cstdlib>
-#include <limits>
 #include <map>
 #include <memory>
 #include <string>
 
 #include "lockstep/core/error.h"
-#include "lockstep/nn/layers.h"
-#include "lockstep/nn/loss.h"
 #include "tests/support/pattern.h"
 
 namespace lockstep {
@@ -111,36 +107,6 @@ TEST(Progress, AFullDiskIsAnError) {
   EXPECT_THROW(terminal.step(1, 0.5f, 10), FileError);
   Progress silent({.enabled = false, .out = full.get()});
   EXPECT_NO_THROW(silent.message("other ranks print nothing"));
-}
-
-TEST(FiniteLoss, NamesStepAndRank) {
-  check_finite_loss(1e30f, 1, 0);
-  for (const float bad : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(), std::nanf("")}) {
-    try {
-      check_finite_loss(bad, 412, 3);
-      FAIL() << "accepted " << bad;
-    } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find("step 412: the loss of rank 3"), std::string::npos) << error.what();
-    }
-  }
-}
-
-// Through every kind of layer that takes a maximum.
-TEST(FiniteLoss, IsWhatAFirstLayerWithoutNumbersLeavesNot) {
-  nn::Sequential net;
-  net.append<nn::Conv2d>(1, 4, Size2{1, 1}, nn::Conv2dLayerOptions{.activation = Activation::kReLU});
-  net.append<nn::Conv2d>(4, 4, Size2{3, 3}, nn::Conv2dLayerOptions{.padding = Same{}});
-  net.append<nn::ReLU>();
-  net.append<nn::MaxPool2d>(Size2{2, 2}, MaxPool2dOptions{.stride = {2, 2}});
-  net.append<nn::LocalResponseNorm>();
-  net.append<nn::Flatten>();
-  net.append<nn::Linear>(16, 8, nn::LinearLayerOptions{.activation = Activation::kReLU});
-  net.append<nn::Linear>(8, 3);
-  Tensor labels = Tensor::zeros({2}, DType::kInt64);
-  const float good = nn::cross_entropy(net(Tensor::full({2, 4, 4, 1}, 1)), labels).item();
-  check_finite_loss(good, 1, 0);
-  const float bad = nn::cross_entropy(net(Tensor::full({2, 4, 4, 1}, std::nanf(""))), labels).item();
-  EXPECT_THROW(check_finite_loss(bad, 1, 0), Error) << bad;
 }
 
 }  // namespace

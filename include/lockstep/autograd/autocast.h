@@ -12,6 +12,7 @@
 
 #include "lockstep/core/dtype.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 // For operators of this thread while it lives; the innermost counts. kFloat32 turns it off. InvalidArgument for any other type but
@@ -32,3 +33,4 @@ class AutoCast {
 DType autocast_type(std::string_view name);
 
 }  // namespace lockstep
+#pragma GCC visibility pop

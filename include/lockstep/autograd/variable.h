@@ -10,6 +10,7 @@
 
 #include "lockstep/tensor/tensor.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 // Marks a leaf (a parameter): backward computes its gradient into grad().
@@ -58,6 +59,10 @@ class HookHandle {
 };
 [[nodiscard]] HookHandle register_grad_hook(const Tensor& leaf, GradHook hook);
 
+// The same memory and version() without history: a leaf that wants no gradient, whatever `tensor` is. A change in place through one is
+// a change of the other.
+Tensor detach(const Tensor& tensor);
+
 // While one lives, operators of this thread record nothing: evaluation.
 class NoGrad {
  public:
@@ -71,4 +76,17 @@ class NoGrad {
   bool before_;
 };
 
+// While one lives, operators of this thread record again although a NoGrad is around it.
+class EnableGrad {
+ public:
+  EnableGrad();
+  ~EnableGrad();
+  EnableGrad(const EnableGrad&) = delete;
+  EnableGrad& operator=(const EnableGrad&) = delete;
+
+ private:
+  bool before_;
+};
+
 }  // namespace lockstep
+#pragma GCC visibility pop

@@ -17,6 +17,7 @@
 #include "lockstep/core/buffer.h"
 #include "lockstep/core/place.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 class Device;
@@ -90,3 +91,4 @@ void check_backend(std::string_view name, const Place& place, const Device* devi
 std::unique_ptr<Backend> make_backend(std::string_view name, const BackendContext& context);
 
 }  // namespace lockstep
+#pragma GCC visibility pop

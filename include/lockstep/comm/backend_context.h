@@ -7,6 +7,7 @@
 
 #include "lockstep/core/place.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 class Backend;
@@ -29,3 +30,4 @@ struct BackendContext {
 };
 
 }  // namespace lockstep
+#pragma GCC visibility pop

@@ -11,6 +11,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/place.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 // How a rank finds the others.
@@ -57,3 +58,4 @@ struct Rendezvous {
 Rendezvous rendezvous(const JobEnvironment& job, std::chrono::milliseconds timeout);
 
 }  // namespace lockstep
+#pragma GCC visibility pop

@@ -12,6 +12,7 @@
 #include "lockstep/comm/operation.h"
 #include "lockstep/core/dtype.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 // Some of an enum's values.
@@ -65,3 +66,4 @@ std::vector<std::string_view> backend_names();
 const Capabilities& capabilities_of(std::string_view backend);
 
 }  // namespace lockstep
+#pragma GCC visibility pop

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 // "host:port" with a numeric host ("127.0.0.1", "::1").
@@ -15,3 +16,4 @@ struct Endpoint {
 };
 
 }  // namespace lockstep
+#pragma GCC visibility pop

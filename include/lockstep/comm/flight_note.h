@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 class FlightRecorder;
@@ -18,3 +19,4 @@ struct FlightNote {
 };
 
 }  // namespace lockstep
+#pragma GCC visibility pop

@@ -9,6 +9,7 @@
 
 #include "lockstep/comm/process_group.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 // `object` of `root`, on all ranks; the others' is not read.
@@ -18,3 +19,4 @@ nlohmann::json broadcast_object(ProcessGroup& group, const nlohmann::json& objec
 std::vector<nlohmann::json> all_gather_object(ProcessGroup& group, const nlohmann::json& object, const CallOptions& = {});
 
 }  // namespace lockstep
+#pragma GCC visibility pop

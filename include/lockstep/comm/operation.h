@@ -12,6 +12,7 @@
 #include "lockstep/comm/flight_note.h"
 #include "lockstep/core/dtype.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 // kAvg: the sum times 1 / ranks, floating point only; the bitwise ones: integers only. kPremulSum: every rank's values
@@ -112,3 +113,4 @@ std::string describe_receive(const Message& message);  // "recv from any rank (t
 std::string describe(const Signature& signature, const Purpose& purpose);
 
 }  // namespace lockstep
+#pragma GCC visibility pop

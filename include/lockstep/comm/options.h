@@ -8,6 +8,7 @@
 #include "lockstep/comm/operation.h"
 #include "lockstep/core/device.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 struct ProcessGroupOptions {
@@ -32,3 +33,4 @@ struct CallOptions {
 };
 
 }  // namespace lockstep
+#pragma GCC visibility pop

@@ -25,6 +25,7 @@
 #include "lockstep/core/device.h"
 #include "lockstep/core/place.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 class ProcessGroup {
@@ -182,3 +183,4 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
 std::shared_ptr<ProcessGroup> default_process_group();
 
 }  // namespace lockstep
+#pragma GCC visibility pop

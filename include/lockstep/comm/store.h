@@ -10,6 +10,7 @@
 #include "lockstep/comm/endpoint.h"
 #include "lockstep/core/error.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 // A claim that must stand while a key is awaited is abandoned: its connection has ended, or its owner gave it up. The message is the
@@ -83,3 +84,4 @@ std::shared_ptr<Store> connect_store(const Endpoint& endpoint, std::string_view 
 std::shared_ptr<Store> scoped(std::shared_ptr<Store> store, std::string prefix);
 
 }  // namespace lockstep
+#pragma GCC visibility pop

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 class Stream;
@@ -44,3 +45,4 @@ class Work {
 };
 
 }  // namespace lockstep
+#pragma GCC visibility pop

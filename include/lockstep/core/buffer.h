@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 class Device;
@@ -40,3 +41,4 @@ class Buffer {
 };
 
 }  // namespace lockstep
+#pragma GCC visibility pop

@@ -11,6 +11,7 @@
 // Files that use it for reductions or updates are compiled with -ffp-contract=off: all three builds give the same bits.
 #pragma once
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 enum class Isa { kBaseline, kAvx2, kAvx512 };
@@ -19,6 +20,7 @@ enum class Isa { kBaseline, kAvx2, kAvx512 };
 Isa cpu_isa();
 
 }  // namespace lockstep
+#pragma GCC visibility pop
 
 // Before a loop: no iteration reads what another one writes, so the compiler need not prove it (pointers may be equal).
 #if defined(__clang__)

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace lockstep::crypto {
 
 using Digest = std::array<std::byte, 32>;
@@ -32,3 +33,4 @@ void fill_random(std::span<std::byte> out);  // from the system's generator; thr
 std::string hex(std::span<const std::byte> bytes);
 
 }  // namespace lockstep::crypto
+#pragma GCC visibility pop

@@ -1,7 +1,7 @@
 // The device seam: memory, copies, streams, events and the kernel table. One of the two seams of Lockstep.
 //
 // Everything above this header is written once and runs on every device. Adding an operator: one kernel a device, one
-// line in KernelTable (kernels.h), one test that runs on every device present and compares with the CPU's.
+// line in operators.def, and its cases for the tests, which run on every device present and compare with the CPU's.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +13,7 @@
 #include "lockstep/core/buffer.h"
 #include "lockstep/core/kernels.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 enum class DeviceKind : std::uint8_t { kCpu, kCuda };
@@ -53,14 +54,20 @@ struct AllocatorStats {
   std::size_t bytes_held = 0;            // in use + cached
 };
 
+struct DeviceOptions;
+
 // A device of this process. Devices live as long as the process; pass them by reference. All members are thread-safe.
 class Device {
  public:
   virtual ~Device() = default;
 
+  // One physical device as several, see core/logical_devices.h: Device::configure({.cpu = 2}). Before the first use of what it changes (a
+  // tensor or a process group for the CPU), InvalidArgument otherwise; several calls add up, and add to LOCKSTEP_LOGICAL_DEVICES.
+  static void configure(const DeviceOptions& options);
+
   virtual DeviceKind kind() const = 0;
-  virtual int index() const = 0;         // 0 on the CPU, the CUDA ordinal on a GPU
-  virtual std::string name() const = 0;  // "cpu", "cuda:0"
+  virtual int index() const = 0;         // 0 on the CPU (its number among logical ones), the CUDA ordinal on a GPU
+  virtual std::string name() const = 0;  // "cpu", "cuda:0", of logical devices "cpu:1", "cuda:0/1"
   // Tells physical devices apart, across processes and machines: a GPU's UUID.
   virtual std::string identity() const { return name(); }
 
@@ -100,10 +107,11 @@ class Device {
   virtual Buffer take_pinned(std::size_t bytes) = 0;
 };
 
-// The host's processor: always there.
+// The host's processor: always there. Of several logical ones the first.
 Device& cpu_device();
 
 // The device of this rank: the GPU of `local_rank` when CUDA is built in and present, else the CPU.
 Device& local_device(int local_rank);
 
 }  // namespace lockstep
+#pragma GCC visibility pop

@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <string_view>
 
+#include "lockstep/core/version.h"
+
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 enum class DType : std::uint8_t { kFloat32, kFloat64, kFloat16, kBFloat16, kInt8, kUInt8, kInt32, kInt64 };
@@ -55,3 +58,4 @@ template <>
 inline constexpr DType kDTypeOf<std::int64_t> = DType::kInt64;
 
 }  // namespace lockstep
+#pragma GCC visibility pop

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#pragma GCC visibility push(default)
 namespace lockstep::env {
 
 // The contract of torchrun, mpirun wrappers and Kubernetes' training operators: set by the launcher, read by each rank.
@@ -37,6 +38,7 @@ inline constexpr const char* kFlightSignal = "LOCKSTEP_FLIGHT_SIGNAL";    // "0"
 inline constexpr const char* kLogLevel = "LOCKSTEP_LOG_LEVEL";            // trace, debug, info (default), warn, error
 inline constexpr const char* kData = "LOCKSTEP_DATA";                     // folder that holds the data sets
 inline constexpr const char* kDevice = "LOCKSTEP_DEVICE";         // auto (default: the GPU of the local rank, if any), cpu, cuda, cuda:N
+inline constexpr const char* kLogicalDevices = "LOCKSTEP_LOGICAL_DEVICES";  // one device as several: cpu:2x, cuda:0:1G+3G
 inline constexpr const char* kGpuMemory = "LOCKSTEP_GPU_MEMORY";  // grow (default), all, 8G (at most), all:8G
 inline constexpr const char* kCudaLibrary = "LOCKSTEP_CUDA_LIBRARY";      // where liblockstep_cuda.so lies
 inline constexpr const char* kNcclLibrary = "LOCKSTEP_NCCL_LIBRARY";      // NCCL's file, default libnccl.so.2
@@ -69,3 +71,4 @@ std::optional<long> integer(const char* name, long low, long high);
 long parse_integer(const char* name, const std::string& value, long low, long high);
 
 }  // namespace lockstep::env
+#pragma GCC visibility pop

@@ -8,6 +8,9 @@
 #include <stdexcept>
 #include <string>
 
+#include "lockstep/core/version.h"
+
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 // Base of everything that the library throws on purpose. The text is complete: print it and leave.
@@ -68,6 +71,7 @@ namespace internal {
 }
 
 }  // namespace lockstep
+#pragma GCC visibility pop
 
 // An invariant of ours: always on, throws std::logic_error with file, line, condition and the formatted message.
 #define LOCKSTEP_CHECK(condition, ...)                                                                \

@@ -14,6 +14,7 @@
 #include <map>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 class KernelFamilies {
@@ -36,3 +37,4 @@ class KernelFamilies {
 };
 
 }  // namespace lockstep
+#pragma GCC visibility pop

@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 
+#pragma GCC visibility push(default)
 namespace lockstep::log {
 
 enum class Level { kDebug, kInfo, kWarning, kError };
@@ -40,3 +41,4 @@ void error(fmt::format_string<Args...> format, Args&&... args) {
 }
 
 }  // namespace lockstep::log
+#pragma GCC visibility pop

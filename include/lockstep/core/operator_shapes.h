@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 struct Conv2dShape {
@@ -11,7 +12,11 @@ struct Conv2dShape {
   std::int64_t kernel_height, kernel_width;
   std::int64_t stride_height, stride_width;
   std::int64_t pad_top, pad_left, pad_bottom, pad_right;  // zeros; SAME may be asymmetric
+  // Divides in_channels and out_channels: each of so many ranges of outputs, in their order, sees its range of inputs alone.
+  std::int64_t groups = 1;
 
+  std::int64_t group_channels() const { return in_channels / groups; }  // those that a filter sees
+  std::int64_t group_filters() const { return out_channels / groups; }
   bool operator==(const Conv2dShape&) const = default;
 };
 
@@ -20,7 +25,7 @@ struct Pool2dShape {
   std::int64_t out_height, out_width;
   std::int64_t window_height, window_width;
   std::int64_t stride_height, stride_width;
-  std::int64_t pad_top, pad_left, pad_bottom, pad_right;  // count as -infinity
+  std::int64_t pad_top, pad_left, pad_bottom, pad_right;  // smaller than the window; count as -infinity of maxima, 0 of means
 
   bool operator==(const Pool2dShape&) const = default;
 };
@@ -36,43 +41,29 @@ struct LrnParams {
   bool operator==(const LrnParams&) const = default;
 };
 
-// x (batch, in) times weight (out, in) transposed gives y (batch, out).
-struct LinearShape {
-  std::int64_t batch, in_features, out_features;
-
-  bool operator==(const LinearShape&) const = default;
+// See softmax_cross_entropy in operators.def.
+struct CrossEntropyParams {
+  float label_smoothing = 0;  // 0 .. 1
+  bool mean = true;           // over the rows; else the sum
 };
 
-// One parameter of a fused optimizer step.
-struct SgdTensor {
-  float* weight;
-  const float* grad;
-  float* momentum;  // null when momentum is 0
-  std::int64_t count;
+struct BatchNormParams {
+  float eps = 1e-5F;
+  bool relu = false;                 // y is clamped at 0, and backward passes only where it was not
+  bool constant_statistics = false;  // backward: mean and variance do not depend on x
 };
 
-// Dynamic loss scaling, kept on the device so that the host never waits for it. All floats: a checkpoint saves it as one tensor.
-struct LossScaleState {
-  float scale;          // what the loss was multiplied by
-  float found_bad;      // 1: a gradient of this step is infinite or no number
-  float good_steps;     // since the scale last changed
-  float skipped_steps;  // in all
+struct AttentionParams {
+  float scale;  // of the scores
+  bool causal;
 };
 
-// After a bad step scale *= backoff; after growth_interval good ones in a row scale *= growth, as long as it stays finite.
-struct LossScaleRule {
-  float growth, backoff;
-  std::int64_t growth_interval;
-};
-
-// v = momentum * v + (g + weight_decay * w);  w -= lr * (nesterov ? g + weight_decay * w + momentum * v : v)
-// (Sutskever et al. 2013, in PyTorch's form: no dampening, the rate outside the velocity).
-struct SgdParams {
-  const float* lr;  // on the device: a graph that holds the step follows a schedule
-  float momentum, weight_decay;
-  bool nesterov;
-  // On the device; null: gradients are as they are. Otherwise g is divided by `scale`, and a step with `found_bad` changes nothing.
-  const LossScaleState* loss_scale = nullptr;
+// Which elements a dropout keeps: a pure function of these and of the element's number.
+struct DropoutParams {
+  float p;  // the share that becomes 0, in [0, 1)
+  std::uint64_t seed, stream;
+  std::int64_t first_element;  // the number of x's first element
 };
 
 }  // namespace lockstep
+#pragma GCC visibility pop

@@ -1,6 +1,7 @@
 // Where a rank stands in its job.
 #pragma once
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 struct Place {
@@ -13,3 +14,4 @@ struct Place {
 };
 
 }  // namespace lockstep
+#pragma GCC visibility pop

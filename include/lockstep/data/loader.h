@@ -1,18 +1,21 @@
-// DataLoader: batches of this rank's samples, made ahead on a thread.
+// DataLoader: batches of this rank's samples, made ahead on threads.
 //
-// For a GPU the thread fills pinned memory, and copies it on a stream of its own while the GPU computes. The iterator waits until a
+// For a GPU the threads fill pinned memory, which is copied on a stream of its own while the GPU computes. The iterator waits until a
 // batch is on its way; that it has come is left to the GPU's default stream, which goes on behind the copy. So the host may be some
 // prefetch + 2 steps ahead of the GPU, and then waits for it.
 //
-//   for (auto& [inputs, targets] : DataLoader(train, sampler, {.batch_size = 128})) ...
+//   for (auto& [inputs, targets] : DataLoader(train, sampler, {.batch_size = 128, .num_workers = 4})) ...
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <memory>
 
+#include "lockstep/data/collate.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/sampler.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep::data {
 
 struct DataLoaderOptions {
@@ -20,15 +23,21 @@ struct DataLoaderOptions {
   Device* device = nullptr;     // where batches go; null: the CPU
   bool drop_last = false;       // leave out the last, smaller batch
   int prefetch = 2;             // batches made ahead; on a GPU its memory holds that many more
+  int num_workers = 1;          // threads that make batches, each a whole one; order and values do not depend on it
+  Collate collate = {};         // makes a batch of a list of samples; empty: stack(), in place where the set has an element_spec()
 };
 
-// One pass over the sampler's indices from its present position. begin() starts the thread; destroying the loader, or
-// begin() again, ends it (and waits for copies under way). Iterating, begin() and the destructor belong to the thread that computes. An
-// exception of the data set is rethrown by the iterator.
+// One pass over the sampler's indices from its present position. begin() starts the threads; destroying the loader, or
+// begin() again, ends them (and waits for copies under way, and for the samples that are being read). Iterating, begin() and the destructor
+// belong to the thread that computes.
+//
+// An exception of the data set or of `collate` is rethrown by the iterator, behind the batches before it: of the same class of
+// lockstep::Error (Error for one that is none), with the sample's index and epoch before its text, and the first exception nested in it.
+// It ends the pass. Once a pass has ended, by its last batch or by an exception, no thread reads the data set any more.
 class DataLoader {
  public:
   // Throws InvalidArgument when the sampler was made for more samples than the set has (for fewer: a subset, the first ones), or when the
-  // batch is larger than what the sampler holds and drop_last leaves nothing.
+  // batch is larger than what the sampler holds and drop_last leaves nothing, or for a batch_size, prefetch or num_workers below 1.
   DataLoader(const Dataset& dataset, const DistributedSampler& sampler, const DataLoaderOptions& options);
   // Both must outlive the loader; a temporary would be gone before the first batch.
   DataLoader(const Dataset& dataset, const DistributedSampler&& sampler, const DataLoaderOptions& options) = delete;
@@ -58,3 +67,4 @@ class DataLoader {
 };
 
 }  // namespace lockstep::data
+#pragma GCC visibility pop

@@ -7,6 +7,7 @@
 
 #include "lockstep/core/place.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep::data {
 
 enum class Remainder {
@@ -55,3 +56,4 @@ class DistributedSampler {
 };
 
 }  // namespace lockstep::data
+#pragma GCC visibility pop

@@ -1,6 +1,7 @@
 // DistributedDataParallel: the one place where the reducer meets autograd.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "lockstep/nn/module.h"
 #include "lockstep/reduce/reducer.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 struct DistributedDataParallelOptions {
@@ -40,8 +42,17 @@ class DistributedDataParallel {
   DistributedDataParallel(nn::Module& module, std::shared_ptr<ProcessGroup> group, const DistributedDataParallelOptions& options = {});
   ~DistributedDataParallel();
 
+  // The module's forward, called as the module is (see nn/module.h). A backward may go through any of the outputs, of one call or several:
+  // it reduces once. Ranks may use different outputs; each must run as many backward passes as the others.
   Tensor forward(const Tensor& x);
+  Tensors forward_all(const Tensors& inputs);
   Tensor operator()(const Tensor& x) { return forward(x); }
+  Tensors operator()(const Tensors& inputs) { return forward_all(inputs); }
+  template <typename... More>
+  requires(std::convertible_to<const More&, Tensor>&&...) Tensor operator()(const Tensor& first, const Tensor& second,
+                                                                            const More&... more) {
+    return forward_for_one({first, second, more...});
+  }
 
   nn::Module& module() const;
   ProcessGroup& group() const;
@@ -70,6 +81,8 @@ class DistributedDataParallel {
 
  private:
   class Impl;
+  Tensor forward_for_one(const Tensors& inputs);
+
   std::unique_ptr<Impl> impl_;
 };
 
@@ -79,3 +92,4 @@ std::string hash_of(const std::vector<NamedTensor>& tensors);
 void check_replicas_equal(ProcessGroup& group, const std::vector<NamedTensor>& tensors, const char* what);
 
 }  // namespace lockstep
+#pragma GCC visibility pop

@@ -9,8 +9,8 @@
 //     return loss;
 //   });
 //   for (auto& batch : loader) {  // .drop_last = true: a graph has one shape
-//     images.copy_from(batch.inputs);
-//     labels.copy_from(batch.targets);
+//     images.copy_from(batch.inputs());
+//     labels.copy_from(batch.targets());
 //     const Tensor loss = step();
 //   }
 //
@@ -31,6 +31,7 @@
 
 #include "lockstep/tensor/tensor.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 class DistributedDataParallel;
@@ -67,3 +68,4 @@ class CapturedStep {
 };
 
 }  // namespace lockstep
+#pragma GCC visibility pop

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace lockstep::launch {
 
 struct LaunchSpec {
@@ -46,3 +47,4 @@ int spawn(int n, int argc, char** argv, const std::function<int(int argc, char**
 std::vector<std::vector<int>> assign_cores(const std::vector<int>& cores, int ranks);
 
 }  // namespace lockstep::launch
+#pragma GCC visibility pop

@@ -8,6 +8,7 @@
 
 #include "lockstep/nn/module.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep::nn {
 
 struct Conv2dLayerOptions {
@@ -15,18 +16,41 @@ struct Conv2dLayerOptions {
   PaddingRule padding = Padding{};
   Activation activation = Activation::kNone;
   bool bias = true;
+  std::int64_t groups = 1;  // must divide both numbers of channels
 };
 
-// weight (out, kernel height, kernel width, in) uniform in +-1/sqrt(fan in), bias likewise: PyTorch's defaults.
+// weight (out, kernel height, kernel width, in / groups) uniform in +-1/sqrt(fan in), bias likewise: PyTorch's defaults.
 class Conv2d : public Module {
  public:
   Conv2d(std::int64_t in_channels, std::int64_t out_channels, Size2 kernel, const Conv2dLayerOptions& options = {});
   Tensor forward(const Tensor& x) override;
   std::string kind() const override { return "Conv2d"; }
+  std::string extra_repr() const override;
   Tensor weight, bias;  // bias is undefined when the options leave it out
 
  private:
   Conv2dOptions options_;
+};
+
+struct Conv1dLayerOptions {
+  std::int64_t stride = 1;
+  PaddingRule1d padding = Padding1d{};
+  Activation activation = Activation::kNone;
+  bool bias = true;
+  std::int64_t groups = 1;
+};
+
+// Of sequences (N, L, C): weight (out, kernel, in / groups), drawn likewise.
+class Conv1d : public Module {
+ public:
+  Conv1d(std::int64_t in_channels, std::int64_t out_channels, std::int64_t kernel, const Conv1dLayerOptions& options = {});
+  Tensor forward(const Tensor& x) override;
+  std::string kind() const override { return "Conv1d"; }
+  std::string extra_repr() const override;
+  Tensor weight, bias;
+
+ private:
+  Conv1dOptions options_;
 };
 
 struct LinearLayerOptions {
@@ -40,6 +64,7 @@ class Linear : public Module {
   Linear(std::int64_t in_features, std::int64_t out_features, const LinearLayerOptions& options = {});
   Tensor forward(const Tensor& x) override;
   std::string kind() const override { return "Linear"; }
+  std::string extra_repr() const override;
   Tensor weight, bias;
 
  private:
@@ -51,6 +76,7 @@ class MaxPool2d : public Module {
   explicit MaxPool2d(Size2 window, const MaxPool2dOptions& options = {}) : window_(window), options_(options) {}
   Tensor forward(const Tensor& x) override { return max_pool2d(x, window_, options_); }
   std::string kind() const override { return "MaxPool2d"; }
+  std::string extra_repr() const override;
 
  private:
   Size2 window_;
@@ -62,6 +88,7 @@ class LocalResponseNorm : public Module {
   explicit LocalResponseNorm(const LrnOptions& options = {}) : options_(options) {}
   Tensor forward(const Tensor& x) override { return local_response_norm(x, options_); }
   std::string kind() const override { return "LocalResponseNorm"; }
+  std::string extra_repr() const override;
 
  private:
   LrnOptions options_;
@@ -79,7 +106,8 @@ class Flatten : public Module {
   std::string kind() const override { return "Flatten"; }
 };
 
-// Runs its modules one after the other; owns them. Children are called "0", "1", ... or by the given name.
+// Runs its modules one after the other, each on all outputs of the one before; owns them. Children are called "0", "1", ... or by the given
+// name.
 class Sequential : public Module {
  public:
   template <typename Layer, typename... Args>
@@ -94,7 +122,7 @@ class Sequential : public Module {
     modules_.push_back(std::move(layer));
     return added;
   }
-  Tensor forward(const Tensor& x) override;
+  Tensors forward_all(const Tensors& inputs) override;
   std::string kind() const override { return "Sequential"; }
   std::size_t size() const { return modules_.size(); }
 
@@ -103,3 +131,4 @@ class Sequential : public Module {
 };
 
 }  // namespace lockstep::nn
+#pragma GCC visibility pop

@@ -3,13 +3,24 @@
 
 #include "lockstep/autograd/ops.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep::nn {
 
-// Mean over the batch; see softmax_cross_entropy in autograd/ops.h. A label that is no class throws InvalidArgument on the CPU; on a GPU,
-// whose labels the host does not wait for, it makes loss and gradients NaN.
-inline Tensor cross_entropy(const Tensor& logits, const Tensor& labels) { return softmax_cross_entropy(logits, labels); }
+// Those of autograd/losses.h, and
+//   nn::cross_entropy(net(images), labels, {.label_smoothing = 0.1f})
+// which is softmax_cross_entropy(), by PyTorch's name.
+using lockstep::binary_cross_entropy_with_logits;
+using lockstep::CrossEntropyOptions;
+using lockstep::l1_loss;
+using lockstep::mse_loss;
+using lockstep::nll_loss;
+using lockstep::Reduction;
+inline Tensor cross_entropy(const Tensor& logits, const Tensor& labels, const CrossEntropyOptions& options = {}) {
+  return softmax_cross_entropy(logits, labels, options);
+}
 
 // How many rows of logits (N, K) have their largest value (the first of equals) at the label.
 std::int64_t count_correct(const Tensor& logits, const Tensor& labels);
 
 }  // namespace lockstep::nn
+#pragma GCC visibility pop

@@ -7,15 +7,22 @@
 //   };
 #pragma once
 
+#include <concepts>
+#include <functional>
+#include <initializer_list>
+#include <iosfwd>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/variable.h"
+#include "lockstep/nn/state_dict.h"
 #include "lockstep/tensor/named_tensor.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep::nn {
 
 using lockstep::NamedTensor;
@@ -28,20 +35,49 @@ class Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  virtual Tensor forward(const Tensor& x) = 0;
-  Tensor operator()(const Tensor& x);                    // forward, seen by summary()
-  virtual std::string kind() const { return "Module"; }  // "Conv2d", for summary()
+  // A module overrides one of these. forward(): one input, one output. forward_all(): any number of each; it begins with check_inputs().
+  // By default each calls the other. They throw InvalidArgument, with kind() and both numbers, when the inputs are not one but forward() is
+  // overridden, when forward_all()'s outputs are not one but forward() was called, and when neither is overridden.
+  virtual Tensor forward(const Tensor& x);
+  virtual Tensors forward_all(const Tensors& inputs);
+
+  // A forward, seen by summary(): net(x), net(a, b) for the one output of a module; net(Tensors{a, b}) for all its outputs.
+  Tensor operator()(const Tensor& x);
+  Tensors operator()(const Tensors& inputs);
+  template <typename... More>
+  requires(std::convertible_to<const More&, Tensor>&&...) Tensor operator()(const Tensor& first, const Tensor& second,
+                                                                            const More&... more) {
+    return call_for_one({first, second, more...});
+  }
+
+  // For summary() and operator<<: "Conv2d", and what is in its parentheses: "3, 64, kernel=(5, 5)".
+  virtual std::string kind() const { return "Module"; }
+  virtual std::string extra_repr() const { return ""; }
 
   // Depth first, in order of registration: the same on all ranks that build the same module.
   std::vector<NamedTensor> named_parameters() const;
   std::vector<NamedTensor> named_buffers() const;  // state that is no parameter (statistics): saved, broadcast, not trained
   std::vector<Tensor> parameters() const;
 
+  // The parameters, then the buffers, but undefined ones: handles of the module's own memory, no copies.
+  std::vector<NamedTensor> state_dict() const;
+  // Copies values into parameters and buffers, in place, across devices. Blocks as Tensor::copy_from does. Throws InvalidArgument, and has
+  // changed nothing, that lists all differences (of each kind the first 20 and the count): names that are missing or unexpected (unless
+  // .strict is false: then they are returned), and, always, names that came twice, undefined tensors, other shapes and types. Of a module
+  // in DistributedDataParallel, every rank must load the same.
+  IncompatibleKeys load_state_dict(const std::vector<NamedTensor>& entries, const LoadStateDictOptions& options = {});
+
   // Moves parameters, their gradients and buffers; handles that users hold move along, and so does an optimizer's state at its next
   // step. Before the module is wrapped in DistributedDataParallel, not after. Blocks as Tensor::copy_from does.
   void to(Device& device);
   void train(bool on = true);  // children too
+  void eval() { train(false); }
   bool is_training() const { return training_; }
+  // Calls the function for each module below, children first, and last for this one.
+  void apply(const std::function<void(Module&)>& function);
+  // All parameters, children's too, require no gradient any more, and their present one is cleared; freeze(false) is the way back. Before
+  // the module is wrapped in DistributedDataParallel and the optimizer is made, both of which look at it then.
+  void freeze(bool on = true);
 
   const std::vector<std::pair<std::string, Module*>>& children() const { return children_; }
   // Expires when the module goes: for those who hold a reference to it.
@@ -51,13 +87,16 @@ class Module {
   const std::vector<NamedTensor>& own_buffers() const { return buffers_; }
 
  protected:
-  // Names are unique within the module and hold no dot; InvalidArgument otherwise.
+  // Names are unique within the module and hold no dot, and no child holds the module itself; InvalidArgument otherwise.
   void add(const std::string& name, Module& child);
   Tensor& add_parameter(const std::string& name, Tensor& parameter);  // marks it as requiring a gradient
   Tensor& add_buffer(const std::string& name, Tensor& buffer);
+  // For forward_all(): throws InvalidArgument with kind() and both numbers.
+  void check_inputs(const Tensors& inputs, std::size_t expected) const;
 
  private:
   void check_name(const std::string& name) const;
+  Tensor call_for_one(const Tensors& inputs);
 
   std::vector<NamedTensor> parameters_, buffers_;
   std::vector<std::pair<std::string, Module*>> children_;
@@ -65,8 +104,22 @@ class Module {
   std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };
 
-// A table for people: name, kind, output shape for an input of `input_shape`, parameters; the totals below. Runs one
-// forward pass of zeros without recording.
+// The tree of modules, as PyTorch prints it: "Sequential(\n  (0): Linear(784, 128)\n  (1): ReLU()\n)".
+std::ostream& operator<<(std::ostream& out, const Module& module);
+
+// One input of summary(): zeros of this shape and type.
+struct InputSpec {
+  Shape shape;
+  DType dtype = DType::kFloat32;
+};
+
+// A table for people: name, kind, output shapes, parameters; the totals below. A module whose operator() is not called has "-" for its
+// output. Runs one forward pass of zeros on the first parameter's device, in eval mode and without recording, and changes nothing: each
+// module is in training mode again if it was, and the thread's random streams stand where they stood.
+//   summary(net, {8, 24, 24, 3});  summary(net, {{{8, 5}, DType::kInt64}, {{8, 3}}});
+std::string summary(Module& module, std::span<const InputSpec> inputs);
+std::string summary(Module& module, std::initializer_list<InputSpec> inputs);
 std::string summary(Module& module, const Shape& input_shape);
 
 }  // namespace lockstep::nn
+#pragma GCC visibility pop

@@ -12,9 +12,10 @@
 
 #include <cstdint>
 
-#include "lockstep/core/kernels.h"
+#include "lockstep/core/update_params.h"
 #include "lockstep/tensor/tensor.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep::optim {
 
 struct LossScalerOptions {
@@ -46,3 +47,4 @@ class LossScaler {
 };
 
 }  // namespace lockstep::optim
+#pragma GCC visibility pop

@@ -1,49 +1,107 @@
 // Optimizers: step() changes the parameters by their gradients; a checkpoint keeps the state.
+//
+// The base holds what all have in common: groups of parameters, the learning rate, loss scaling, state by name. An optimizer is a formula
+// (kernels/updates/), one line of the kernel table, and the names of its state: see optim/adam.h.
 #pragma once
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "lockstep/core/kernels.h"
+#include "lockstep/optim/loss_scaler.h"
 #include "lockstep/tensor/named_tensor.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep::optim {
 
 // Can it be a learning rate: finite, and not negative?
 inline bool is_rate(float lr) { return std::isfinite(lr) && lr >= 0; }
 
+// Parameters with a rate and weight decay of their own; all other options are the optimizer's.
+struct ParameterGroup {
+  std::vector<NamedTensor> parameters;
+  float lr_factor = 1;                // their rate is lr() times this
+  std::optional<float> weight_decay;  // none: the optimizer's
+};
+
 class Optimizer {
  public:
-  // A tensor under two names (tied weights) counts once, under the first. Throws InvalidArgument when there is none, when one
-  // requires no gradient, and when two tensors share memory (with both names).
-  explicit Optimizer(std::vector<NamedTensor> parameters);
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;  // a copy would share the state, and change the same parameters
   Optimizer& operator=(const Optimizer&) = delete;
 
-  // Updates every parameter that has a gradient since the last zero_grad(). Elementwise and without contraction: ranks
-  // with equal weights and gradients keep equal weights, whatever their CPUs. An optimizer of your own calls mark_changed() of each
-  // parameter that it updates: else a backward that read the old values would not notice.
-  virtual void step() = 0;
+  // Further parameters; the state of those before stays. Throws InvalidArgument as the constructor does, and where a parameter is in the
+  // optimizer already.
+  void add_group(ParameterGroup group);
+
+  // Updates every parameter that has a gradient since the last zero_grad(), in one fused pass a group; on a GPU it only queues that.
+  // Elementwise and without contraction: ranks with equal weights and gradients keep equal weights, whatever their CPUs. Allocates nothing
+  // after the first. Under loss scaling a step with a gradient that is infinite or no number changes nothing but the scale, and does not
+  // count. Steps are counted by group: one in which no parameter of it has a gradient does not count there.
+  void step();
   // Forgets the gradients: the next backward overwrites them. Touches no memory.
   void zero_grad();
 
-  virtual float lr() const = 0;
-  // From the next step on, also of one that is recorded (ddp/graph.h). InvalidArgument: not a finite number, or negative, or a change while
-  // a graph is recorded. An optimizer of your own follows in graphs only if its kernels read the rate from memory of the device, as SGD's
-  // do: an argument's value is recorded.
-  virtual void set_lr(float lr) = 0;
+  float lr() const { return lr_; }
+  // Of all groups, times their factors. From the next step on, also of one that is recorded (ddp/graph.h). InvalidArgument: not a finite
+  // number, or negative, or a change while a graph is recorded.
+  void set_lr(float lr);
+  // The same for one group: 0 is the constructor's, then those of add_group() in order. A checkpoint does not keep factors.
+  void set_lr_factor(std::size_t group, float factor);
+  std::size_t groups() const { return groups_.size(); }
+  float group_lr(std::size_t group) const;
 
-  // The tensors that a checkpoint saves beside the weights, named "<parameter>.<state>" ("conv1.weight.momentum"). They are
-  // the live ones: loading writes into them.
-  virtual std::vector<NamedTensor> state() = 0;
-  virtual std::string kind() const = 0;  // "SGD"
+  // The tensors that a checkpoint saves beside the weights, named "<parameter>.<state>" ("conv1.weight.momentum"), then the groups' counts
+  // of steps ("group0.clock": see UpdateClock), then "loss_scaler.state". They are the live ones: loading writes into them.
+  std::vector<NamedTensor> state();
+  const std::string& kind() const { return kind_; }  // "SGD"
 
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
 
  protected:
+  struct Description {
+    const char* kind;
+    float lr, weight_decay;
+    LossScaler* loss_scaler;               // may be null; must outlive the optimizer
+    std::vector<const char*> states = {};  // names, at most 3; in the order of the formula
+    bool counts_steps = false;             // has the formula an UpdateClock?
+    float initial_state = 0;
+  };
+  // A tensor under two names (tied weights) counts once, under the first. Throws InvalidArgument when there is none, when one
+  // requires no gradient, when two tensors share memory (with both names), and for a rate or decay that is none.
+  Optimizer(std::vector<NamedTensor> parameters, const Description& description);
+
+  // Queues the update of `tensors`, of one group, on `stream`: one call of the kernel table. They are marked as changed already.
+  virtual void update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels, Stream& stream) = 0;
+
+ private:
+  struct Group {
+    std::size_t begin, end;  // of parameters_
+    float lr_factor, weight_decay;
+    float lr;          // as it is on the device
+    Tensor device_lr;  // where the kernel reads it: a recorded step follows set_lr()
+    Tensor clock;      // undefined where nothing counts
+  };
+  void append(ParameterGroup group);
+  void follow_parameters();
+  void upload_lr(Group& group, float lr);
+  std::span<const UpdateTensor> gather(const Group& group);
+
+  std::string kind_;
+  float lr_, weight_decay_, initial_state_;
+  LossScaler* loss_scaler_;
+  std::vector<std::string> state_names_;
+  bool counts_steps_;
   std::vector<NamedTensor> parameters_;
+  std::vector<Tensor> states_;  // of parameter i: from i * state_names_.size() on
+  std::vector<Group> groups_;
+  std::vector<UpdateTensor> tensors_;  // what step() hands to the kernels, kept so that a step allocates nothing
 };
 
 }  // namespace lockstep::optim
+#pragma GCC visibility pop

@@ -1,11 +1,12 @@
-// Stochastic gradient descent with momentum (classical or Nesterov's) and weight decay; the formula is at SgdParams in
-// core/kernels.h. One fused pass over all parameters.
+// Stochastic gradient descent with momentum (classical or Nesterov's) and weight decay, in PyTorch's form, without dampening and with the
+// rate outside of the velocity (Sutskever et al., "On the importance of initialization and momentum in deep learning", ICML 2013):
+//
+//   g = grad + weight_decay * w;  v = momentum * v + g;  w -= lr * (nesterov ? g + momentum * v : v)
 #pragma once
 
-#include "lockstep/core/kernels.h"
-#include "lockstep/optim/loss_scaler.h"
 #include "lockstep/optim/optimizer.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep::optim {
 
 struct SGDOptions {
@@ -16,22 +17,16 @@ struct SGDOptions {
   LossScaler* loss_scaler = nullptr;  // for float16; must outlive the optimizer
 };
 
+// State: "<parameter>.momentum", where there is momentum.
 class SGD : public Optimizer {
  public:
-  SGD(std::vector<NamedTensor> parameters, const SGDOptions& options = {});
-  void step() override;
-  float lr() const override { return options_.lr; }
-  void set_lr(float lr) override;
-  std::vector<NamedTensor> state() override;
-  std::string kind() const override { return "SGD"; }
+  explicit SGD(std::vector<NamedTensor> parameters, const SGDOptions& options = {});
 
  private:
-  void follow_parameters();
+  void update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels, Stream& stream) override;
 
   SGDOptions options_;
-  Tensor lr_;                       // options_.lr where the kernel reads it: a recorded step follows set_lr()
-  std::vector<Tensor> momenta_;     // zero at first; empty without momentum
-  std::vector<SgdTensor> tensors_;  // what step() hands to the kernel, kept so that a step allocates nothing
 };
 
 }  // namespace lockstep::optim
+#pragma GCC visibility pop

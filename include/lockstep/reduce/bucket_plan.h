@@ -9,6 +9,7 @@
 #include "lockstep/core/device.h"
 #include "lockstep/core/dtype.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 // All that the reducer knows of a parameter.
@@ -46,3 +47,4 @@ struct BucketLayout {
 std::vector<BucketLayout> plan_buckets(std::span<const GradientInfo> gradients, const BucketCaps& caps);
 
 }  // namespace lockstep
+#pragma GCC visibility pop

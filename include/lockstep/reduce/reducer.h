@@ -15,6 +15,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/reduce/bucket_plan.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 // A bucket that is about to be reduced, as a comm hook sees it.
@@ -78,3 +79,4 @@ class Reducer {
 };
 
 }  // namespace lockstep
+#pragma GCC visibility pop

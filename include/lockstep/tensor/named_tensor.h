@@ -5,6 +5,7 @@
 
 #include "lockstep/tensor/tensor.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 struct NamedTensor {
@@ -13,3 +14,4 @@ struct NamedTensor {
 };
 
 }  // namespace lockstep
+#pragma GCC visibility pop

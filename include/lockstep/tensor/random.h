@@ -8,6 +8,7 @@
 
 #include "lockstep/tensor/tensor.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 // One block: 128 random bits for a 128-bit counter and a 64-bit key.
@@ -33,7 +34,7 @@ class Philox {
 };
 
 // The purpose of a stream. Everything in a program may have the same seed and yet no two purposes draw the same numbers.
-enum class RandomUse : std::uint64_t { kProgram, kWeights, kOrder, kAugmentation, kGeneratedSet };
+enum class RandomUse : std::uint64_t { kProgram, kWeights, kOrder, kAugmentation, kGeneratedSet, kDropout };
 
 // Stream `number` of a purpose, which takes the highest 4 bits: a program's own streams are 0, 1, 2, ... below 2^60. Throws
 // InvalidArgument for a number of 2^60 or more.
@@ -43,13 +44,25 @@ std::uint64_t random_stream(RandomUse use, std::uint64_t number);
 // the next stream: weights depend on the seed and the order of construction alone, never on the rank.
 struct RandomState {
   std::uint64_t seed = 0;
-  std::uint64_t next_stream = 0;  // of RandomUse::kWeights
+  std::uint64_t next_stream = 0;   // of RandomUse::kWeights
+  std::uint64_t next_dropout = 0;  // of RandomUse::kDropout
 
   bool operator==(const RandomState&) const = default;
 };
 void manual_seed(std::uint64_t seed);  // restarts the streams
 RandomState random_state();
 void set_random_state(const RandomState& state);
+
+// Dropout. Each call in training takes this thread's next stream, so that (seed, step, call of the step) say what it draws: ranks that
+// run the same model draw alike, a checkpoint that holds the RandomState resumes with the next one, and a forward pass after
+// set_random_state(the state before it) draws the same again. An element's number counts from the first sample of the whole batch: where a
+// rank has samples 32 to 63, set_first_sample(32) makes the masks those of one rank with all samples.
+struct DropoutDraw {
+  std::uint64_t seed, stream;
+  std::int64_t first_sample;
+};
+DropoutDraw next_dropout();
+void set_first_sample(std::int64_t sample);  // of this thread's batches from now on; 0 at first. InvalidArgument for a negative one
 
 // Fill a float32 tensor on any device from this thread's next stream.
 void fill_uniform(const Tensor& tensor, float low, float high);
@@ -58,3 +71,4 @@ void fill_normal(const Tensor& tensor, float mean, float standard_deviation);
 void fill_truncated_normal(const Tensor& tensor, float mean, float standard_deviation);
 
 }  // namespace lockstep
+#pragma GCC visibility pop

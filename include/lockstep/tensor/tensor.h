@@ -6,25 +6,30 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iosfwd>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "lockstep/core/buffer.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/dtype.h"
 #include "lockstep/core/error.h"
-#include "lockstep/tensor/shape.h"
+#include "lockstep/core/shape.h"
+#include "lockstep/core/view.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 class Tensor;
+struct BackwardOptions;
 
 // Autograd's state of a tensor; see autograd/variable.h.
 class AutogradMeta {
  public:
   virtual ~AutogradMeta() = default;
-  virtual void backward(const Tensor& root) = 0;
+  virtual void backward(const Tensor& root, const BackwardOptions& options) = 0;
 };
 
 class Tensor {
@@ -62,6 +67,10 @@ class Tensor {
     return {data<T>(), static_cast<std::size_t>(count())};
   }
 
+  // How kernels see it: a view that does not own the memory; of an undefined tensor an operand that was left out.
+  operator InputView() const { return defined() ? InputView(buffer().data(), dtype(), shape()) : InputView(); }
+  operator OutputView() const { return defined() ? OutputView(buffer().data(), dtype(), shape()) : OutputView(); }
+
   // The value of a one-element tensor of a floating type, as float32; blocks until the device has computed it.
   float item() const;
 
@@ -82,11 +91,13 @@ class Tensor {
   void mark_changed() const { ++*impl().version; }
 
   // Makes this handle, and every copy of it, stand for other memory of the same shape, dtype: how a module moves to a
-  // device, and how a gradient becomes a view of a bucket.
+  // device, and how a gradient becomes a view of a bucket. Views keep the old memory. A change of version().
   void rebind(Buffer buffer) const;
 
-  // Differentiates this scalar with respect to every leaf below it, see autograd/engine.h.
+  // Differentiates this scalar, or a tensor of any shape with a gradient given, with respect to every leaf below it: see
+  // autograd/engine.h.
   void backward() const;
+  void backward(const BackwardOptions& options) const;
 
   AutogradMeta* autograd_meta() const { return impl_ ? impl_->autograd.get() : nullptr; }
   void set_autograd_meta(std::shared_ptr<AutogradMeta> meta) const { impl().autograd = std::move(meta); }
@@ -108,6 +119,18 @@ class Tensor {
   std::shared_ptr<Impl> impl_;
 };
 
+using Tensors = std::vector<Tensor>;
+
+// "tensor([[1, 2], [3, 4]], shape=(2, 2), dtype=float32, device=cpu)", rows below each other. Of more than 1000 elements only the edges
+// are shown. Blocks until the device has computed the values, which are copied to the CPU; throws as item() does while a step is recorded.
+std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
+
+// How a backward pass runs, see autograd/engine.h.
+struct BackwardOptions {
+  Tensor gradient = {};       // of the tensor that is differentiated: its shape, dtype, device. Undefined: 1, of a scalar
+  bool retain_graph = false;  // keep the tape for another pass
+};
+
 template <typename T>
 Tensor Tensor::from(std::span<const T> values, const Shape& shape) {
   Tensor tensor = empty(shape, kDTypeOf<T>);
@@ -118,3 +141,4 @@ Tensor Tensor::from(std::span<const T> values, const Shape& shape) {
 }
 
 }  // namespace lockstep
+#pragma GCC visibility pop

@@ -2,6 +2,7 @@
 //
 //   run/ckpt/step-00000120/model.safetensors      weights under the bare model's names; read by Python's safetensors
 //                          optimizer.safetensors  the optimizer's state
+//                          averages.safetensors   averages of the weights, where there are any
 //                          state.json             step, epoch, sampler position, random state, versions, bucket layout
 //                          manifest.json          SHA-256 and size of every file above
 //   run/ckpt/latest        the folder's name and the SHA-256 of its manifest; replaced last
@@ -22,8 +23,10 @@
 #include "lockstep/data/sampler.h"
 #include "lockstep/ddp/ddp.h"
 #include "lockstep/nn/module.h"
+#include "lockstep/optim/ema.h"
 #include "lockstep/optim/optimizer.h"
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 // A reference that may be absent; made from the object itself: `.optimizer = sgd`.
@@ -44,6 +47,7 @@ class OptionalReference {
 struct CheckpointParts {
   nn::Module& model;  // the bare one, not the wrapper
   OptionalReference<optim::Optimizer> optimizer = {};
+  OptionalReference<optim::ExponentialMovingAverage> ema = {};
   OptionalReference<data::DistributedSampler> sampler = {};
   OptionalReference<const DistributedDataParallel> ddp = {};  // for the bucket layout
   std::int64_t step = 0;                                      // steps done
@@ -72,10 +76,12 @@ struct CheckpointState {
 // Rank 0 alone reads (the folder may exist on its machine only) and verifies every size and checksum, then broadcasts; parameters,
 // buffers, optimizer state, sampler and random state take the saved values. Afterwards ranks compare hashes. Returns nullopt on all ranks
 // when there is none, as before a job's first save; so does a folder whose name is mistyped. A damaged checkpoint, another model's, one of
-// another layout or format: FileError with file and difference, the same on every rank, and nothing was changed.
+// another layout or format: FileError with file and difference, the same on every rank, and nothing was changed. Nor is it where ranks give
+// different parts: MismatchError with the first rank and difference.
 std::optional<CheckpointState> load_checkpoint(const std::string& folder, const CheckpointParts& parts);
 
 // The same for callers who know that there is one: without one it throws a FileError that says what the folder holds instead.
 CheckpointState resume_checkpoint(const std::string& folder, const CheckpointParts& parts);
 
 }  // namespace lockstep
+#pragma GCC visibility pop

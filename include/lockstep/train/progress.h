@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#pragma GCC visibility push(default)
 namespace lockstep {
 
 struct ProgressOptions {
@@ -45,7 +46,5 @@ class Progress {
 // terminal.
 std::optional<int> terminal_width();
 
-// Throws Error("loss is not finite ...") naming step and rank when it is NaN or infinite.
-void check_finite_loss(float loss, std::int64_t step, int rank);
-
 }  // namespace lockstep
+#pragma GCC visibility pop

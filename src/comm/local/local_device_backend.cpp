@@ -80,7 +80,7 @@ class LocalDeviceBackend : public Backend {
     const std::size_t floats = (bytes + sizeof(float) - 1) / sizeof(float);
     Buffer buffer = device_.allocate(floats * sizeof(float));
     if (floats != 0)
-      device_.kernels().fill(reinterpret_cast<float*>(buffer.data()), 0, static_cast<std::int64_t>(floats), device_.default_stream());
+      device_.kernels().fill({reinterpret_cast<float*>(buffer.data()), {static_cast<std::int64_t>(floats)}}, 0, device_.default_stream());
     return buffer.window(0, bytes);
   }
 
@@ -125,9 +125,9 @@ class LocalDeviceBackend : public Backend {
 
   void scale(DType dtype, const void* send, void* receive, std::size_t count, double factor) {
     Stream& stream = device_.default_stream();
+    const Shape shape{static_cast<std::int64_t>(count)};
     if (dtype == DType::kFloat32)
-      return device_.kernels().scale(static_cast<const float*>(send), static_cast<float>(factor), static_cast<float*>(receive),
-                                     static_cast<std::int64_t>(count), false, stream);
+      return device_.kernels().scale({send, dtype, shape}, static_cast<float>(factor), {receive, dtype, shape}, stream);
     // Rare in a world of one: not worth a kernel.
     if (is_capturing_)
       throw InvalidArgument("a pre-multiplied sum of {} passes through the host here: it cannot be part of a graph", name_of(dtype));

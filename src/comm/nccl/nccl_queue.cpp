@@ -173,9 +173,9 @@ void Queue::enqueue(const Operation& operation) {
 void Queue::divide(const Operation& sum) {
   const Signature& call = sum.signature;
   const auto divide_each = [&](void* data, std::size_t count) {
-    if (count != 0)
-      device_.kernels().mixed.scale(call.dtype, data, 1 / static_cast<float>(place_.world_size), data, static_cast<std::int64_t>(count),
-                                    false, *stream_);
+    if (count == 0) return;
+    const OutputView values(data, call.dtype, {static_cast<std::int64_t>(count)});
+    device_.kernels().scale(values, 1 / static_cast<float>(place_.world_size), values, *stream_);
   };
   if (sum.layout && !sum.layout->regions.empty())
     for (const Region& region : sum.layout->regions) divide_each(region.data, region.count);
@@ -246,7 +246,7 @@ Buffer Queue::allocate(const std::shared_ptr<Queue>& self, std::size_t bytes) {
   auto* const memory = static_cast<std::byte*>(self->communicator_.allocate(floats * sizeof(float)));
   Device& device = self->device_;
   Buffer buffer(memory, bytes, &device, [self, memory] { self->release(memory); });
-  device.kernels().fill(reinterpret_cast<float*>(memory), 0, static_cast<std::int64_t>(floats), device.default_stream());
+  device.kernels().fill({reinterpret_cast<float*>(memory), {static_cast<std::int64_t>(floats)}}, 0, device.default_stream());
   return buffer;
 }
 

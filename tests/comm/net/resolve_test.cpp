@@ -15,6 +15,7 @@
 #include "lockstep/core/error.h"
 #include "src/comm/net/interface.h"
 #include "tests/support/message_of.h"
+#include "tests/support/system_finds.h"
 
 namespace {
 
@@ -112,6 +113,7 @@ TEST(Resolve, RankZeroWaitsNoLongerForItsOwnName) {
 TEST(Resolve, NumbersAndNamesAreFound) {
   std::string why;
   for (const char* host : {"127.0.0.1", "localhost"}) {
+    if (!testing::system_finds(host)) continue;
     const Addresses found = resolve(host, 80, 0, std::chrono::steady_clock::now() + 20s, why);
     ASSERT_TRUE(found) << why;
   }

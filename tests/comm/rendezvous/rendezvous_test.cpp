@@ -27,6 +27,20 @@ constexpr auto kTime = 20s;
 // Free a moment ago; nobody else binds explicit ports here.
 std::uint16_t free_port() { return local_endpoint(listen_tcp("127.0.0.1", 0).get()).port; }
 
+// A listener whose port is followed by a free one: both below the ports that Linux hands out, so that no program beside this one takes it.
+Fd listen_before_a_free_port() {
+  for (int i = 0; i < 100; ++i) {
+    const int port = 20'000 + (getpid() % 5'000) * 2 + 20 * i % 2'000;
+    try {
+      Fd listener = listen_tcp("127.0.0.1", static_cast<std::uint16_t>(port));
+      listen_tcp("127.0.0.1", static_cast<std::uint16_t>(port + 1));
+      return listener;
+    } catch (const Error&) {  // taken: the next one
+    }
+  }
+  throw Error("no two neighbouring ports are free");
+}
+
 JobEnvironment address_job(int rank, int world_size, std::uint16_t port, std::string token = "secret") {
   JobEnvironment job;
   job.kind = Kind::kAddress;
@@ -122,7 +136,7 @@ TEST(Meet, FailuresSayWhereTheAddressComesFrom) {
 
 // torchrun's agent is this test.
 TEST(Meet, ThePortThatTorchrunsAgentHoldsIsLeftToIt) {
-  const Fd agent = listen_tcp("127.0.0.1", 0);
+  const Fd agent = listen_before_a_free_port();
   const std::string port = std::to_string(local_endpoint(agent.get()).port);
   const auto rank = [&](int number) {
     const std::map<std::string, std::string> variables = {{"RANK", std::to_string(number)},
@@ -167,8 +181,7 @@ TEST(Meet, RankZeroMayLeaveWithItsServerFirst) {
   std::promise<void> zero_left;
   const auto join = [&](int rank) {
     Rendezvous met = rendezvous(address_job(rank, 2, port), kTime);
-    auto group =
-        ProcessGroup::create({rank, 2, rank, 2}, met.store, met.token, {.transport = "tcp"}, met.advertise_address);
+    auto group = ProcessGroup::create({rank, 2, rank, 2}, met.store, met.token, {.transport = "tcp"}, met.advertise_address);
     float one = 1;
     group->all_reduce(std::span(&one, 1));
     EXPECT_EQ(one, 2);

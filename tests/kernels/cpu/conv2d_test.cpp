@@ -6,7 +6,7 @@
 #include <limits>
 #include <thread>
 
-#include "tests/kernels/cases.h"
+#include "tests/kernels/cases/shapes.h"
 #include "tests/kernels/cpu/exact.h"
 
 namespace lockstep::testing {
@@ -17,14 +17,17 @@ TEST(PlainConv2d, MatchesSumsByHand) {
   const Conv2dShape shape = conv2d_shape(1, 2, 2, 2, 1, 2, 2, 1, 1, {1, 1, 0, 0});
   const Floats x = {1, 2, 3, 4, 5, 6, 7, 8}, weight = {1, 10, 2, 20, 3, 30, 4, 40}, y_grad = {1, 0, 0, 2};
   Floats bias = {0.5F}, y(4), x_grad(8), weight_grad(8), bias_grad(1);
-  plain().conv2d(shape, x.data(), weight.data(), bias.data(), false, y.data(), stream());
+  plain().conv2d(shape, in(x, x_shape(shape)), in(weight, weight_shape(shape)), in(bias, bias_shape(shape)), false, out(y, y_shape(shape)),
+                 stream());
   EXPECT_EQ(y, (Floats{84.5F, 235.5F, 302.5F, 650.5F}));
   bias = {-300};
-  plain().conv2d(shape, x.data(), weight.data(), bias.data(), true, y.data(), stream());
+  plain().conv2d(shape, in(x, x_shape(shape)), in(weight, weight_shape(shape)), in(bias, bias_shape(shape)), true, out(y, y_shape(shape)),
+                 stream());
   EXPECT_EQ(y, (Floats{0, 0, 2, 350}));
-  plain().conv2d_backward_data(shape, y_grad.data(), weight.data(), x_grad.data(), false, stream());
+  plain().conv2d_backward_data(shape, in(y_grad, y_shape(shape)), in(weight, weight_shape(shape)), out(x_grad, x_shape(shape)), stream());
   EXPECT_EQ(x_grad, (Floats{6, 60, 4, 40, 6, 60, 8, 80}));
-  plain().conv2d_backward_weights(shape, x.data(), y_grad.data(), weight_grad.data(), bias_grad.data(), false, false, stream());
+  plain().conv2d_backward_weights(shape, in(x, x_shape(shape)), in(y_grad, y_shape(shape)), out(weight_grad, weight_shape(shape)),
+                                  out(bias_grad, bias_shape(shape)), stream());
   EXPECT_EQ(weight_grad, (Floats{2, 4, 6, 8, 10, 12, 15, 18}));
   EXPECT_EQ(bias_grad, (Floats{3}));
 }
@@ -33,11 +36,13 @@ TEST(PlainLinear, MatchesSumsByHand) {
   const LinearShape shape{2, 3, 2};
   const Floats x = {1, 2, 3, 4, 5, 6}, weight = {1, 0, 2, -1, 1, 0}, bias = {10, -2}, y_grad = {1, 2, 0, 3};
   Floats y(4), x_grad(6), weight_grad(6), bias_grad = {100, 100};
-  plain().linear(shape, x.data(), weight.data(), bias.data(), true, y.data(), stream());
+  plain().linear(in(x, x_shape(shape)), in(weight, weight_shape(shape)), in(bias, bias_shape(shape)), true, out(y, y_shape(shape)),
+                 stream());
   EXPECT_EQ(y, (Floats{17, 0, 26, 0}));
-  plain().linear_backward_data(shape, y_grad.data(), weight.data(), x_grad.data(), false, stream());
+  plain().linear_backward_data(in(y_grad, y_shape(shape)), in(weight, weight_shape(shape)), out(x_grad, x_shape(shape)), stream());
   EXPECT_EQ(x_grad, (Floats{-1, 2, 2, -3, 3, 0}));
-  plain().linear_backward_weights(shape, x.data(), y_grad.data(), weight_grad.data(), bias_grad.data(), false, true, stream());
+  plain().linear_backward_weights(in(x, x_shape(shape)), in(y_grad, y_shape(shape)), out(weight_grad, weight_shape(shape)),
+                                  out(bias_grad, bias_shape(shape), true), stream());
   EXPECT_EQ(weight_grad, (Floats{1, 2, 3, 14, 19, 24}));
   EXPECT_EQ(bias_grad, (Floats{101, 105}));
 }
@@ -46,10 +51,13 @@ TEST(Conv2d, ForwardIsThePlainKernels) {
   for (const Conv2dShape& s : conv2d_shapes())
     for (const bool relu : {false, true})
       for (const bool with_bias : {false, true}) {
-        const Floats x = whole_numbers(x_count(s), 1), weight = whole_numbers(weight_count(s), 2), bias = whole_numbers(s.out_channels, 3);
-        Floats expected(y_count(s), 7), actual(y_count(s), 8);
-        plain().conv2d(s, x.data(), weight.data(), with_bias ? bias.data() : nullptr, relu, expected.data(), stream());
-        tested().conv2d(s, x.data(), weight.data(), with_bias ? bias.data() : nullptr, relu, actual.data(), stream());
+        const Floats x = whole_numbers(x_shape(s).count(), 1), weight = whole_numbers(weight_shape(s).count(), 2),
+                     bias = whole_numbers(s.out_channels, 3);
+        Floats expected(y_shape(s).count(), 7), actual(y_shape(s).count(), 8);
+        plain().conv2d(s, in(x, x_shape(s)), in(weight, weight_shape(s)), with_bias ? in(bias, bias_shape(s)) : InputView(), relu,
+                       out(expected, y_shape(s)), stream());
+        tested().conv2d(s, in(x, x_shape(s)), in(weight, weight_shape(s)), with_bias ? in(bias, bias_shape(s)) : InputView(), relu,
+                        out(actual, y_shape(s)), stream());
         expect_same_bits(actual, expected, name_of(s));
       }
 }
@@ -57,10 +65,10 @@ TEST(Conv2d, ForwardIsThePlainKernels) {
 TEST(Conv2d, BackwardDataIsThePlainKernels) {
   for (const Conv2dShape& s : conv2d_shapes())
     for (const bool accumulate : {false, true}) {
-      const Floats y_grad = whole_numbers(y_count(s), 4), weight = whole_numbers(weight_count(s), 5);
-      Floats expected = whole_numbers(x_count(s), 6), actual = expected;
-      plain().conv2d_backward_data(s, y_grad.data(), weight.data(), expected.data(), accumulate, stream());
-      tested().conv2d_backward_data(s, y_grad.data(), weight.data(), actual.data(), accumulate, stream());
+      const Floats y_grad = whole_numbers(y_shape(s).count(), 4), weight = whole_numbers(weight_shape(s).count(), 5);
+      Floats expected = whole_numbers(x_shape(s).count(), 6), actual = expected;
+      plain().conv2d_backward_data(s, in(y_grad, y_shape(s)), in(weight, weight_shape(s)), out(expected, x_shape(s), accumulate), stream());
+      tested().conv2d_backward_data(s, in(y_grad, y_shape(s)), in(weight, weight_shape(s)), out(actual, x_shape(s), accumulate), stream());
       expect_same_bits(actual, expected, name_of(s));
     }
 }
@@ -69,13 +77,13 @@ TEST(Conv2d, BackwardWeightsIsThePlainKernels) {
   for (const Conv2dShape& s : conv2d_shapes())
     for (const bool accumulate : {false, true})
       for (const bool with_bias : {false, true}) {
-        const Floats x = whole_numbers(x_count(s), 7), y_grad = whole_numbers(y_count(s), 8);
-        Floats expected = whole_numbers(weight_count(s), 9), actual = expected;
+        const Floats x = whole_numbers(x_shape(s).count(), 7), y_grad = whole_numbers(y_shape(s).count(), 8);
+        Floats expected = whole_numbers(weight_shape(s).count(), 9), actual = expected;
         Floats expected_bias = whole_numbers(s.out_channels, 10), actual_bias = expected_bias;
-        plain().conv2d_backward_weights(s, x.data(), y_grad.data(), expected.data(), with_bias ? expected_bias.data() : nullptr, accumulate,
-                                        !accumulate, stream());
-        tested().conv2d_backward_weights(s, x.data(), y_grad.data(), actual.data(), with_bias ? actual_bias.data() : nullptr, accumulate,
-                                         !accumulate, stream());
+        plain().conv2d_backward_weights(s, in(x, x_shape(s)), in(y_grad, y_shape(s)), out(expected, weight_shape(s), accumulate),
+                                        with_bias ? out(expected_bias, bias_shape(s), !accumulate) : OutputView(), stream());
+        tested().conv2d_backward_weights(s, in(x, x_shape(s)), in(y_grad, y_shape(s)), out(actual, weight_shape(s), accumulate),
+                                         with_bias ? out(actual_bias, bias_shape(s), !accumulate) : OutputView(), stream());
         expect_same_bits(actual, expected, name_of(s));
         expect_same_bits(actual_bias, expected_bias, name_of(s) + ", bias");
       }
@@ -90,9 +98,11 @@ TEST(Linear, IsThePlainKernels) {
       const auto run = [&](const KernelTable& kernels) {
         std::vector<Floats> results = {Floats(y_grad.size()), whole_numbers(x.size(), 5), whole_numbers(weight.size(), 6),
                                        whole_numbers(bias.size(), 7)};
-        kernels.linear(s, x.data(), weight.data(), flag ? bias.data() : nullptr, !flag, results[0].data(), stream());
-        kernels.linear_backward_data(s, y_grad.data(), weight.data(), results[1].data(), flag, stream());
-        kernels.linear_backward_weights(s, x.data(), y_grad.data(), results[2].data(), results[3].data(), flag, !flag, stream());
+        kernels.linear(in(x, x_shape(s)), in(weight, weight_shape(s)), flag ? in(bias, bias_shape(s)) : InputView(), !flag,
+                       out(results[0], y_shape(s)), stream());
+        kernels.linear_backward_data(in(y_grad, y_shape(s)), in(weight, weight_shape(s)), out(results[1], x_shape(s), flag), stream());
+        kernels.linear_backward_weights(in(x, x_shape(s)), in(y_grad, y_shape(s)), out(results[2], weight_shape(s), flag),
+                                        out(results[3], bias_shape(s), !flag), stream());
         return results;
       };
       const auto expected = run(plain()), actual = run(tested());
@@ -102,11 +112,15 @@ TEST(Linear, IsThePlainKernels) {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// A shape for each way of convolving: 1 x 1, images, many channels, and Winograd's.
+// A shape for each way of convolving: 1 x 1, images, many channels, Winograd's, and groups.
 std::vector<Conv2dShape> shapes_with_relu() {
-  return {conv2d_shape(2, 1, 1, 1, 1, 1, 1, 1, 1, {0, 0, 0, 0}), conv2d_shape(2, 7, 5, 16, 17, 1, 1, 1, 1, {0, 0, 0, 0}),
-          conv2d_shape(2, 12, 12, 3, 64, 5, 5, 1, 1, {2, 2, 2, 2}), conv2d_shape(2, 8, 8, 16, 24, 3, 3, 2, 2, {1, 1, 1, 1}),
-          conv2d_shape(2, 6, 6, 64, 64, 5, 5, 1, 1, {2, 2, 2, 2})};
+  return {conv2d_shape(2, 1, 1, 1, 1, 1, 1, 1, 1, {0, 0, 0, 0}),
+          conv2d_shape(2, 7, 5, 16, 17, 1, 1, 1, 1, {0, 0, 0, 0}),
+          conv2d_shape(2, 12, 12, 3, 64, 5, 5, 1, 1, {2, 2, 2, 2}),
+          conv2d_shape(2, 8, 8, 16, 24, 3, 3, 2, 2, {1, 1, 1, 1}),
+          conv2d_shape(2, 6, 6, 64, 64, 5, 5, 1, 1, {2, 2, 2, 2}),
+          in_groups(2, conv2d_shape(2, 8, 8, 16, 24, 3, 3, 1, 1, {1, 1, 1, 1})),
+          in_groups(17, conv2d_shape(2, 8, 8, 17, 17, 3, 3, 1, 1, {1, 1, 1, 1}))};
 }
 
 // What is broken in one place must show in the loss, whichever place that is.
@@ -114,9 +128,10 @@ TEST(Conv2d, FusedReLULetsNanThrough) {
   for (const Conv2dShape& s : shapes_with_relu())
     for (const int broken : {0, 1, 2})
       for (const KernelTable* kernels : {&plain(), &tested()}) {
-        Floats x = uniform(x_count(s), 1), weight = uniform(weight_count(s), 2), bias = uniform(s.out_channels, 3), y(y_count(s), 7);
+        Floats x = uniform(x_shape(s).count(), 1), weight = uniform(weight_shape(s).count(), 2), bias = uniform(s.out_channels, 3),
+               y(y_shape(s).count(), 7);
         (broken == 0 ? x : broken == 1 ? weight : bias)[0] = broken == 1 ? -kNan : kNan;
-        kernels->conv2d(s, x.data(), weight.data(), bias.data(), true, y.data(), stream());
+        kernels->conv2d(s, in(x, x_shape(s)), in(weight, weight_shape(s)), in(bias, bias_shape(s)), true, out(y, y_shape(s)), stream());
         EXPECT_TRUE(std::any_of(y.begin(), y.end(), [](float value) { return std::isnan(value); })) << name_of(s) << ", operand " << broken;
         if (broken > 0) continue;  // else the second image is whole
         EXPECT_TRUE(std::none_of(y.begin() + static_cast<Index>(y.size()) / 2, y.end(), [](float value) { return std::isnan(value); }));
@@ -130,7 +145,7 @@ TEST(Conv2d, FusedReLUOfInfinities) {
     for (const float x : {kInfinity, 3e38F}) {  // given, or by overflow
       Floats weight(16, 2), y(16);
       weight[5] = -2;
-      kernels->conv2d(s, &x, weight.data(), nullptr, true, y.data(), stream());
+      kernels->conv2d(s, {&x, x_shape(s)}, in(weight, weight_shape(s)), {}, true, out(y, y_shape(s)), stream());
       Floats expected(16, kInfinity);
       expected[5] = 0;
       EXPECT_EQ(y, expected) << x;
@@ -143,7 +158,7 @@ TEST(Linear, FusedReLULetsNanThrough) {
       Floats x = uniform(s.batch * s.in_features, 1), y(s.batch * s.out_features);
       const Floats weight = uniform(s.in_features * s.out_features, 2);
       x[0] = kNan;
-      kernels->linear(s, x.data(), weight.data(), nullptr, true, y.data(), stream());
+      kernels->linear(in(x, x_shape(s)), in(weight, weight_shape(s)), {}, true, out(y, y_shape(s)), stream());
       for (Index i = 0; i < s.batch * s.out_features; ++i) EXPECT_EQ(std::isnan(y[i]), i < s.out_features) << name_of(s) << ", " << i;
     }
 }
@@ -151,13 +166,13 @@ TEST(Linear, FusedReLULetsNanThrough) {
 // Random floats: what a run computes does not depend on when or in which thread it runs.
 TEST(Conv2d, RepeatsItsBitsInEveryThread) {
   const Conv2dShape s = conv2d_shape(3, 6, 6, 64, 64, 5, 5, 1, 1, {2, 2, 2, 2});
-  const Floats x = uniform(x_count(s), 1), weight = uniform(weight_count(s), 2), y_grad = uniform(y_count(s), 3);
+  const Floats x = uniform(x_shape(s).count(), 1), weight = uniform(weight_shape(s).count(), 2), y_grad = uniform(y_shape(s).count(), 3);
   const auto run = [&] {
-    Floats results(y_count(s) + x_count(s) + weight_count(s));
-    float *y = results.data(), *x_grad = y + y_count(s), *weight_grad = x_grad + x_count(s);
-    tested().conv2d(s, x.data(), weight.data(), nullptr, true, y, stream());
-    tested().conv2d_backward_data(s, y_grad.data(), weight.data(), x_grad, false, stream());
-    tested().conv2d_backward_weights(s, x.data(), y_grad.data(), weight_grad, nullptr, false, false, stream());
+    Floats results(y_shape(s).count() + x_shape(s).count() + weight_shape(s).count());
+    float *y = results.data(), *x_grad = y + y_shape(s).count(), *weight_grad = x_grad + x_shape(s).count();
+    tested().conv2d(s, in(x, x_shape(s)), in(weight, weight_shape(s)), {}, true, {y, y_shape(s)}, stream());
+    tested().conv2d_backward_data(s, in(y_grad, y_shape(s)), in(weight, weight_shape(s)), {x_grad, x_shape(s)}, stream());
+    tested().conv2d_backward_weights(s, in(x, x_shape(s)), in(y_grad, y_shape(s)), {weight_grad, weight_shape(s)}, {}, stream());
     return results;
   };
   const Floats first = run();
@@ -172,12 +187,13 @@ TEST(Conv2d, RepeatsItsBitsInEveryThread) {
 
 TEST(Conv2d, AsksTheSystemForNothingOnceWarm) {
   const Conv2dShape s = conv2d_shape(2, 8, 8, 16, 24, 3, 3, 1, 1, {1, 1, 1, 1});
-  const Floats x = uniform(x_count(s), 1), weight = uniform(weight_count(s), 2), y_grad = uniform(y_count(s), 3);
-  Floats y(y_count(s)), x_grad(x_count(s)), weight_grad(weight_count(s)), bias_grad(s.out_channels);
+  const Floats x = uniform(x_shape(s).count(), 1), weight = uniform(weight_shape(s).count(), 2), y_grad = uniform(y_shape(s).count(), 3);
+  Floats y(y_shape(s).count()), x_grad(x_shape(s).count()), weight_grad(weight_shape(s).count()), bias_grad(s.out_channels);
   const auto step = [&] {
-    tested().conv2d(s, x.data(), weight.data(), nullptr, true, y.data(), stream());
-    tested().conv2d_backward_data(s, y_grad.data(), weight.data(), x_grad.data(), true, stream());
-    tested().conv2d_backward_weights(s, x.data(), y_grad.data(), weight_grad.data(), bias_grad.data(), true, true, stream());
+    tested().conv2d(s, in(x, x_shape(s)), in(weight, weight_shape(s)), {}, true, out(y, y_shape(s)), stream());
+    tested().conv2d_backward_data(s, in(y_grad, y_shape(s)), in(weight, weight_shape(s)), out(x_grad, x_shape(s), true), stream());
+    tested().conv2d_backward_weights(s, in(x, x_shape(s)), in(y_grad, y_shape(s)), out(weight_grad, weight_shape(s), true),
+                                     out(bias_grad, bias_shape(s), true), stream());
   };
   step();
   const AllocatorStats warm = cpu_device().allocator_stats();

@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "tests/kernels/cases.h"
+#include "tests/kernels/cases/shapes.h"
 #include "tests/kernels/cpu/exact.h"
 
 namespace lockstep::testing {
@@ -13,23 +13,23 @@ constexpr float kQuietNan = std::numeric_limits<float>::quiet_NaN();
 
 TEST(PlainElementwise, DoesWhatItsNameSays) {
   const Floats a = {1, -2, 3}, b = {10, 20, 30};
-  Floats out(3), sum = {1, 1, 1}, y = {1, 2, 3, 4}, bias_grad = {5, 5};
-  plain().fill(out.data(), 2.5F, 3, stream());
-  EXPECT_EQ(out, (Floats{2.5F, 2.5F, 2.5F}));
-  plain().add(a.data(), b.data(), out.data(), 3, stream());
-  EXPECT_EQ(out, (Floats{11, 18, 33}));
-  plain().accumulate(sum.data(), a.data(), 3, stream());
+  Floats result(3), sum = {1, 1, 1}, y = {1, 2, 3, 4}, bias_grad = {5, 5};
+  plain().fill(out(result), 2.5F, stream());
+  EXPECT_EQ(result, (Floats{2.5F, 2.5F, 2.5F}));
+  plain().add(in(a), in(b), out(result), stream());
+  EXPECT_EQ(result, (Floats{11, 18, 33}));
+  plain().add(in(sum), in(a), out(sum), stream());
   EXPECT_EQ(sum, (Floats{2, -1, 4}));
-  plain().scale(a.data(), 2, out.data(), 3, true, stream());
-  EXPECT_EQ(out, (Floats{13, 14, 39}));
-  plain().relu(a.data(), out.data(), 3, stream());
-  EXPECT_EQ(out, (Floats{1, 0, 3}));
+  plain().scale(in(a), 2, out(result, {3}, true), stream());
+  EXPECT_EQ(result, (Floats{13, 14, 39}));
+  plain().relu(in(a), out(result), stream());
+  EXPECT_EQ(result, (Floats{1, 0, 3}));
   Floats grad = {7, 8, 9};
-  plain().relu_backward(out.data(), grad.data(), 3, stream());
+  plain().relu_backward(in(result), out(grad), stream());
   EXPECT_EQ(grad, (Floats{7, 0, 9}));
-  plain().bias(y.data(), b.data(), 2, 2, stream());
+  plain().bias(out(y, {2, 2}), in(b, {2}), stream());
   EXPECT_EQ(y, (Floats{11, 22, 13, 24}));
-  plain().bias_backward(y.data(), bias_grad.data(), 2, 2, true, stream());
+  plain().bias_backward(in(y, {2, 2}), out(bias_grad, {2}, true), stream());
   EXPECT_EQ(bias_grad, (Floats{29, 51}));
 }
 
@@ -39,12 +39,12 @@ TEST(Elementwise, IsThePlainKernels) {
       const Floats a = uniform(count, 1), b = uniform(count, 2);
       const auto run = [&](const KernelTable& kernels) {
         std::vector<Floats> results(6, uniform(count, 3));
-        kernels.fill(results[0].data(), -1.5F, count, stream());
-        kernels.add(a.data(), b.data(), results[1].data(), count, stream());
-        kernels.accumulate(results[2].data(), a.data(), count, stream());
-        kernels.scale(a.data(), 0.3F, results[3].data(), count, accumulate, stream());
-        kernels.relu(a.data(), results[4].data(), count, stream());
-        kernels.relu_backward(a.data(), results[5].data(), count, stream());
+        kernels.fill(out(results[0]), -1.5F, stream());
+        kernels.add(in(a), in(b), out(results[1]), stream());
+        kernels.add(in(results[2]), in(a), out(results[2]), stream());
+        kernels.scale(in(a), 0.3F, out(results[3], {count}, accumulate), stream());
+        kernels.relu(in(a), out(results[4]), stream());
+        kernels.relu_backward(in(a), out(results[5]), stream());
         return results;
       };
       const auto expected = run(plain()), actual = run(tested());
@@ -57,7 +57,7 @@ TEST(Elementwise, ReluLetsNanThroughAndWorksInPlace) {
   for (const KernelTable* kernels : {&plain(), &tested()}) {
     Floats values(40, -1);
     values[3] = kQuietNan, values[20] = 2, values[37] = kQuietNan;
-    kernels->relu(values.data(), values.data(), 40, stream());
+    kernels->relu(in(values), out(values), stream());
     for (Index i = 0; i < 40; ++i) {
       if (i == 3 || i == 37)
         EXPECT_TRUE(std::isnan(values[i])) << i;
@@ -73,10 +73,10 @@ TEST(Bias, IsThePlainKernels) {
       for (const bool accumulate : {false, true}) {
         const Floats values = whole_numbers(rows * channels, 1), bias = whole_numbers(channels, 2);
         Floats expected = values, actual = values, expected_grad = bias, actual_grad = bias;
-        plain().bias(expected.data(), bias.data(), rows, channels, stream());
-        tested().bias(actual.data(), bias.data(), rows, channels, stream());
-        plain().bias_backward(values.data(), expected_grad.data(), rows, channels, accumulate, stream());
-        tested().bias_backward(values.data(), actual_grad.data(), rows, channels, accumulate, stream());
+        plain().bias(out(expected, {rows, channels}), in(bias), stream());
+        tested().bias(out(actual, {rows, channels}), in(bias), stream());
+        plain().bias_backward(in(values, {rows, channels}), out(expected_grad, {channels}, accumulate), stream());
+        tested().bias_backward(in(values, {rows, channels}), out(actual_grad, {channels}, accumulate), stream());
         expect_same_bits(actual, expected, fmt::format("bias {} x {}", rows, channels));
         expect_same_bits(actual_grad, expected_grad, fmt::format("bias gradient {} x {}", rows, channels));
       }
@@ -86,16 +86,17 @@ TEST(CrossEntropy, MatchesValuesByHand) {
   // softmax(0, ln 3) = (1/4, 3/4); softmax(1000, 1000) = (1/2, 1/2) without overflow.
   const Floats logits = {0, std::log(3.0F), 1000, 1000};
   const std::vector<Index> labels = {1, 0};
+  const InputView targets(labels.data(), {2});
   const float loss_grad = 2;
   for (const KernelTable* kernels : {&plain(), &tested()}) {
     float loss = 0;
     Floats probabilities(4), grad = {0, 0, 10, 10};
-    kernels->softmax_cross_entropy(logits.data(), labels.data(), 2, 2, &loss, probabilities.data(), stream());
+    kernels->softmax_cross_entropy({}, in(logits, {2, 2}), targets, {&loss, {}}, out(probabilities, {2, 2}), stream());
     EXPECT_NEAR(loss, (std::log(4.0 / 3.0) + std::log(2.0)) / 2, 1e-6);
     expect_close(probabilities, {0.25F, 0.75F, 0.5F, 0.5F}, 1e-6F, "probabilities");
-    kernels->softmax_cross_entropy_backward(probabilities.data(), labels.data(), 2, 2, &loss_grad, grad.data(), true, stream());
+    kernels->softmax_cross_entropy_backward({}, in(probabilities, {2, 2}), targets, {&loss_grad, {}}, out(grad, {2, 2}, true), stream());
     expect_close(grad, {0.25F, -0.25F, 9.5F, 10.5F}, 1e-6F, "gradient, accumulated");
-    kernels->softmax_cross_entropy_backward(probabilities.data(), labels.data(), 2, 2, &loss_grad, grad.data(), false, stream());
+    kernels->softmax_cross_entropy_backward({}, in(probabilities, {2, 2}), targets, {&loss_grad, {}}, out(grad, {2, 2}), stream());
     expect_close(grad, {0.25F, -0.25F, -0.5F, 0.5F}, 1e-6F, "gradient");
   }
 }
@@ -105,14 +106,14 @@ TEST(CrossEntropy, ShowsALogitThatIsNotANumber) {
   const Index label = 0;
   float loss = 0;
   Floats probabilities(3);
-  tested().softmax_cross_entropy(logits.data(), &label, 1, 3, &loss, probabilities.data(), stream());
+  tested().softmax_cross_entropy({}, in(logits, {1, 3}), {&label, {1}}, {&loss, {}}, out(probabilities, {1, 3}), stream());
   EXPECT_TRUE(std::isnan(loss));
 }
 
 TEST(L2Loss, IsThePlainKernels) {
   const Floats three_four = {3, 4};
   float loss = 0;
-  plain().l2_loss(three_four.data(), 2, &loss, stream());
+  plain().l2_loss(in(three_four), {&loss, {}}, stream());
   EXPECT_EQ(loss, 12.5F);
   const float loss_grad = 0.5F;
   for (const Index count : kCounts)
@@ -120,25 +121,25 @@ TEST(L2Loss, IsThePlainKernels) {
       const Floats x = whole_numbers(count, 1);
       float expected = -1, actual = -1;
       Floats expected_grad = whole_numbers(count, 2), actual_grad = expected_grad;
-      plain().l2_loss(x.data(), count, &expected, stream());
-      tested().l2_loss(x.data(), count, &actual, stream());
+      plain().l2_loss(in(x), {&expected, {}}, stream());
+      tested().l2_loss(in(x), {&actual, {}}, stream());
       EXPECT_EQ(actual, expected) << count;
-      plain().scale_by(x.data(), &loss_grad, expected_grad.data(), count, accumulate, stream());
-      tested().scale_by(x.data(), &loss_grad, actual_grad.data(), count, accumulate, stream());
+      plain().scale_by(in(x), {&loss_grad, {}}, out(expected_grad, {count}, accumulate), stream());
+      tested().scale_by(in(x), {&loss_grad, {}}, out(actual_grad, {count}, accumulate), stream());
       expect_same_bits(actual_grad, expected_grad, "l2 gradient");
     }
 }
 
 TEST(PlainSgd, FollowsTheFormula) {
   Floats weight = {1, 2}, grad = {0.5F, -1}, momentum = {4, 8};
-  const SgdTensor tensor{weight.data(), grad.data(), momentum.data(), 2};
+  const UpdateTensor tensor{weight.data(), grad.data(), {momentum.data()}, 2};
   const float lr = 0.5F;
-  plain().sgd_step(std::span(&tensor, 1), {&lr, 0.25F, 2, false}, stream());
+  plain().sgd_step(std::span(&tensor, 1), {{&lr, 2}, 0.25F, false}, stream());
   // g = grad + 2 w = (2.5, 3); v = v / 4 + g = (3.5, 5); w -= v / 2.
   EXPECT_EQ(momentum, (Floats{3.5F, 5}));
   EXPECT_EQ(weight, (Floats{-0.75F, -0.5F}));
   weight = {1, 2}, momentum = {4, 8};
-  plain().sgd_step(std::span(&tensor, 1), {&lr, 0.25F, 2, true}, stream());
+  plain().sgd_step(std::span(&tensor, 1), {{&lr, 2}, 0.25F, true}, stream());
   EXPECT_EQ(weight, (Floats{1 - (2.5F + 3.5F / 4) / 2, 2 - (3 + 5.0F / 4) / 2}));
 }
 
@@ -148,15 +149,14 @@ TEST(Sgd, UpdatesToTheBitAsThePlainKernel) {
       for (const float decay : {0.0F, 5e-4F}) {
         const auto run = [&](const KernelTable& kernels) {
           std::vector<Floats> state;
-          std::vector<SgdTensor> tensors;
+          std::vector<UpdateTensor> tensors;
           state.reserve(3 * kCounts.size());
           for (const Index count : kCounts)
             for (unsigned seed = 1; seed <= 3; ++seed) state.push_back(uniform(count, seed));
           for (std::size_t i = 0; i < kCounts.size(); ++i)
-            tensors.push_back(
-                {state[3 * i].data(), state[3 * i + 1].data(), with_momentum ? state[3 * i + 2].data() : nullptr, kCounts[i]});
+            tensors.push_back({state[3 * i].data(), state[3 * i + 1].data(), {state[3 * i + 2].data()}, kCounts[i]});
           const float lr = 0.1F;
-          for (int step = 0; step < 5; ++step) kernels.sgd_step(tensors, {&lr, 0.9F, decay, nesterov}, stream());
+          for (int step = 0; step < 5; ++step) kernels.sgd_step(tensors, {{&lr, decay}, with_momentum ? 0.9F : 0, nesterov}, stream());
           return state;
         };
         const auto expected = run(plain()), actual = run(tested());

@@ -7,32 +7,19 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "lockstep/core/device.h"
+#include "tests/kernels/cases/values.h"
 
 namespace lockstep::testing {
 
-using Index = std::int64_t;
-using Floats = std::vector<float>;
-
-// -3 .. 3: products and sums of a few thousand of them are exact in float, in whatever order they are added.
-inline Floats whole_numbers(Index count, unsigned seed) {
-  std::mt19937 random(seed);
-  Floats values(count);
-  for (float& value : values) value = static_cast<float>(static_cast<int>(random() % 7) - 3);
-  return values;
-}
-
-inline Floats uniform(Index count, unsigned seed) {
-  std::mt19937 random(seed);
-  std::uniform_real_distribution<float> distribution(-1, 1);
-  Floats values(count);
-  for (float& value : values) value = distribution(random);
-  return values;
-}
+// Views of whole arrays.
+inline InputView in(const Floats& values, const Shape& shape) { return {values.data(), shape}; }
+inline InputView in(const Floats& values) { return in(values, {static_cast<Index>(values.size())}); }
+inline OutputView out(Floats& values, const Shape& shape, bool accumulate = false) { return {values.data(), shape, accumulate}; }
+inline OutputView out(Floats& values) { return out(values, {static_cast<Index>(values.size())}); }
 
 inline void expect_same_bits(const Floats& actual, const Floats& expected, const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size()) << what;

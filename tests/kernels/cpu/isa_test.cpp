@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdio>
+#include <functional>
 
 #include "lockstep/core/cpu_dispatch.h"
 #include "lockstep/core/crypto.h"
@@ -12,26 +13,51 @@
 namespace lockstep::testing {
 namespace {
 
+using Take = std::function<void(const Floats&)>;
+
+// exp and the like, whose values and slopes are many steps, and the gradient of depthwise filters of 64 channels and of six more.
+void take_functions(const KernelTable& kernels, const Take& take) {
+  constexpr Index kCount = 3 * 9 * 9 * 70;
+  Floats x = uniform(kCount, 5), y(kCount), grad(kCount), loss(1), filters(70 * 9);
+  for (float& value : x) value *= 6;
+  for (const UnaryOperation& operation :
+       {UnaryOperation{UnaryFunction::kGelu}, UnaryOperation{UnaryFunction::kGeluTanh}, UnaryOperation{UnaryFunction::kSilu},
+        UnaryOperation{UnaryFunction::kTanh}, UnaryOperation{UnaryFunction::kSigmoid}, UnaryOperation{UnaryFunction::kExp},
+        UnaryOperation{UnaryFunction::kPow, -3}, UnaryOperation{UnaryFunction::kPow, 0.3F}}) {
+    kernels.unary(operation, in(x), out(y), stream()), take(y);
+    kernels.unary_backward(operation, in(x), in(y), out(grad), stream()), take(grad);
+  }
+  kernels.binary_cross_entropy_with_logits(in(x), in(uniform(kCount, 6)), true, {loss.data(), {}}, stream()), take(loss);
+  Conv2dShape s;
+  s.batch = 3, s.in_height = s.in_width = s.out_height = s.out_width = 9, s.in_channels = s.out_channels = s.groups = 70;
+  s.kernel_height = s.kernel_width = 3, s.stride_height = s.stride_width = 1, s.pad_top = s.pad_left = s.pad_bottom = s.pad_right = 1;
+  const Shape images = {3, 9, 9, 70};
+  kernels.conv2d_backward_weights(s, in(x, images), in(uniform(kCount, 7), images), out(filters, {70, 3, 3, 1}), OutputView(), stream());
+  take(filters);
+}
+
 std::string digest_of_kernels() {
   constexpr Index kRows = 3 * 9 * 9, kChannels = 70, kCount = kRows * kChannels;
   crypto::Sha256 hash;
   const auto take = [&](const Floats& values) { hash.update(std::as_bytes(std::span(values))); };
   const Floats a = uniform(kCount, 1), b = uniform(kCount, 2);
-  Floats out(kCount), scale(kCount), grad = uniform(kCount, 3), sums(kChannels);
+  Floats result(kCount), scale(kCount), grad = uniform(kCount, 3), sums(kChannels);
   const KernelTable& kernels = tested();
-  kernels.add(a.data(), b.data(), out.data(), kCount, stream()), take(out);
-  kernels.scale(a.data(), 0.7F, out.data(), kCount, true, stream()), take(out);
-  kernels.relu_backward(b.data(), out.data(), kCount, stream()), take(out);
-  kernels.bias_backward(a.data(), sums.data(), kRows, kChannels, false, stream()), take(sums);
-  kernels.l2_loss(a.data(), kCount, sums.data(), stream()), take(sums);
+  kernels.add(in(a), in(b), out(result), stream()), take(result);
+  kernels.scale(in(a), 0.7F, out(result, {kCount}, true), stream()), take(result);
+  kernels.relu_backward(in(b), out(result), stream()), take(result);
+  kernels.bias_backward(in(a, {kRows, kChannels}), out(sums), stream()), take(sums);
+  kernels.l2_loss(in(a), {sums.data(), {}}, stream()), take(sums);
   const LrnParams lrn{kRows, kChannels, 4, 1, 0.1F, 0.75F};
-  kernels.lrn(lrn, a.data(), out.data(), scale.data(), stream()), take(out);
-  kernels.lrn_backward(lrn, a.data(), out.data(), scale.data(), b.data(), grad.data(), true, stream()), take(grad);
+  const Shape of = {kRows, kChannels};
+  kernels.lrn(lrn, in(a, of), out(result, of), out(scale, of), stream()), take(result);
+  kernels.lrn_backward(lrn, in(a, of), in(result, of), in(scale, of), in(b, of), out(grad, of, true), stream()), take(grad);
   const float lr = 0.1F;
   for (const bool nesterov : {false, true}) {
-    const SgdTensor tensor{out.data(), b.data(), scale.data(), kCount};
-    kernels.sgd_step(std::span(&tensor, 1), {&lr, 0.9F, 1e-3F, nesterov}, stream()), take(out), take(scale);
+    const UpdateTensor tensor{result.data(), b.data(), {scale.data()}, kCount};
+    kernels.sgd_step(std::span(&tensor, 1), {{&lr, 1e-3F}, 0.9F, nesterov}, stream()), take(result), take(scale);
   }
+  take_functions(kernels, take);
   return crypto::hex(hash.finish());
 }
 

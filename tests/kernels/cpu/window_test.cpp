@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "tests/kernels/cases.h"
+#include "tests/kernels/cases/shapes.h"
 #include "tests/kernels/cpu/exact.h"
 
 namespace lockstep::testing {
@@ -17,9 +17,9 @@ struct Pooled {
 };
 
 Pooled pool(const KernelTable& kernels, const Pool2dShape& s, const Floats& x, const Floats& y_grad, bool accumulate) {
-  Pooled result{Floats(y_count(s)), uniform(x_count(s), 9), std::vector<std::uint16_t>(y_count(s), 999)};
-  kernels.max_pool2d(s, x.data(), result.y.data(), result.argmax.data(), stream());
-  kernels.max_pool2d_backward(s, y_grad.data(), result.argmax.data(), result.x_grad.data(), accumulate, stream());
+  Pooled result{Floats(y_shape(s).count()), uniform(x_shape(s).count(), 9), std::vector<std::uint16_t>(y_shape(s).count(), 999)};
+  kernels.max_pool2d(s, in(x, x_shape(s)), out(result.y, y_shape(s)), result.argmax.data(), stream());
+  kernels.max_pool2d_backward(s, in(y_grad, y_shape(s)), result.argmax.data(), out(result.x_grad, x_shape(s), accumulate), stream());
   return result;
 }
 
@@ -39,7 +39,7 @@ TEST(MaxPool, IsThePlainKernels) {
     for (const bool accumulate : {false, true}) {
       const std::string name = name_of(s);
       // Whole numbers collide often: the first of equals must win.
-      const Floats x = whole_numbers(x_count(s), 1), y_grad = uniform(y_count(s), 2);
+      const Floats x = whole_numbers(x_shape(s).count(), 1), y_grad = uniform(y_shape(s).count(), 2);
       const Pooled expected = pool(plain(), s, x, y_grad, accumulate), actual = pool(tested(), s, x, y_grad, accumulate);
       expect_same_bits(actual.y, expected.y, name);
       EXPECT_EQ(actual.argmax, expected.argmax) << name;
@@ -66,25 +66,28 @@ TEST(PlainLrn, FollowsTensorFlowsFormula) {
   const LrnParams params{1, 3, 1, 1, 2, 0.5F};
   const Floats x = {1, 2, 3}, y_grad = {1, 0, 0};
   Floats y(3), scale(3), x_grad(3);
-  plain().lrn(params, x.data(), y.data(), scale.data(), stream());
+  const Shape of = {1, 3};
+  plain().lrn(params, in(x, of), out(y, of), out(scale, of), stream());
   EXPECT_EQ(scale, (Floats{11, 29, 27}));
   expect_close(y, {1 / std::sqrt(11.0F), 2 / std::sqrt(29.0F), 3 / std::sqrt(27.0F)}, 1e-6F, "y");
   // dy_0/dx_0 = s^-1/2 - 2 x_0 x_0 s^-3/2, dy_0/dx_1 = -2 x_0 x_1 s^-3/2, dy_0/dx_2 = 0.
   const float power = std::pow(11.0F, -1.5F);
-  plain().lrn_backward(params, x.data(), y.data(), scale.data(), y_grad.data(), x_grad.data(), false, stream());
+  plain().lrn_backward(params, in(x, of), in(y, of), in(scale, of), in(y_grad, of), out(x_grad, of), stream());
   expect_close(x_grad, {1 / std::sqrt(11.0F) - 2 * power, -4 * power, 0}, 1e-6F, "x_grad");
 }
 
 TEST(Lrn, IsCloseToThePlainKernels) {
   for (const LrnParams& params : lrn_params()) {
     const std::string name = name_of(params);
-    const Index count = params.rows * params.channels;
+    const Shape of = {params.rows, params.channels};
+    const Index count = of.count();
     const bool accumulate = params.rows % 2 == 1;
     const Floats x = uniform(count, 1), y_grad = uniform(count, 2);
     const auto run = [&](const KernelTable& kernels) {
       std::vector<Floats> results = {Floats(count), Floats(count), uniform(count, 3)};
-      kernels.lrn(params, x.data(), results[0].data(), results[1].data(), stream());
-      kernels.lrn_backward(params, x.data(), results[0].data(), results[1].data(), y_grad.data(), results[2].data(), accumulate, stream());
+      kernels.lrn(params, in(x, of), out(results[0], of), out(results[1], of), stream());
+      kernels.lrn_backward(params, in(x, of), in(results[0], of), in(results[1], of), in(y_grad, of), out(results[2], of, accumulate),
+                           stream());
       return results;
     };
     const auto expected = run(plain()), actual = run(tested());

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "kernels/cpu/winograd.h"
+#include "tests/kernels/cases/shapes.h"
 #include "tests/kernels/cpu/exact.h"
 
 namespace lockstep::testing {
@@ -28,15 +29,16 @@ TEST(Winograd, IsCloseToThePlainKernels) {
       const std::string name =
           fmt::format("({}, {}, {}, {}) to {}, {}", s.batch, s.in_height, s.in_width, s.in_channels, s.out_channels, flag);
       Floats expected(y_count), actual(y_count);
-      plain().conv2d(s, x.data(), weight.data(), flag ? bias.data() : nullptr, flag, expected.data(), stream());
+      plain().conv2d(s, in(x, x_shape(s)), in(weight, weight_shape(s)), flag ? in(bias, bias_shape(s)) : InputView(), flag,
+                     out(expected, y_shape(s)), stream());
       winograd::conv2d(s, x.data(), weight.data(), flag ? bias.data() : nullptr, flag, actual.data());
       expect_close(actual, expected, kTolerance, name);
       expected = actual = uniform(x_count, 5);
-      plain().conv2d_backward_data(s, y_grad.data(), weight.data(), expected.data(), flag, stream());
+      plain().conv2d_backward_data(s, in(y_grad, y_shape(s)), in(weight, weight_shape(s)), out(expected, x_shape(s), flag), stream());
       winograd::conv2d_backward_data(s, y_grad.data(), weight.data(), actual.data(), flag);
       expect_close(actual, expected, kTolerance, name + ", data");
       expected = actual = uniform(weights, 6);
-      plain().conv2d_backward_weights(s, x.data(), y_grad.data(), expected.data(), nullptr, flag, false, stream());
+      plain().conv2d_backward_weights(s, in(x, x_shape(s)), in(y_grad, y_shape(s)), out(expected, weight_shape(s), flag), {}, stream());
       winograd::conv2d_backward_weights(s, x.data(), y_grad.data(), actual.data(), flag);
       expect_close(actual, expected, kTolerance, name + ", weights");
     }
@@ -51,9 +53,12 @@ TEST(Winograd, LayersOfTheDeviceAreCloseToThePlainKernels) {
   for (const bool accumulate : {false, true}) {
     const auto run = [&](const KernelTable& kernels) {
       std::vector<Floats> results = {Floats(pixels), uniform(pixels, 5), uniform(weights, 6), whole_numbers(64, 7)};
-      kernels.conv2d(s, x.data(), weight.data(), bias.data(), true, results[0].data(), stream());
-      kernels.conv2d_backward_data(s, y_grad.data(), weight.data(), results[1].data(), accumulate, stream());
-      kernels.conv2d_backward_weights(s, x.data(), y_grad.data(), results[2].data(), results[3].data(), accumulate, !accumulate, stream());
+      kernels.conv2d(s, in(x, x_shape(s)), in(weight, weight_shape(s)), in(bias, bias_shape(s)), true, out(results[0], y_shape(s)),
+                     stream());
+      kernels.conv2d_backward_data(s, in(y_grad, y_shape(s)), in(weight, weight_shape(s)), out(results[1], x_shape(s), accumulate),
+                                   stream());
+      kernels.conv2d_backward_weights(s, in(x, x_shape(s)), in(y_grad, y_shape(s)), out(results[2], weight_shape(s), accumulate),
+                                      out(results[3], bias_shape(s), !accumulate), stream());
       return results;
     };
     const auto expected = run(plain()), actual = run(tested());

@@ -273,6 +273,7 @@ class Multiprocessor {
     fiber.context.uc_stack.ss_size = kStackBytes;
     fiber.context.uc_link = nullptr;
     makecontext(&fiber.context, begin_fiber, 0);
+    fiber.context.uc_stack = {};  // ASan would clear what it knows of the whole stack at each switch
 #ifdef EMULATED_UNDER_TSAN
     fiber.tsan = __tsan_create_fiber(0);
 #endif

@@ -27,7 +27,8 @@ std::uint64_t columns_of(const EmulatedLayout& layout, cublasOperation_t op) { r
 bool fits(const EmulatedProduct& product, const EmulatedLayout& a, const EmulatedLayout& b, const EmulatedLayout& c,
           const EmulatedLayout& d) {
   for (const EmulatedLayout* each : {&a, &b, &c, &d})
-    if (each->leading < static_cast<std::int64_t>(each->rows) || each->rows == 0 || each->columns == 0) return false;
+    if (each->leading < static_cast<std::int64_t>(each->rows) || each->rows == 0 || each->columns == 0 || each->batch != d.batch)
+      return false;
   return a.type == b.type && c.type == d.type && (d.type == a.type || d.type == CUDA_R_32F) && rows_of(a, product.a_op) == d.rows &&
          columns_of(b, product.b_op) == d.columns && columns_of(a, product.a_op) == rows_of(b, product.b_op) && c.rows == d.rows &&
          c.columns == d.columns;
@@ -47,6 +48,34 @@ cublasStatus_t read(const void* value, std::size_t bytes, T& out) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
+// One product of a batch: its operands, and what the result and C are multiplied by.
+struct OneProduct {
+  const EmulatedProduct* product;
+  const EmulatedLayout *a_layout, *b_layout, *c_layout, *d_layout;
+  const void *a, *b, *c;
+  void* d;
+  float by, of_c;
+};
+
+void multiply_one(const OneProduct& of) {
+  const auto& [product, a_layout, b_layout, c_layout, d_layout, a, b, c, d, by, of_c] = of;
+  const bool adds_bias = (product->epilogue & CUBLASLT_EPILOGUE_BIAS) != 0, clamps = (product->epilogue & CUBLASLT_EPILOGUE_RELU) != 0;
+  const std::uint64_t depth = columns_of(*a_layout, product->a_op);
+  for (std::uint64_t column = 0; column < d_layout->columns; ++column)
+    for (std::uint64_t row = 0; row < d_layout->rows; ++row) {
+      float sum = 0;
+      for (std::uint64_t k = 0; k < depth; ++k)
+        sum += read_element(dtype_of(a_layout->type), a, index_in(*a_layout, product->a_op, row, k)) *
+               read_element(dtype_of(b_layout->type), b, index_in(*b_layout, product->b_op, k, column));
+      sum *= by;
+      if (of_c != 0)
+        sum += of_c * read_element(dtype_of(c_layout->type), c, index_in(*c_layout, CUBLAS_OP_N, row, column));  // else C is not read
+      if (adds_bias) sum += read_element(dtype_of(d_layout->type), product->bias, row);
+      write_element(dtype_of(d_layout->type), d, index_in(*d_layout, CUBLAS_OP_N, row, column),
+                    clamps ? std::fmax(sum, 0.0F) : sum);  // of NaN and 0 the GPU's maximum takes 0
+    }
+}
+
 }  // namespace
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
@@ -62,6 +91,10 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDa
                                           std::int64_t leading) {
   *layout = new EmulatedLayout{type, rows, columns, leading};
   return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute, const void* value,
+                                                std::size_t bytes) {
+  return attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT ? read(value, bytes, layout->batch) : read(value, bytes, layout->distance);
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
   delete layout;
@@ -127,7 +160,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
                               const void* c, cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t* algorithm, void* workspace, std::size_t workspace_bytes, cudaStream_t) {
   const auto& least = algorithm->chosen_for.alignment;
-  const bool adds_bias = (product->epilogue & CUBLASLT_EPILOGUE_BIAS) != 0, clamps = (product->epilogue & CUBLASLT_EPILOGUE_RELU) != 0;
+  const bool adds_bias = (product->epilogue & CUBLASLT_EPILOGUE_BIAS) != 0;
   if (!fits(*product, *a_layout, *b_layout, *c_layout, *d_layout) || !is_aligned(a, least[0]) || !is_aligned(b, least[1]) ||
       !is_aligned(c, least[2]) || !is_aligned(d, least[3]) || workspace_bytes < kWorkspace || (adds_bias && product->bias == nullptr))
     return CUBLAS_STATUS_INVALID_VALUE;
@@ -135,19 +168,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
   ++lockstep::testing::emulated_calls().products;
   std::memset(workspace, 0xff, kWorkspace);
   const float by = *static_cast<const float*>(alpha), of_c = *static_cast<const float*>(beta);
-  const std::uint64_t depth = columns_of(*a_layout, product->a_op);
-  for (std::uint64_t column = 0; column < d_layout->columns; ++column)
-    for (std::uint64_t row = 0; row < d_layout->rows; ++row) {
-      float sum = 0;
-      for (std::uint64_t k = 0; k < depth; ++k)
-        sum += read_element(dtype_of(a_layout->type), a, index_in(*a_layout, product->a_op, row, k)) *
-               read_element(dtype_of(b_layout->type), b, index_in(*b_layout, product->b_op, k, column));
-      sum *= by;
-      if (of_c != 0)
-        sum += of_c * read_element(dtype_of(c_layout->type), c, index_in(*c_layout, CUBLAS_OP_N, row, column));  // else C is not read
-      if (adds_bias) sum += read_element(dtype_of(d_layout->type), product->bias, row);
-      write_element(dtype_of(d_layout->type), d, index_in(*d_layout, CUBLAS_OP_N, row, column),
-                    clamps ? std::fmax(sum, 0.0F) : sum);  // of NaN and 0 the GPU's maximum takes 0
-    }
+  for (std::int32_t n = 0; n < d_layout->batch; ++n) {
+    const auto of_batch = [&](const void* matrix, const EmulatedLayout& layout) {
+      return static_cast<const std::byte*>(matrix) + n * layout.distance * static_cast<std::int64_t>(size_of(dtype_of(layout.type)));
+    };
+    multiply_one({product, a_layout, b_layout, c_layout, d_layout, of_batch(a, *a_layout), of_batch(b, *b_layout), of_batch(c, *c_layout),
+                  const_cast<std::byte*>(of_batch(d, *d_layout)), by, of_c});
+  }
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -57,6 +57,10 @@ template <typename T>
 T __shfl_xor_sync(unsigned mask, T value, int lane_mask) {
   return exchange_lanes(mask, value, emulated_cuda::lane() ^ lane_mask);
 }
+template <typename T>
+T __shfl_sync(unsigned mask, T value, int lane) {
+  return exchange_lanes(mask, value, lane);
+}
 // A lane without one so far above it keeps its value.
 template <typename T>
 T __shfl_down_sync(unsigned mask, T value, int delta) {

@@ -66,6 +66,7 @@ void round_inputs(const Engine& engine, std::vector<float>& values) {
 template <typename Product>
 void for_each_product(const Tensor_attributes& x, const Tensor_attributes& weight, const Tensor_attributes& y, const Geometry& geometry,
                       Product&& product) {
+  const std::int64_t filters = weight.dim[0] / (x.dim[1] / weight.dim[1]);  // of a group
   for (std::int64_t n = 0; n < y.dim[0]; ++n)
     for (std::int64_t p = 0; p < y.dim[2]; ++p)
       for (std::int64_t q = 0; q < y.dim[3]; ++q)
@@ -75,7 +76,8 @@ void for_each_product(const Tensor_attributes& x, const Tensor_attributes& weigh
             if (row < 0 || row >= x.dim[2] || column < 0 || column >= x.dim[3]) continue;
             for (std::int64_t k = 0; k < weight.dim[0]; ++k)
               for (std::int64_t c = 0; c < weight.dim[1]; ++c)
-                product(index_of(x, n, c, row, column), index_of(weight, k, c, r, s), index_of(y, n, k, p, q));
+                product(index_of(x, n, k / filters * weight.dim[1] + c, row, column), index_of(weight, k, c, r, s),
+                        index_of(y, n, k, p, q));
           }
 }
 
@@ -121,7 +123,10 @@ error_t Graph::validate() {
     const std::int64_t reach = x_->dim[d] + geometry_.pre[d - 2] + geometry_.post[d - 2] - weight_->dim[d];
     if (reach < 0 || y_->dim[d] != reach / geometry_.stride[d - 2] + 1) return error_t("y's size is not the convolution's");
   }
-  if (y_->dim[0] != x_->dim[0] || y_->dim[1] != weight_->dim[0] || x_->dim[1] != weight_->dim[1]) return error_t("other channels");
+  // Groups are as many as the filters' channels fit into the image's.
+  const std::int64_t groups = x_->dim[1] / weight_->dim[1];
+  if (y_->dim[0] != x_->dim[0] || y_->dim[1] != weight_->dim[0] || x_->dim[1] != groups * weight_->dim[1] || y_->dim[1] % groups != 0)
+    return error_t("other channels");
   if (bias_ && bias_->dim != Sizes{1, y_->dim[1], 1, 1}) return error_t("a bias that does not broadcast");
   return {};
 }
@@ -153,6 +158,12 @@ error_t Graph::check_support() {
   if (weight_->dim[3] == 7 && most_workspace_ < kLargeWorkspace) return none("no engine does with this workspace");
   const auto is_left = [](const Engine& engine) { return engine.is_selected && engine.can_be_built; };
   return std::any_of(engines_.begin(), engines_.end(), is_left) ? error_t() : none("no engine is left");
+}
+error_t Graph::get_plan_name_at_index(std::int64_t index, std::string& name) const {
+  return name = "emulated_engine_" + std::to_string(index), error_t();
+}
+error_t Graph::get_plan_name(std::string& name) const {
+  return built_ != nullptr ? get_plan_name_at_index(built_ - engines_.data(), name) : error_t("no plan is built");
 }
 error_t Graph::build_plan_at_index(std::int64_t index) {
   const Engine& engine = engines_[static_cast<std::size_t>(index)];

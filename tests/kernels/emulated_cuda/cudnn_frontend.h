@@ -120,6 +120,8 @@ class Graph {
   Graph& deselect_numeric_notes(const std::vector<NumericalNote_t>& notes);
   error_t check_support();
   std::int64_t get_execution_plan_count() const { return static_cast<std::int64_t>(engines_.size()); }
+  error_t get_plan_name_at_index(std::int64_t index, std::string& name) const;
+  error_t get_plan_name(std::string& name) const;
   error_t build_plan_at_index(std::int64_t index);
   error_t build_plans(BuildPlanPolicy_t policy);
   std::int64_t get_autotune_workspace_size() const;

@@ -2,8 +2,8 @@
 
 #include <cstdlib>
 
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/stream.h"
+#include "kernels/families.h"
 
 namespace lockstep {
 

@@ -23,11 +23,11 @@ class FakeLibrary : public cuda::Library {
     return gpus_;
   }
 
-  Device& device(int ordinal, const MemoryPolicy& policy) override {
+  Device& device(int ordinal, const std::string& name, const MemoryPolicy& policy) override {
     if (machine_ == "no code")
       throw Error("cuda:{} (Fake) is of architecture sm_75, for which this build has no code: configure with -Dgpu_architectures=75",
                   ordinal);
-    throw Error("this is the fake cuda:{}, kind {} of memory policy, {} bytes", ordinal, static_cast<int>(policy.kind), policy.bytes);
+    throw Error("this is the fake {}, kind {} of memory policy, {} bytes", name, static_cast<int>(policy.kind), policy.bytes);
   }
 
  private:

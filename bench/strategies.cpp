@@ -1,0 +1,215 @@
+// Trains the same model from the same weights, on the same samples, by each strategy of train/strategy.h:
+//   build/bench/strategies --model cifar10 --devices 2 [--steps 20] [--rounds 3] [--json]
+//   build/bench/strategies --devices 1,2 --plot samples.svg      beside one device, with a picture
+// Columns: samples_per_s, the median of the rounds, in which the strategies take turns; bytes_per_step, what the busiest device sent and
+// received in a step; peak_rss_mb, of all processes together; final_loss; equals_ddp, "bits", "rounding" (with max_difference, the largest
+// of any weight), or "no". On the CPU, as logical devices with a share of the cores each; the global batch stays the same.
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cxxopts.hpp>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "bench/lib/bench_common.h"
+#include "bench/lib/svg_plot.h"
+#include "bench/lib/train_step_models.h"
+#include "lockstep/lockstep.h"
+
+namespace {
+
+namespace ls = lockstep;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kWarmUp = 3;              // steps whose time does not count
+constexpr double kRoundingBound = 1e-3;  // of a weight, after the default number of steps
+
+struct Options {
+  std::string model, strategy, result, plot;
+  std::vector<int> devices;
+  int steps = 20, rounds = 3;
+  bool json = false;
+};
+
+Options parse(int argc, char** argv) {
+  cxxopts::Options cli("strategies", "Compares the strategies on one model");
+  using cxxopts::value;
+  std::string names;
+  for (const ls::train::StrategyKind& kind : ls::train::strategies()) names += fmt::format("{}{}", names.empty() ? "" : ", ", kind.name);
+  cxxopts::OptionAdder add = cli.add_options();
+  add("model", "cifar10, cifar10-nolrn, mlp or resnet20", value<std::string>()->default_value("cifar10"));
+  add("devices", "how many logical devices; several numbers with commas between", value<std::vector<int>>()->default_value("2"));
+  add("strategy", names + "; all if it is not given", value<std::string>()->default_value(""));
+  add("steps", "steps that count, the first ones apart", value<int>()->default_value("20"));
+  add("rounds", "turns of each strategy", value<int>()->default_value("3"));
+  add("plot", "a picture of samples/s over devices, as SVG", value<std::string>()->default_value(""), "FILE");
+  add("json", "one JSON line a strategy");
+  add("result", "of this program's own use", value<std::string>()->default_value(""));
+  add("help", "this text");
+  const auto given = cli.parse(argc, argv);
+  if (given.count("help") != 0) {
+    fmt::print("{}", cli.help());
+    std::exit(0);
+  }
+  Options options{given["model"].as<std::string>(), given["strategy"].as<std::string>(), given["result"].as<std::string>(),
+                  given["plot"].as<std::string>(), given["devices"].as<std::vector<int>>()};
+  options.steps = given["steps"].as<int>();
+  options.rounds = given["rounds"].as<int>();
+  options.json = given.count("json") != 0;
+  if (options.model == "gpt") throw ls::InvalidArgument("strategies: --model gpt has a label a token; strategies split samples");
+  if (options.steps < 1 || options.rounds < 1) throw ls::InvalidArgument("strategies: --steps and --rounds must be positive");
+  for (const int devices : options.devices)
+    if (devices < 1 || devices > 64) throw ls::InvalidArgument("strategies: --devices {}: 1 to 64 make sense", devices);
+  if (!options.strategy.empty() && names.find(options.strategy) == std::string::npos)
+    throw ls::InvalidArgument("strategies: there is no strategy '{}': {}", options.strategy, names);
+  return options;
+}
+
+// -- one strategy, in processes of its own
+
+double peak_rss_mb() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024;
+}
+
+ls::Tensor rows_of_rank(const ls::Tensor& all, const ls::ProcessGroup& group) {
+  const std::int64_t each = all.shape()[0] / group.world_size();
+  return ls::slice(all, 0, {.start = group.rank() * each, .stop = (group.rank() + 1) * each});
+}
+
+// Rank 0 writes the figures to options.result, and the weights beside it.
+int run_strategy(const Options& options) {
+  const bool by_processes = options.strategy == "ddp";
+  if (!by_processes) ls::Device::configure({.cpu = options.devices.front()});
+  const auto group = ls::init_process_group({.device = &ls::cpu_device()});
+  const ls::bench::TrainStepModel sample = ls::bench::make_model(options.model, 0);
+  if (sample.batch % options.devices.front() != 0)
+    throw ls::InvalidArgument("strategies: {} devices do not divide the {} samples of a step", options.devices.front(), sample.batch);
+  const auto strategy = ls::train::make_strategy(
+      options.strategy,
+      {.model = [&] { return std::move(ls::bench::make_model(options.model, 0).module); },
+       .optimizer = [&](std::vector<ls::NamedTensor> parameters) { return ls::bench::make_optimizer(options.model, std::move(parameters), nullptr); },
+       .loss = [](const ls::Tensor& outputs, const ls::Tensor& targets) { return ls::nn::cross_entropy(outputs, targets); }});
+  const ls::Tensor inputs = rows_of_rank(sample.inputs, *group), labels = rows_of_rank(sample.labels, *group);
+  for (int i = 0; i < kWarmUp; ++i) strategy->step(inputs, labels);
+  group->barrier();
+  const auto begin = Clock::now();
+  float loss = 0;
+  for (int i = 0; i < options.steps; ++i) loss = strategy->step(inputs, labels);
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  std::uint64_t busiest = 0;
+  for (const ls::train::DeviceTraffic& each : strategy->traffic()) busiest = std::max(busiest, each.sent + each.received);
+  double mean_loss = loss, rss = peak_rss_mb();
+  group->all_reduce(std::span(&mean_loss, 1), ls::ReduceOp::kAvg);
+  group->all_reduce(std::span(&rss, 1), ls::ReduceOp::kSum);
+  if (group->rank() != 0) return 0;
+  ls::save_safetensors(options.result + ".safetensors", strategy->model().named_parameters());
+  const nlohmann::json figures = {{"samples_per_s", static_cast<double>(sample.batch) * options.steps / seconds},
+                                  {"bytes_per_step", static_cast<double>(busiest) / (options.steps + kWarmUp)},
+                                  {"peak_rss_mb", rss},
+                                  {"final_loss", mean_loss}};
+  std::ofstream(options.result) << figures.dump() << "\n";
+  return 0;
+}
+
+// -- all of them, in turn
+
+struct Row {
+  std::string strategy;
+  int devices = 1;
+  std::vector<double> samples_per_s = {};
+  nlohmann::json figures = {};
+  std::string weights = {};  // file
+};
+
+void take_turn(const Options& options, const std::string& folder, Row& row) {
+  const std::string result = fmt::format("{}/{}.{}", folder, row.strategy, row.devices);
+  ls::launch::LaunchSpec spec;
+  spec.ranks = row.strategy == "ddp" ? row.devices : 1;
+  spec.gpus = "none";
+  spec.prefix = false;
+  spec.command = {std::filesystem::read_symlink("/proc/self/exe").string(), "--model", options.model, "--strategy", row.strategy, "--devices",
+                  std::to_string(row.devices), "--steps", std::to_string(options.steps), "--result", result};
+  if (const int code = ls::launch::launch(spec); code != 0)
+    throw ls::Error("strategies: {} on {} devices ended with {}", row.strategy, row.devices, code);
+  row.figures = nlohmann::json::parse(std::ifstream(result));
+  row.samples_per_s.push_back(row.figures["samples_per_s"].get<double>());
+  row.weights = result + ".safetensors";
+}
+
+double largest_difference(const std::string& file, const std::string& other) {
+  const std::vector<ls::NamedTensor> a = ls::load_safetensors(file).tensors, b = ls::load_safetensors(other).tensors;
+  double largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    for (std::int64_t j = 0; j < a[i].tensor.count(); ++j)
+      largest = std::max(largest, std::abs(static_cast<double>(a[i].tensor.data<float>()[j]) - b.at(i).tensor.data<float>()[j]));
+  return largest;
+}
+
+void print_rows(const Options& options, const std::vector<Row>& rows) {
+  ls::bench::Report report(options.json);
+  for (const Row& row : rows) {
+    const auto is_ddp = [&](const Row& other) { return other.strategy == "ddp" && other.devices == row.devices; };
+    const auto ddp = std::find_if(rows.begin(), rows.end(), is_ddp);
+    const double difference = ddp == rows.end() ? 0 : largest_difference(row.weights, ddp->weights);
+    const char* equals = ddp == rows.end() ? "not compared" : difference == 0 ? "bits" : difference < kRoundingBound ? "rounding" : "no";
+    report.row({{"strategy", row.strategy},
+                {"model", options.model},
+                {"devices", row.devices},
+                {"samples_per_s", ls::bench::rounded(ls::bench::quantile(row.samples_per_s, 0.5), 1)},
+                {"bytes_per_step", std::llround(row.figures["bytes_per_step"].get<double>())},
+                {"peak_rss_mb", ls::bench::rounded(row.figures["peak_rss_mb"].get<double>(), 1)},
+                {"final_loss", ls::bench::rounded(row.figures["final_loss"].get<double>(), 5)},
+                {"equals_ddp", equals},
+                {"max_difference", difference}});
+  }
+}
+
+void plot(const Options& options, const std::vector<Row>& rows) {
+  ls::bench::LogLogPlot picture(fmt::format("Training {} by each strategy", options.model), ls::bench::count_axis("devices", 2),
+                                ls::bench::count_axis("samples/s", 10));
+  std::map<std::string, std::vector<ls::bench::PlotPoint>> curves;
+  for (const Row& row : rows)
+    curves[row.strategy].push_back({static_cast<double>(row.devices), ls::bench::quantile(row.samples_per_s, 0.5)});
+  for (const auto& [name, points] : curves) picture.add_curve(name, points);
+  picture.write(options.plot);
+}
+
+int compare(const Options& options) {
+  const std::string folder = fmt::format("{}/lockstep-strategies-{}", std::filesystem::temp_directory_path().string(), getpid());
+  std::filesystem::create_directories(folder);
+  struct Removed {
+    const std::string& folder;
+    ~Removed() {
+      std::error_code ignored;
+      std::filesystem::remove_all(folder, ignored);
+    }
+  } const removed{folder};
+  std::vector<Row> rows;
+  for (const int devices : options.devices)
+    for (const ls::train::StrategyKind& kind : ls::train::strategies())
+      if (options.strategy.empty() || options.strategy == kind.name) rows.push_back({kind.name, devices});
+  for (int round = 0; round < options.rounds; ++round)
+    for (Row& row : rows) take_turn(options, folder, row);
+  print_rows(options, rows);
+  if (!options.plot.empty()) plot(options, rows);
+  return 0;
+}
+
+int run(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  return options.result.empty() ? compare(options) : run_strategy(options);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return ls::run_main("strategies", run, argc, argv); }

@@ -1,0 +1,57 @@
+// The command line of device_matmul: the sizes of its matrices, and a device.
+#pragma once
+
+#include <lockstep/core/error.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cxxopts.hpp>
+#include <string>
+
+inline constexpr std::int64_t kBlockElements = std::int64_t{64} << 20;  // of the product at once: 256 MiB
+inline constexpr std::int64_t kRowsTogether = 64;                       // so that every block begins on a boundary of 256 bytes
+inline constexpr double kLargest = 3;                                   // of both matrices' elements
+inline constexpr double kExactInFloat = 1 << 24, kExactInDouble = 9007199254740992.0;
+
+struct Sizes {
+  std::int64_t rows = 0, inner = 0, columns = 0;
+  double largest_element() const { return kLargest * kLargest * static_cast<double>(inner); }
+};
+
+struct Flags {
+  Sizes sizes;
+  std::string device;
+};
+
+// False: it asks for --help, which was printed. InvalidArgument for a wrong flag, and for sizes whose sums would not be exact.
+inline bool read_flags(int argc, char** argv, Flags& flags) {
+  cxxopts::Options options("device_matmul", "A matrix product and the sum of its elements, on CPU and GPU.");
+  auto add = options.add_options();
+  add("rows", "of the first matrix", cxxopts::value(flags.sizes.rows)->default_value("10000"));
+  add("inner", "columns of the first matrix, rows of the second", cxxopts::value(flags.sizes.inner)->default_value("100"));
+  add("columns", "of the second matrix", cxxopts::value(flags.sizes.columns)->default_value("100000"));
+  add("device", "all, cpu, or cuda (an error without a GPU)", cxxopts::value(flags.device)->default_value("all"));
+  add("help", "this text");
+  try {
+    const auto parsed = options.parse(argc, argv);
+    if (parsed.count("help") != 0) {
+      std::printf("%s", options.help().c_str());
+      return false;
+    }
+    if (!parsed.unmatched().empty()) throw lockstep::InvalidArgument("unknown argument '{}', see --help", parsed.unmatched().front());
+  } catch (const cxxopts::exceptions::exception& error) {
+    throw lockstep::InvalidArgument("{}, see --help", error.what());
+  }
+  if (flags.device != "all" && flags.device != "cpu" && flags.device != "cuda")
+    throw lockstep::InvalidArgument("--device {}: all, cpu or cuda", flags.device);
+  const Sizes& sizes = flags.sizes;
+  if (sizes.rows < 1 || sizes.inner < 1 || sizes.columns < 1)
+    throw lockstep::InvalidArgument("--rows, --inner and --columns must be positive");
+  if (sizes.columns > kBlockElements / kRowsTogether)
+    throw lockstep::InvalidArgument("--columns {}: at most {}", sizes.columns, kBlockElements / kRowsTogether);
+  if (sizes.largest_element() > kExactInFloat ||
+      sizes.largest_element() * static_cast<double>(sizes.rows) * static_cast<double>(sizes.columns) > kExactInDouble)
+    throw lockstep::InvalidArgument("{}x{} by {}x{}: the sums would not be exact any more; choose smaller sizes", sizes.rows, sizes.inner,
+                                    sizes.inner, sizes.columns);
+  return true;
+}

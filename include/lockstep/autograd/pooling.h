@@ -1,0 +1,42 @@
+// Pooling: images (N, H, W, C) to (N, H', W', C), H' = (H + padding - window) / stride + 1, and sequences (N, L, C) likewise. Each throws
+// InvalidArgument that names the operator, what came and what was expected; padding must be smaller than the window.
+#pragma once
+
+#include "lockstep/autograd/padding.h"
+#include "lockstep/tensor/tensor.h"
+
+#pragma GCC visibility push(default)
+namespace lockstep {
+
+struct MaxPool2dOptions {
+  Size2 stride = {0, 0};  // 0: the window
+  PaddingRule padding = Padding{};
+};
+// The largest element of each window, whose padding counts as -infinity; NaN wins.
+Tensor max_pool2d(const Tensor& x, Size2 window, const MaxPool2dOptions& options = {});
+
+struct AvgPool2dOptions {
+  Size2 stride = {0, 0};  // 0: the window
+  PaddingRule padding = Padding{};
+  bool count_include_pad = true;  // PyTorch's: divide by the window's size; false, as TensorFlow: by its pixels inside the image
+};
+// The mean of each window, whose padding counts as 0.
+Tensor avg_pool2d(const Tensor& x, Size2 window, const AvgPool2dOptions& options = {});
+// The mean over height and width: (N, H, W, C) to (N, C).
+Tensor global_avg_pool2d(const Tensor& x);
+
+struct MaxPool1dOptions {
+  std::int64_t stride = 0;
+  PaddingRule1d padding = Padding1d{};
+};
+Tensor max_pool1d(const Tensor& x, std::int64_t window, const MaxPool1dOptions& options = {});
+
+struct AvgPool1dOptions {
+  std::int64_t stride = 0;
+  PaddingRule1d padding = Padding1d{};
+  bool count_include_pad = true;
+};
+Tensor avg_pool1d(const Tensor& x, std::int64_t window, const AvgPool1dOptions& options = {});
+
+}  // namespace lockstep
+#pragma GCC visibility pop

@@ -1,0 +1,113 @@
+// The parameters of the fused updates: optimizers' steps, moving averages of weights, clipped gradients.
+//
+// An update is a formula on single elements, applied to every element of a list of tensors; kernels/updates/ has the formulas. They read
+// what changes from step to step (rate, loss scale, number of steps) from memory of the device: a graph that holds a step (ddp/graph.h)
+// follows it.
+#pragma once
+
+#include <cstdint>
+
+#pragma GCC visibility push(default)
+namespace lockstep {
+
+// One tensor of an update, contiguous float32.
+struct UpdateTensor {
+  float* weight;       // is changed
+  const float* grad;   // is read
+  float* states[3];    // are changed: as many as the formula has, in its order
+  std::int64_t count;  // elements
+};
+
+// Dynamic loss scaling, kept on the device so that the host never waits for it. All floats: a checkpoint saves it as one tensor.
+struct LossScaleState {
+  float scale;          // what the loss was multiplied by
+  float found_bad;      // 1: a gradient of this step is infinite or no number
+  float good_steps;     // since the scale last changed
+  float skipped_steps;  // in all
+};
+
+// After a bad step scale *= backoff; after growth_interval good ones in a row scale *= growth, as long as it stays finite.
+struct LossScaleRule {
+  float growth, backoff;
+  std::int64_t growth_interval;
+};
+
+// What an update counts, on the device: an update first advances it, by its formula's rule. A step that loss scaling skips does not count.
+// Powers are products of one factor a step, and so the same bits on every device. All doubles: a checkpoint saves it as one tensor.
+struct UpdateClock {
+  double steps = 0;
+  double powers[2] = {1, 1};
+  double product = 1;
+};
+
+// What all optimizers' steps take, of one group of parameters. The pointers are to the device.
+struct GroupStep {
+  const float* lr;
+  float weight_decay;
+  const LossScaleState* loss_scale = nullptr;  // not null: gradients are divided by `scale`; a step with `found_bad` changes nothing
+  UpdateClock* clock = nullptr;                // for the formulas that count
+};
+
+// The formulas and their sources stand in lockstep/optim, in the header of each optimizer.
+struct SgdParams {
+  GroupStep group;
+  float momentum = 0;  // 0: no state; else states: momentum
+  bool nesterov = false;
+};
+
+struct AdamParams {  // states: exp_avg, exp_avg_sq
+  GroupStep group;
+  double beta1, beta2;
+  float eps;
+  bool decoupled;  // weight decay: AdamW's
+};
+
+struct NadamParams {  // states: exp_avg, exp_avg_sq
+  GroupStep group;
+  double beta1, beta2;
+  double momentum_base;  // 0.96^momentum_decay
+  float eps;
+  bool decoupled;
+};
+
+struct RmspropParams {  // states: square_avg; momentum_buffer where momentum is not 0; grad_avg where centered
+  GroupStep group;
+  double alpha;
+  float eps, momentum;
+  bool centered;
+};
+
+struct AdagradParams {  // states: sum
+  GroupStep group;
+  float lr_decay, eps;
+};
+
+// weight += (grad - weight) * (1 - decay): `weight` is the average of the parameter that is given as `grad`. With `ramp` the decay is
+// min(decay, (1 + n) / (10 + n)) after n updates.
+struct AverageParams {
+  UpdateClock* clock;
+  double decay;
+  bool ramp;
+};
+
+// Of gradients, given as `weight`; `grad` is not read.
+struct ScaleParams {
+  const float* factor;  // weight *= factor, a scalar of the device
+};
+struct ClampParams {
+  float limit;                                 // weight = min(max(weight, -limit), limit)
+  const LossScaleState* loss_scale = nullptr;  // not null: limit times `scale`
+};
+
+// The norm over all `grad`, divided by the loss scale where there is one, and by how much it exceeds max_norm.
+struct NormParams {
+  float max_norm;
+  const LossScaleState* loss_scale = nullptr;
+};
+struct NormResult {
+  float norm;
+  float factor;  // min(1, max_norm / (norm + 1e-6)); NaN when the norm is
+};
+
+}  // namespace lockstep
+#pragma GCC visibility pop

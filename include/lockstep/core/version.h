@@ -1,0 +1,15 @@
+// The version of these headers, and the proof that the library has the same one: each program that includes them refers to the symbol
+// below, which only the library of that version has. With another one the linker, or the loader when the program starts, reports it missing.
+#pragma once
+
+#define LOCKSTEP_VERSION "0.2.0"
+
+#pragma GCC visibility push(default)
+// Versions below 1.0 that differ in their second number are different interfaces.
+extern "C" const char lockstep_headers_0_2_need_library_0_2__install_both_of_one_version_and_compile_again;
+#pragma GCC visibility pop
+
+namespace lockstep::internal {
+[[gnu::used, gnu::visibility("hidden")]] inline const char* const kLibraryOfSameVersion =
+    &lockstep_headers_0_2_need_library_0_2__install_both_of_one_version_and_compile_again;
+}  // namespace lockstep::internal

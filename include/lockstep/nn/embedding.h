@@ -1,0 +1,24 @@
+// A table of rows that are learned, looked up by number.
+#pragma once
+
+#include "lockstep/nn/module.h"
+
+#pragma GCC visibility push(default)
+namespace lockstep::nn {
+
+// weight (words, width), normal with mean 0 and standard deviation 1, as PyTorch's; the row `padding` is 0 and gets no gradient. Takes
+// indices (...), int64, in [0, words), and gives (..., width).
+class Embedding : public Module {
+ public:
+  Embedding(std::int64_t words, std::int64_t width, std::int64_t padding = kNoPadding);
+  Tensor forward(const Tensor& indices) override { return embedding(weight, indices, padding_); }
+  std::string kind() const override { return "Embedding"; }
+  std::string extra_repr() const override;
+  Tensor weight;
+
+ private:
+  std::int64_t padding_;
+};
+
+}  // namespace lockstep::nn
+#pragma GCC visibility pop

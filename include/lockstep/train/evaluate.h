@@ -1,0 +1,34 @@
+// Distributed evaluation as one call.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/nn/module.h"
+#include "lockstep/train/metrics.h"
+
+#pragma GCC visibility push(default)
+namespace lockstep {
+
+struct EvaluateOptions {
+  std::int64_t batch_size = 250;                  // of each rank
+  Device* device = nullptr;                       // where batches go; null: the CPU
+  std::shared_ptr<ProcessGroup> group = nullptr;  // null: the thread's default group; none: a job of one
+};
+
+// Collective: shares the samples of `dataset` out to the ranks, each exactly once, gives `forward` batch after batch without recording a
+// tape, and adds up the metrics, which it resets first. Ranks do not wait for each other before the end: some may have a batch less, or
+// none. Returns the number of samples, of all ranks. A metric sees float32 outputs on the CPU. InvalidArgument: batch_size below 1.
+std::int64_t evaluate(const std::function<Tensor(const Tensor& inputs)>& forward, const data::Dataset& dataset,
+                      std::initializer_list<Metric*> metrics, const EvaluateOptions& options = {});
+
+// The same of a module, in evaluation mode meanwhile: train(false), and as it was before at the end, also where an exception ends it.
+std::int64_t evaluate(nn::Module& model, const data::Dataset& dataset, std::initializer_list<Metric*> metrics,
+                      const EvaluateOptions& options = {});
+
+}  // namespace lockstep
+#pragma GCC visibility pop

@@ -1,0 +1,86 @@
+// Strategies: the ways to train one model on several devices, behind one interface, so that they can be compared.
+//
+//   auto strategy = train::make_strategy("mirrored", {.model = [] { return std::make_unique<Net>(); },
+//                                                     .optimizer = [](auto parameters) { return std::make_unique<optim::SGD>(parameters, ...); },
+//                                                     .loss = nn::cross_entropy});
+//   for (auto& [inputs, targets] : loader) strategy->step(inputs, targets);
+//
+// `ddp` is what Lockstep is for: a process for each device. The others drive all their devices from one process, for users who come from
+// such programs, and to see what each costs. docs/strategies.md compares them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/core/logical_devices.h"
+#include "lockstep/nn/module.h"
+#include "lockstep/optim/optimizer.h"
+
+#pragma GCC visibility push(default)
+namespace lockstep::train {
+
+// What is trained. The functions are called on the thread that makes the strategy; `loss` on the threads that compute, several at once.
+struct Training {
+  std::function<std::unique_ptr<nn::Module>()> model;  // once for each replica; all start with the weights of the first
+  std::function<std::unique_ptr<optim::Optimizer>(std::vector<NamedTensor> parameters)> optimizer;
+  std::function<Tensor(const Tensor& outputs, const Tensor& targets)> loss;  // a scalar: the mean over the samples it is given
+};
+
+struct StrategyOptions {
+  // Those that compute. Empty: the logical GPUs, or where there are none the logical CPUs; ddp takes the group's device and no other.
+  std::vector<Device*> devices = {};
+  Device* parameter_device = nullptr;             // of `towers`: where the variables are; null: the CPU
+  std::shared_ptr<ProcessGroup> group = nullptr;  // of `ddp`; null: the thread's default group
+};
+
+// Bytes that a device has sent to the others and received from them, inputs included, since the strategy was made.
+struct DeviceTraffic {
+  const Device* device = nullptr;
+  std::uint64_t sent = 0, received = 0;
+};
+
+struct NamedLoss {
+  std::string name;
+  float value = 0;
+};
+
+// Used from one thread. A step that throws leaves the replicas as they then are: the strategy is over.
+class Strategy {
+ public:
+  virtual ~Strategy() = default;
+
+  virtual const char* name() const = 0;
+  // The devices of this process that compute.
+  virtual const std::vector<Device*>& devices() const = 0;
+
+  // Trains on the samples of this process: all of a step's samples where one process drives all devices, this rank's part under ddp. Both
+  // tensors hold a sample a row, on the CPU or on the first device. Blocks until the weights are updated (a GPU: until that is queued).
+  // Returns the mean of the losses of this process's samples. Throws InvalidArgument when the devices do not divide the samples, and what
+  // model, loss and optimizer throw, of several devices that of the first.
+  virtual float step(const Tensor& inputs, const Tensor& targets) = 0;
+
+  // The model with the current weights, to be evaluated and saved between steps.
+  virtual nn::Module& model() = 0;
+  virtual optim::Optimizer& optimizer() = 0;  // whose state belongs to model(); change the rate by set_lr()
+  virtual void set_lr(float lr) = 0;          // on all replicas
+
+  virtual std::vector<DeviceTraffic> traffic() const = 0;
+  // Of the last step, by part of the model or batch: "tower_0/loss", ...; empty where the strategy has one loss.
+  virtual std::vector<NamedLoss> losses() const { return {}; }
+};
+
+// "ddp", "mirrored", ...: see strategies(). Throws InvalidArgument that lists them, and for options that the strategy has no use for.
+std::unique_ptr<Strategy> make_strategy(const std::string& name, Training training, const StrategyOptions& options = {});
+
+struct StrategyKind {
+  const char* name;
+  const char* summary;  // a line, for --help
+};
+const std::vector<StrategyKind>& strategies();
+
+}  // namespace lockstep::train
+#pragma GCC visibility pop

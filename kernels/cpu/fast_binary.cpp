@@ -1,0 +1,114 @@
+// Binary functions, comparisons and selection, with broadcasting: vector loops over the two innermost dimensions that are left when those
+// that all operands pass through in one go are merged. In the innermost one an operand goes on by one element, or stays.
+#include "kernels/cpu/fast.h"
+#include "kernels/strided_loop.h"
+#include "lockstep/core/cpu_dispatch.h"
+
+namespace lockstep::fast {
+
+namespace {
+
+// Results lie row after row; an operand goes on by a_row from row to row, and by a_step (0 or 1) within one.
+struct Rows {
+  Index rows, length, a_row, b_row, a_step, b_step;
+};
+
+#define LOCKSTEP_BINARY_ROWS(name, Result, value)                                                                   \
+  LOCKSTEP_CPU_DISPATCH(void, name, (const float* a, const float* b, Result* out, const Rows& r), (a, b, out, r), { \
+    for (Index row = 0; row < r.rows; ++row, a += r.a_row, b += r.b_row, out += r.length) {                         \
+      if (r.a_step == 1 && r.b_step == 1) {                                                                         \
+        LOCKSTEP_INDEPENDENT_ITERATIONS                                                                             \
+        for (Index i = 0; i < r.length; ++i) {                                                                      \
+          const float x = a[i], y = b[i];                                                                           \
+          out[i] = value;                                                                                           \
+        }                                                                                                           \
+      } else if (r.a_step == 1) {                                                                                   \
+        const float y = *b;                                                                                         \
+        LOCKSTEP_INDEPENDENT_ITERATIONS                                                                             \
+        for (Index i = 0; i < r.length; ++i) {                                                                      \
+          const float x = a[i];                                                                                     \
+          out[i] = value;                                                                                           \
+        }                                                                                                           \
+      } else {                                                                                                      \
+        const float x = *a;                                                                                         \
+        LOCKSTEP_INDEPENDENT_ITERATIONS                                                                             \
+        for (Index i = 0; i < r.length; ++i) {                                                                      \
+          const float y = b[i * r.b_step];                                                                          \
+          out[i] = value;                                                                                           \
+        }                                                                                                           \
+      }                                                                                                             \
+    }                                                                                                               \
+  })
+
+LOCKSTEP_BINARY_ROWS(add_rows, float, x + y)
+LOCKSTEP_BINARY_ROWS(sub_rows, float, x - y)
+LOCKSTEP_BINARY_ROWS(mul_rows, float, x* y)
+LOCKSTEP_BINARY_ROWS(div_rows, float, x / y)
+LOCKSTEP_BINARY_ROWS(equal_rows, std::uint8_t, static_cast<std::uint8_t>(x == y ? 1 : 0))
+LOCKSTEP_BINARY_ROWS(not_equal_rows, std::uint8_t, static_cast<std::uint8_t>(x != y ? 1 : 0))
+LOCKSTEP_BINARY_ROWS(greater_rows, std::uint8_t, static_cast<std::uint8_t>(x > y ? 1 : 0))
+LOCKSTEP_BINARY_ROWS(greater_equal_rows, std::uint8_t, static_cast<std::uint8_t>(x >= y ? 1 : 0))
+
+LOCKSTEP_CPU_DISPATCH(void, choose_row,
+                      (const std::uint8_t* condition, const float* a, const float* b, float* out, Index length, Index c_step, Index a_step,
+                       Index b_step),
+                      (condition, a, b, out, length, c_step, a_step, b_step), {
+                        if (c_step == 1 && a_step == 1 && b_step == 1) {
+                          LOCKSTEP_INDEPENDENT_ITERATIONS
+                          for (Index i = 0; i < length; ++i) {
+                            const float x = a[i];
+                            const float y = b[i];
+                            out[i] = condition[i] != 0 ? x : y;
+                          }
+                          return;
+                        }
+                        for (Index i = 0; i < length; ++i) out[i] = condition[i * c_step] != 0 ? a[i * a_step] : b[i * b_step];
+                      })
+
+template <typename Result>
+using RowsLoop = void (*)(const float*, const float*, Result*, const Rows&);
+
+template <typename Result>
+void run_rows(RowsLoop<Result> run, In a, In b, Out out) {
+  const StridedLoop<2> loop(out.shape, {broadcast_strides(a.shape, out.shape), broadcast_strides(b.shape, out.shape)});
+  const Rows rows{loop.extent(1), loop.extent(0), loop.stride(0, 1), loop.stride(1, 1), loop.stride(0, 0), loop.stride(1, 0)};
+  const float *const x = a.floats(), *const y = b.floats();
+  auto* to = out.as<Result>();
+  for_each_outer(loop, 2, [&](const auto& at) {
+    run(x + at[0], y + at[1], to, rows);
+    to += rows.rows * rows.length;
+  });
+}
+
+void binary(BinaryFunction function, In a, In b, Out out, Stream&) {
+  constexpr RowsLoop<float> kLoops[] = {add_rows, sub_rows, mul_rows, div_rows};
+  run_rows(kLoops[static_cast<int>(function)], a, b, out);
+}
+
+void compare(Comparison comparison, In a, In b, Out mask, Stream&) {
+  constexpr RowsLoop<std::uint8_t> kLoops[] = {equal_rows, not_equal_rows, greater_rows, greater_equal_rows};
+  run_rows(kLoops[static_cast<int>(comparison)], a, b, mask);
+}
+
+void where(In condition, In a, In b, Out out, Stream&) {
+  const auto* const chosen = static_cast<const std::uint8_t*>(condition.data);
+  const float *const x = a.floats(), *const y = b.floats();
+  float* to = out.floats();
+  const StridedLoop<3> loop(out.shape, {broadcast_strides(condition.shape, out.shape), broadcast_strides(a.shape, out.shape),
+                                        broadcast_strides(b.shape, out.shape)});
+  const Index length = loop.extent(0);
+  for_each_outer(loop, 1, [&](const auto& at) {
+    choose_row(chosen + at[0], x + at[1], y + at[2], to, length, loop.stride(0, 0), loop.stride(1, 0), loop.stride(2, 0));
+    to += length;
+  });
+}
+
+}  // namespace
+
+void use_binary(KernelTable& table) {
+  table.binary = any_float<binary>;
+  table.compare = any_float<compare>;
+  table.where = any_float<where>;
+}
+
+}  // namespace lockstep::fast

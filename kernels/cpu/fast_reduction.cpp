@@ -1,0 +1,156 @@
+// Sums over any dimensions, step by step (kernels/reduction_plan.h), and maxima with their places.
+#include <algorithm>
+
+#include "kernels/cpu/fast.h"
+#include "kernels/cpu/lanes.h"
+#include "kernels/reduction_plan.h"
+#include "lockstep/core/cpu_dispatch.h"
+
+namespace lockstep::fast {
+
+namespace {
+
+// Of each row. Sixteen sums side by side, added at the end in a fixed order: the same bits from every build.
+LOCKSTEP_CPU_DISPATCH(void, row_sums_loop, (const float* x, float* sums, Index rows, Index n), (x, sums, rows, n), {
+  for (Index row = 0; row < rows; ++row, x += n) {
+    double lanes[kLanes] = {};
+    Index i = 0;
+    for (; i + kLanes <= n; i += kLanes)
+      for (Index lane = 0; lane < kLanes; ++lane) lanes[lane] += static_cast<double>(x[i + lane]);
+    for (; i < n; ++i) lanes[i % kLanes] += static_cast<double>(x[i]);
+    double total = 0;
+    for (Index lane = 0; lane < kLanes; ++lane) total += lanes[lane];
+    sums[row] = static_cast<float>(total);
+  }
+})
+
+LOCKSTEP_CPU_DISPATCH(void, factor_loop, (const float* in, float factor, float* out, Index count, bool accumulate),
+                      (in, factor, out, count, accumulate), {
+                        if (accumulate) {
+                          LOCKSTEP_INDEPENDENT_ITERATIONS
+                          for (Index i = 0; i < count; ++i) out[i] += in[i] * factor;
+                          return;
+                        }
+                        LOCKSTEP_INDEPENDENT_ITERATIONS
+                        for (Index i = 0; i < count; ++i) out[i] = in[i] * factor;
+                      })
+
+// Column sums of few columns: as rows of `together` rows each, whose sums are added up in the end.
+void sum_narrow_columns(const float* x, Index rows, Index columns, float* sums) {
+  constexpr Index kWidth = 64;
+  const Index together = (kWidth + columns - 1) / columns, wide_rows = rows / together, width = together * columns;
+  float wide[2 * kWidth] = {};
+  add_column_sums(x, wide_rows, width, wide);
+  std::fill_n(sums, columns, 0.0F);
+  add_column_sums(wide, together, columns, sums);
+  add_column_sums(x + wide_rows * width, rows - wide_rows * together, columns, sums);
+}
+
+void sum_columns(const float* x, Index rows, Index columns, float* sums) {
+  constexpr Index kNarrow = 32, kManyRows = 256;
+  if (columns <= kNarrow && rows >= kManyRows) return sum_narrow_columns(x, rows, columns, sums);
+  std::fill_n(sums, columns, 0.0F);
+  add_column_sums(x, rows, columns, sums);
+}
+
+// sums (outer, inner) of x (outer, n, inner)
+void sum_middle(const float* x, const ReductionStep& step, float* sums) {
+  if (step.inner == 1) return row_sums_loop(x, sums, step.outer, step.n);
+  for (Index o = 0; o < step.outer; ++o) sum_columns(x + o * step.n * step.inner, step.n, step.inner, sums + o * step.inner);
+}
+
+Buffer floats_of(Index count) { return cpu_device().allocate(static_cast<std::size_t>(count) * sizeof(float)); }
+
+void sum(In x, float factor, Out y, Stream&) {
+  if (y.count() == 0) return;
+  const float* from = x.floats();
+  Buffer before, now;
+  for (const ReductionStep& step : reduction_steps(x.shape, y.shape)) {
+    now = floats_of(step.outer * step.inner);
+    sum_middle(from, step, reinterpret_cast<float*>(now.data()));
+    from = reinterpret_cast<const float*>(now.data());
+    std::swap(before, now);
+  }
+  factor_loop(from, factor, y.floats(), y.count(), y.accumulate);
+}
+
+// The largest of a row; NaN where there is one.
+LOCKSTEP_CPU_DISPATCH(float, largest_of_row, (const float* x, Index n), (x, n), {
+  Lanes lanes = Lanes{} + x[0];
+  Lanes part;
+  Index i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    load(x + i, part);
+    lanes = ((part <= lanes) | (lanes != lanes)) ? lanes : part;
+  }
+  float largest = lanes[0];
+  for (Index lane = 1; lane < kLanes; ++lane) largest = (lanes[lane] <= largest || largest != largest) ? largest : lanes[lane];
+  for (; i < n; ++i) largest = (x[i] <= largest || largest != largest) ? largest : x[i];
+  return largest;
+})
+
+// Where a row has it first.
+LOCKSTEP_CPU_DISPATCH(Index, first_place_of, (const float* x, Index n, float value), (x, n, value), {
+  constexpr Index kBlock = 4 * kLanes;
+  const bool is_nan = value != value;
+  Lanes part;
+  Index i = 0;
+  for (; i + kBlock <= n; i += kBlock) {
+    std::int32_t __attribute__((vector_size(64))) found = {};
+    for (Index j = 0; j < kBlock; j += kLanes) {
+      load(x + i + j, part);
+      found |= is_nan ? part != part : part == value;
+    }
+    std::uint64_t words[8];
+    __builtin_memcpy(words, &found, sizeof words);
+    if ((words[0] | words[1] | words[2] | words[3] | words[4] | words[5] | words[6] | words[7]) != 0) break;
+  }
+  for (; i < n; ++i)
+    if (x[i] == value || (x[i] != x[i] && is_nan)) return i;
+  return 0;
+})
+
+// Of each column.
+LOCKSTEP_CPU_DISPATCH(void, largest_of_columns, (const float* x, Index n, Index columns, float* values, Index* places),
+                      (x, n, columns, values, places), {
+                        for (Index c = 0; c < columns; ++c) {
+                          values[c] = x[c];
+                          places[c] = 0;
+                        }
+                        for (Index i = 1; i < n; ++i) {
+                          const float* const row = x + i * columns;
+                          LOCKSTEP_INDEPENDENT_ITERATIONS
+                          for (Index c = 0; c < columns; ++c) {
+                            const float best = values[c];
+                            const float next = row[c];
+                            const bool stays = (next <= best) | (best != best);
+                            values[c] = stays ? best : next;
+                            places[c] = stays ? places[c] : i;
+                          }
+                        }
+                      })
+
+void max(In x, Out values, Out indices, Stream&) {
+  const Index outer = x.shape[0], n = x.shape[1], inner = x.shape[2];
+  float* const value = values.floats();
+  auto* const place = indices.as<std::int64_t>();
+  for (Index o = 0; o < outer; ++o) {
+    const float* const line = x.floats() + o * n * inner;
+    if (inner != 1) {
+      largest_of_columns(line, n, inner, value + o * inner, place + o * inner);
+      continue;
+    }
+    const float largest = largest_of_row(line, n);
+    place[o] = first_place_of(line, n, largest);
+    value[o] = line[place[o]];
+  }
+}
+
+}  // namespace
+
+void use_reduction(KernelTable& table) {
+  table.sum = any_float<sum>;
+  table.max = any_float<max>;
+}
+
+}  // namespace lockstep::fast

@@ -1,0 +1,176 @@
+// Unary functions and their derivatives: one vector loop each.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/fast.h"
+#include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/vector_power.h"
+#include "lockstep/core/cpu_dispatch.h"
+
+namespace lockstep::fast {
+
+namespace {
+
+namespace vm = vector_math;
+
+constexpr float kInnerScale = 0.79788456080286536F;  // sqrt(2 / pi)
+constexpr float kCubic = 0.044715F;
+constexpr float kDensityScale = 0.39894228040143268F;  // 1 / sqrt(2 pi)
+
+// y = `value`, an expression of x and p.
+#define LOCKSTEP_UNARY_LOOP(name, value)                                                                                         \
+  LOCKSTEP_CPU_DISPATCH(void, name, (const float* in, [[maybe_unused]] float p, float* out, Index count), (in, p, out, count), { \
+    LOCKSTEP_INDEPENDENT_ITERATIONS                                                                                              \
+    for (Index i = 0; i < count; ++i) {                                                                                          \
+      const float x = in[i];                                                                                                     \
+      out[i] = value;                                                                                                            \
+    }                                                                                                                            \
+  })
+
+// x_grad (+)= y_grad * `slope`, an expression of x, which is the result where the derivative is computed from that, and p.
+#define LOCKSTEP_SLOPE_LOOP(name, slope)                                                                                             \
+  LOCKSTEP_CPU_DISPATCH(void, name,                                                                                                  \
+                        (const float* saved, [[maybe_unused]] float p, const float* grad, float* out, Index count, bool accumulate), \
+                        (saved, p, grad, out, count, accumulate), {                                                                  \
+                          if (accumulate) {                                                                                          \
+                            LOCKSTEP_INDEPENDENT_ITERATIONS                                                                          \
+                            for (Index i = 0; i < count; ++i) {                                                                      \
+                              [[maybe_unused]] const float x = saved[i];                                                             \
+                              out[i] = out[i] + grad[i] * (slope);                                                                   \
+                            }                                                                                                        \
+                            return;                                                                                                  \
+                          }                                                                                                          \
+                          LOCKSTEP_INDEPENDENT_ITERATIONS                                                                            \
+                          for (Index i = 0; i < count; ++i) {                                                                        \
+                            [[maybe_unused]] const float x = saved[i];                                                               \
+                            out[i] = grad[i] * (slope);                                                                              \
+                          }                                                                                                          \
+                        })
+
+LOCKSTEP_VECTOR_MATH float gelu_slope(float x) {
+  const vm::NormalDistribution normal = vm::normal_distribution(x);
+  return normal.cdf + x * kDensityScale * normal.gaussian;
+}
+// (1 + tanh(u)) / 2 is the sigmoid of 2 u, which keeps its digits where tanh is near -1.
+LOCKSTEP_VECTOR_MATH float gelu_tanh_share(float x) { return vm::sigmoid(2.0F * kInnerScale * (x + kCubic * x * x * x)); }
+LOCKSTEP_VECTOR_MATH float gelu_tanh_slope(float x) {
+  const float s = gelu_tanh_share(x);
+  return s + x * s * (1.0F - s) * (2.0F * kInnerScale * (1.0F + 3.0F * kCubic * x * x));
+}
+LOCKSTEP_VECTOR_MATH float silu_slope(float x) {
+  const float s = vm::sigmoid(x);
+  return s * (1.0F + x * (1.0F - s));
+}
+
+LOCKSTEP_UNARY_LOOP(gelu, x* vm::normal_distribution(x).cdf)
+LOCKSTEP_UNARY_LOOP(gelu_tanh, x* gelu_tanh_share(x))
+LOCKSTEP_UNARY_LOOP(silu, x* vm::sigmoid(x))
+LOCKSTEP_UNARY_LOOP(tanh_of, vm::tanh(x))
+LOCKSTEP_UNARY_LOOP(sigmoid, vm::sigmoid(x))
+LOCKSTEP_UNARY_LOOP(leaky_relu, x > 0 ? x : p * x)
+LOCKSTEP_UNARY_LOOP(exp_of, vm::exp(x))
+LOCKSTEP_UNARY_LOOP(log_of, vm::log(x))
+LOCKSTEP_UNARY_LOOP(sqrt_of, __builtin_sqrtf(x))
+LOCKSTEP_UNARY_LOOP(square, x* x)
+LOCKSTEP_UNARY_LOOP(cube, x* x* x)
+LOCKSTEP_UNARY_LOOP(abs_of, vm::abs(x))
+LOCKSTEP_UNARY_LOOP(reciprocal, p / x)
+LOCKSTEP_UNARY_LOOP(add_constant, x + p)
+
+LOCKSTEP_SLOPE_LOOP(gelu_backward, gelu_slope(x))
+LOCKSTEP_SLOPE_LOOP(gelu_tanh_backward, gelu_tanh_slope(x))
+LOCKSTEP_SLOPE_LOOP(silu_backward, silu_slope(x))
+LOCKSTEP_SLOPE_LOOP(tanh_backward, 1.0F - x * x)
+LOCKSTEP_SLOPE_LOOP(sigmoid_backward, x*(1.0F - x))
+LOCKSTEP_SLOPE_LOOP(leaky_relu_backward, x > 0 ? 1.0F : p)
+LOCKSTEP_SLOPE_LOOP(exp_backward, x)
+LOCKSTEP_SLOPE_LOOP(scaled_backward, p* x)
+LOCKSTEP_SLOPE_LOOP(log_backward, 1.0F / x)
+LOCKSTEP_SLOPE_LOOP(sqrt_backward, 0.5F / x)
+LOCKSTEP_SLOPE_LOOP(square_backward, 2.0F * x)
+LOCKSTEP_SLOPE_LOOP(cube_backward, 3.0F * x * x)
+LOCKSTEP_SLOPE_LOOP(zero_backward, 0.0F)
+LOCKSTEP_SLOPE_LOOP(abs_backward, x > 0 ? 1.0F : x < 0 ? -1.0F : 0.0F)
+LOCKSTEP_SLOPE_LOOP(reciprocal_backward, -p / (x * x))
+LOCKSTEP_SLOPE_LOOP(add_constant_backward, 1.0F)
+
+LOCKSTEP_CPU_DISPATCH(void, power_loop, (const float* in, const vm::PowerRule& power, float* out, Index count), (in, power, out, count), {
+  const vm::PowerRule rule = power;  // where no store can change it
+  LOCKSTEP_INDEPENDENT_ITERATIONS
+  for (Index i = 0; i < count; ++i) out[i] = vm::power(in[i], rule);
+})
+
+void write_powers(const float* in, double p, float* out, Index count) {
+  if (std::isfinite(p) && p != 0) return power_loop(in, vm::power_rule(p), out, count);
+  for (Index i = 0; i < count; ++i) out[i] = static_cast<float>(std::pow(static_cast<double>(in[i]), p));
+}
+
+void power(const float* in, float p, float* out, Index count) { write_powers(in, p, out, count); }
+
+// A tile of slopes at a time.
+void power_backward(const float* saved, float p, const float* grad, float* out, Index count, bool accumulate) {
+  constexpr Index kTile = 256;
+  float powers[kTile];
+  for (Index i = 0; i < count; i += kTile) {
+    const Index length = std::min(kTile, count - i);
+    write_powers(saved + i, double{p} - 1, powers, length);
+    scaled_backward(powers, p, grad + i, out + i, length, accumulate);
+  }
+}
+
+struct Loops {
+  void (*value)(const float*, float, float*, Index);
+  void (*slope)(const float*, float, const float*, float*, Index, bool);
+};
+
+Loops loops_of(const UnaryOperation& operation) {
+  switch (operation.function) {
+    case UnaryFunction::kGelu:
+      return {gelu, gelu_backward};
+    case UnaryFunction::kGeluTanh:
+      return {gelu_tanh, gelu_tanh_backward};
+    case UnaryFunction::kSilu:
+      return {silu, silu_backward};
+    case UnaryFunction::kTanh:
+      return {tanh_of, tanh_backward};
+    case UnaryFunction::kSigmoid:
+      return {sigmoid, sigmoid_backward};
+    case UnaryFunction::kLeakyReLU:
+      return {leaky_relu, leaky_relu_backward};
+    case UnaryFunction::kExp:
+      return {exp_of, exp_backward};
+    case UnaryFunction::kLog:
+      return {log_of, log_backward};
+    case UnaryFunction::kSqrt:
+      return {sqrt_of, sqrt_backward};
+    case UnaryFunction::kPow:
+      if (operation.parameter == 2) return {square, square_backward};
+      if (operation.parameter == 3) return {cube, cube_backward};
+      if (operation.parameter == 0) return {power, zero_backward};
+      return {power, power_backward};
+    case UnaryFunction::kAbs:
+      return {abs_of, abs_backward};
+    case UnaryFunction::kReciprocal:
+      return {reciprocal, reciprocal_backward};
+    case UnaryFunction::kAddConstant:
+      return {add_constant, add_constant_backward};
+  }
+  return {};
+}
+
+void unary(const UnaryOperation& operation, In x, Out y, Stream&) {
+  loops_of(operation).value(x.floats(), operation.parameter, y.floats(), y.count());
+}
+
+void unary_backward(const UnaryOperation& operation, In saved, In y_grad, Out x_grad, Stream&) {
+  loops_of(operation).slope(saved.floats(), operation.parameter, y_grad.floats(), x_grad.floats(), x_grad.count(), x_grad.accumulate);
+}
+
+}  // namespace
+
+void use_unary(KernelTable& table) {
+  table.unary = any_float<unary>;
+  table.unary_backward = any_float<unary_backward>;
+}
+
+}  // namespace lockstep::fast

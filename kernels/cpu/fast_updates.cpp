@@ -1,0 +1,104 @@
+// The updates as vector loops, one pass over each tensor: they read and write what they must and run at memory bandwidth. The formulas are
+// the plain kernel's, and so are the bits.
+#include <bit>
+
+#include "kernels/cpu/fast.h"
+#include "kernels/updates/all.h"
+#include "lockstep/core/cpu_dispatch.h"
+
+namespace lockstep::fast {
+
+namespace {
+
+template <typename Formula>
+[[gnu::always_inline]] inline void update_loop(const UpdateTensor& tensor, const Formula& given) {
+  const Formula formula = given;  // on the stack: what the loop writes is no part of it
+  float *const weight = tensor.weight, *const first = tensor.states[0], *const second = tensor.states[1], *const third = tensor.states[2];
+  const float* const grad = tensor.grad;
+  const Index count = tensor.count;
+  if constexpr (Formula::kStates == 0) {
+    LOCKSTEP_INDEPENDENT_ITERATIONS
+    for (Index i = 0; i < count; ++i) formula(weight[i], grad[i]);
+  } else if constexpr (Formula::kStates == 1) {
+    LOCKSTEP_INDEPENDENT_ITERATIONS
+    for (Index i = 0; i < count; ++i) formula(weight[i], grad[i], first[i]);
+  } else if constexpr (Formula::kStates == 2) {
+    LOCKSTEP_INDEPENDENT_ITERATIONS
+    for (Index i = 0; i < count; ++i) formula(weight[i], grad[i], first[i], second[i]);
+  } else {
+    LOCKSTEP_INDEPENDENT_ITERATIONS
+    for (Index i = 0; i < count; ++i) formula(weight[i], grad[i], first[i], second[i], third[i]);
+  }
+}
+
+// LOCKSTEP_CPU_DISPATCH for templates: the formula is inlined into the loop of each instruction set.
+template <typename Formula>
+void update_baseline(const UpdateTensor& tensor, const Formula& formula) {
+  update_loop(tensor, formula);
+}
+#if defined(__x86_64__)
+template <typename Formula>
+LOCKSTEP_TARGET_AVX2 void update_avx2(const UpdateTensor& tensor, const Formula& formula) {
+  update_loop(tensor, formula);
+}
+template <typename Formula>
+LOCKSTEP_TARGET_AVX512 void update_avx512(const UpdateTensor& tensor, const Formula& formula) {
+  update_loop(tensor, formula);
+}
+template <typename Formula>
+void update_elements(const UpdateTensor& tensor, const Formula& formula) {
+  switch (cpu_isa()) {
+    case Isa::kAvx512:
+      return update_avx512(tensor, formula);
+    case Isa::kAvx2:
+      return update_avx2(tensor, formula);
+    default:
+      return update_baseline(tensor, formula);
+  }
+}
+#else
+template <typename Formula>
+void update_elements(const UpdateTensor& tensor, const Formula& formula) {
+  update_baseline(tensor, formula);
+}
+#endif
+
+template <typename Params>
+void update(std::span<const UpdateTensor> tensors, const Params& params, Stream&) {
+  if (updates::skips(params)) return;
+  updates::with_formula(params, [&](auto use) {
+    using Formula = typename decltype(use)::type;
+    if constexpr (updates::Counts<Formula, Params>) Formula::advance(updates::clock_of(params), params);
+    const Formula formula(params);
+    for (const UpdateTensor& tensor : tensors) update_elements(tensor, formula);
+  });
+}
+
+// Infinity and NaN have the largest exponent.
+LOCKSTEP_CPU_DISPATCH(bool, has_bad, (const float* grad, Index count), (grad, count), {
+  std::uint32_t bad = 0;
+  for (Index i = 0; i < count; ++i) bad |= (std::bit_cast<std::uint32_t>(grad[i]) & 0x7f800000U) == 0x7f800000U ? 1U : 0U;
+  return bad != 0;
+})
+
+void find_bad_gradients(std::span<const UpdateTensor> tensors, LossScaleState* state, Stream&) {
+  for (const UpdateTensor& tensor : tensors)
+    if (has_bad(tensor.grad, tensor.count)) state->found_bad = 1;
+}
+
+void gradient_norm(std::span<const UpdateTensor> tensors, const NormParams& params, NormResult* result, Stream&) {
+  double squares = 0;
+  for (const UpdateTensor& tensor : tensors) squares += sum_of_squares(tensor.grad, tensor.count);
+  *result = updates::norm_of(squares, params);
+}
+
+}  // namespace
+
+void use_updates(KernelTable& table) {
+#define LOCKSTEP_UPDATE(name, Params) table.name = update<Params>;
+#include "lockstep/core/operators.def"
+  table.find_bad_gradients = find_bad_gradients;
+  table.gradient_norm = gradient_norm;
+}
+
+}  // namespace lockstep::fast

@@ -1,0 +1,23 @@
+// Sixteen floats side by side, whatever the instruction set: each build of a loop adds in the same order, and so gives the same bits.
+// Taken and given by reference: how a vector of this size is passed by value depends on the instruction set.
+#pragma once
+
+#include <cstring>
+
+namespace lockstep::fast {
+
+using Lanes = float __attribute__((vector_size(64)));
+inline constexpr std::int64_t kLanes = 16;
+
+#define LOCKSTEP_ALWAYS_INLINE inline __attribute__((always_inline))
+
+LOCKSTEP_ALWAYS_INLINE void load(const float* from, Lanes& lanes) { std::memcpy(&lanes, from, sizeof lanes); }
+LOCKSTEP_ALWAYS_INLINE void save(const Lanes& lanes, float* to) { std::memcpy(to, &lanes, sizeof lanes); }
+LOCKSTEP_ALWAYS_INLINE float sum_of(const Lanes& lanes) {
+  float eight[8], four[4];
+  for (int i = 0; i < 8; ++i) eight[i] = lanes[i] + lanes[i + 8];
+  for (int i = 0; i < 4; ++i) four[i] = eight[i] + eight[i + 4];
+  return (four[0] + four[2]) + (four[1] + four[3]);
+}
+
+}  // namespace lockstep::fast

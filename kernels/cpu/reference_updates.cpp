@@ -1,0 +1,60 @@
+// The updates, element by element, in float: what every faster kernel must repeat bit for bit, so that ranks on unlike CPUs keep the same
+// weights. tests/optim holds the formulas to others in double.
+#include <cmath>
+
+#include "kernels/cpu/reference.h"
+#include "kernels/updates/all.h"
+
+namespace lockstep::reference {
+
+namespace {
+
+template <typename Formula>
+void update_elements(const UpdateTensor& tensor, const Formula& formula) {
+  const auto& [first, second, third] = tensor.states;
+  for (Index i = 0; i < tensor.count; ++i) {
+    const float grad = tensor.grad[i];
+    if constexpr (Formula::kStates == 0) formula(tensor.weight[i], grad);
+    if constexpr (Formula::kStates == 1) formula(tensor.weight[i], grad, first[i]);
+    if constexpr (Formula::kStates == 2) formula(tensor.weight[i], grad, first[i], second[i]);
+    if constexpr (Formula::kStates == 3) formula(tensor.weight[i], grad, first[i], second[i], third[i]);
+  }
+}
+
+template <typename Params>
+void update(std::span<const UpdateTensor> tensors, const Params& params, Stream&) {
+  if (updates::skips(params)) return;
+  updates::with_formula(params, [&](auto use) {
+    using Formula = typename decltype(use)::type;
+    if constexpr (updates::Counts<Formula, Params>) Formula::advance(updates::clock_of(params), params);
+    const Formula formula(params);
+    for (const UpdateTensor& tensor : tensors) update_elements(tensor, formula);
+  });
+}
+
+void gradient_norm(std::span<const UpdateTensor> tensors, const NormParams& params, NormResult* result, Stream&) {
+  double squares = 0;
+  for (const UpdateTensor& tensor : tensors)
+    for (Index i = 0; i < tensor.count; ++i) squares += static_cast<double>(tensor.grad[i]) * tensor.grad[i];
+  *result = updates::norm_of(squares, params);
+}
+
+void find_bad_gradients(std::span<const UpdateTensor> tensors, LossScaleState* state, Stream&) {
+  for (const UpdateTensor& tensor : tensors)
+    for (Index i = 0; i < tensor.count; ++i)
+      if (!std::isfinite(tensor.grad[i])) state->found_bad = 1;
+}
+
+void update_loss_scale(const LossScaleRule& rule, LossScaleState* state, Stream&) { updates::follow(rule, *state); }
+
+}  // namespace
+
+void use_updates(KernelTable& table) {
+#define LOCKSTEP_UPDATE(name, Params) table.name = update<Params>;
+#include "lockstep/core/operators.def"
+  table.gradient_norm = gradient_norm;
+  table.find_bad_gradients = find_bad_gradients;
+  table.update_loss_scale = update_loss_scale;
+}
+
+}  // namespace lockstep::reference

@@ -1,0 +1,219 @@
+// Elements that go from one place to another. Copies move 16 bytes a thread where both arrays have them in one piece; transposed ones go
+// through tiles in shared memory, so that both sides are read and written in rows.
+#include "kernels/cuda/element.cuh"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/offsets.cuh"
+
+namespace lockstep::cuda {
+
+namespace {
+
+using CopyLoop = StridedLoop<2>;  // in, out
+
+struct alignas(16) Sixteen {
+  std::uint64_t halves[2];
+};
+
+template <typename T>
+__global__ void copy_one(CopyLoop loop, const T* in, T* out, Index count) {
+  for (Index i = first_item(); i < count; i += stride_of_grid()) {
+    const Offsets<2> at = offsets_at(loop, i);
+    out[at.of[1]] = in[at.of[0]];
+  }
+}
+
+template <typename T>
+__global__ void add_one(CopyLoop loop, const T* in, T* out, Index count) {
+  for (Index i = first_item(); i < count; i += stride_of_grid()) {
+    const Offsets<2> at = offsets_at(loop, i);
+    store(out[at.of[1]], widen(in[at.of[0]]), true);
+  }
+}
+
+constexpr int kTile = 32, kTileThreads = 8;  // rows of threads
+
+// The two last dimensions (rows, columns): `in` goes on by 1 from row to row, `out` from column to column. `outer` has the others.
+template <typename T>
+__global__ void copy_tiles(CopyLoop outer, Index outer_count, Index rows, Index columns, Index in_step, Index out_row, const T* in,
+                           T* out) {
+  __shared__ T tile[kTile][kTile + 1];
+  const Index row_tiles = (rows + kTile - 1) / kTile, column_tiles = (columns + kTile - 1) / kTile;
+  for (Index block = blockIdx.x; block < outer_count * row_tiles * column_tiles; block += gridDim.x) {
+    const Offsets<2> at = offsets_at(outer, block / (row_tiles * column_tiles));
+    const Index row = block / column_tiles % row_tiles * kTile, column = block % column_tiles * kTile;
+    for (int k = static_cast<int>(threadIdx.y); k < kTile; k += kTileThreads)
+      if (column + k < columns && row + threadIdx.x < rows)
+        tile[k][threadIdx.x] = in[at.of[0] + (column + k) * in_step + row + threadIdx.x];
+    __syncthreads();
+    for (int k = static_cast<int>(threadIdx.y); k < kTile; k += kTileThreads)
+      if (row + k < rows && column + threadIdx.x < columns)
+        out[at.of[1] + (row + k) * out_row + column + threadIdx.x] = tile[threadIdx.x][k];
+    __syncthreads();
+  }
+}
+
+// The dimension beside the innermost one in which `in` goes on by single elements, -1 where no tiles are needed.
+int transposed_dimension(const CopyLoop& loop) {
+  if (loop.dims < 2 || loop.stride(1, 0) != 1 || loop.stride(0, 0) <= 1) return -1;
+  for (int dim = 0; dim < loop.dims - 1; ++dim)
+    if (loop.strides[0][dim] == 1) return dim;
+  return -1;
+}
+
+template <typename T>
+void launch_tiles(const CopyLoop& loop, int dim, const T* in, T* out, Stream& stream) {
+  const Index rows = loop.extents[dim], columns = loop.extent(0), in_step = loop.stride(0, 0), out_row = loop.strides[1][dim];
+  CopyLoop outer = loop;
+  outer.dims = 0;
+  for (int d = 0; d < loop.dims - 1; ++d) {
+    if (d == dim) continue;
+    outer.extents[outer.dims] = loop.extents[d];
+    for (int array = 0; array < 2; ++array) outer.strides[array][outer.dims] = loop.strides[array][d];
+    ++outer.dims;
+  }
+  const Index blocks = outer.count() * ((rows + kTile - 1) / kTile) * ((columns + kTile - 1) / kTile);
+  LOCKSTEP_LAUNCH((copy_tiles<T>), blocks_for(blocks, 1), dim3(kTile, kTileThreads), 0, stream, outer, outer.count(), rows, columns,
+                  in_step, out_row, in, out);
+}
+
+// Can `together` elements of `bytes` each be moved as one?
+bool moves_together(const CopyLoop& loop, Index together, Index bytes, const void* in, const void* out) {
+  const auto width = static_cast<std::uintptr_t>(together * bytes);
+  bool fits = loop.stride(0, 0) == 1 && loop.stride(1, 0) == 1 && loop.extent(0) % together == 0 &&
+              reinterpret_cast<std::uintptr_t>(in) % width == 0 && reinterpret_cast<std::uintptr_t>(out) % width == 0;
+  for (int dim = 0; dim < loop.dims - 1; ++dim)
+    for (const auto& strides : loop.strides) fits = fits && strides[dim] % together == 0;
+  return fits;
+}
+
+template <typename T>
+void run_copy(CopyLoop loop, const void* in_memory, void* out_memory, Index in_offset, Index out_offset, Stream& stream) {
+  const T* const in = static_cast<const T*>(in_memory) + in_offset;
+  T* const out = static_cast<T*>(out_memory) + out_offset;
+  constexpr Index kTogether = static_cast<Index>(sizeof(Sixteen) / sizeof(T));
+  if (moves_together(loop, kTogether, sizeof(T), in, out)) {
+    loop.extents[loop.dims - 1] /= kTogether;
+    for (int dim = 0; dim < loop.dims - 1; ++dim)
+      for (auto& strides : loop.strides) strides[dim] /= kTogether;
+    LOCKSTEP_LAUNCH((copy_one<Sixteen>), blocks_for(loop.count()), kThreads, 0, stream, loop, reinterpret_cast<const Sixteen*>(in),
+                    reinterpret_cast<Sixteen*>(out), loop.count());
+  } else if (const int dim = transposed_dimension(loop); dim >= 0) {
+    launch_tiles(loop, dim, in, out, stream);
+  } else {
+    LOCKSTEP_LAUNCH((copy_one<T>), blocks_for(loop.count()), kThreads, 0, stream, loop, in, out, loop.count());
+  }
+}
+
+void copy_strided(const StridedCopy& copy, In in, Out out, Stream& stream) {
+  const CopyLoop loop(copy.extents, {copy.in_strides, copy.out_strides});
+  const Index count = loop.count();
+  if (count == 0) return;
+  if (out.accumulate)
+    return with_float(out.dtype, [&]<typename T>(T*) {
+      LOCKSTEP_LAUNCH((add_one<T>), blocks_for(count), kThreads, 0, stream, loop, in.as<T>() + copy.in_offset,
+                      out.as<T>() + copy.out_offset, count);
+    });
+  switch (size_of(out.dtype)) {
+    case 1:
+      return run_copy<std::uint8_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset, stream);
+    case 2:
+      return run_copy<std::uint16_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset, stream);
+    case 4:
+      return run_copy<std::uint32_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset, stream);
+    default:
+      return run_copy<std::uint64_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset, stream);
+  }
+}
+
+// What a kernel needs along `dim`: steps of the index and of x, and how many indices and places there are.
+struct Line {
+  Index n, bound, index_step, x_step;
+};
+
+Line line_of(std::size_t dim, const Shape& index, const Shape& x) {
+  return {index[dim], x[dim], strides_of(index)[dim], strides_of(x)[dim]};
+}
+
+// A thread a result. loop: over the index, with the strides of x, which stands still along the line.
+template <typename T>
+__global__ void gather_one(StridedLoop<1> loop, Line line, const T* x, const Index* index, T* y, Index count) {
+  for (Index i = first_item(); i < count; i += stride_of_grid()) {
+    const Index place = index[i];
+    if (place < 0 || place >= line.bound)
+      write(y[i], nanf(""));
+    else
+      y[i] = x[offsets_at(loop, i).of[0] + place * line.x_step];
+  }
+}
+
+void gather_along(std::size_t dim, In x, In index, Out y, Stream& stream) {
+  const Index count = y.count();
+  if (count == 0) return;
+  Strides still = strides_of(x.shape);
+  still[dim] = 0;
+  const StridedLoop<1> loop(index.shape, {still});
+  with_float(y.dtype, [&]<typename T>(T*) {
+    LOCKSTEP_LAUNCH((gather_one<T>), blocks_for(count), kThreads, 0, stream, loop, line_of(dim, index.shape, x.shape), x.as<T>(),
+                    index.as<Index>(), y.as<T>(), count);
+  });
+}
+
+__global__ void zero(float* out, Index count) {
+  for (Index i = first_item(); i < count; i += stride_of_grid()) out[i] = 0;
+}
+
+template <typename T>
+__global__ void store_sums(const float* sums, T* out, Index count, bool accumulate) {
+  for (Index i = first_item(); i < count; i += stride_of_grid()) store(out[i], sums[i], accumulate);
+}
+
+// A thread a line, which adds in the order of the index: the same bits every time. loop: over the lines of the index and of x.
+template <typename T>
+__global__ void add_lines(StridedLoop<2> loop, Line line, const Index* index, const T* y_grad, float* x_grad, Index lines) {
+  for (Index l = first_item(); l < lines; l += stride_of_grid()) {
+    const Offsets<2> at = offsets_at(loop, l);
+    for (Index i = 0; i < line.n; ++i) {
+      const Index from = at.of[0] + i * line.index_step, place = index[from];
+      const bool outside = place < 0 || place >= line.bound;
+      x_grad[at.of[1] + (outside ? 0 : place) * line.x_step] += outside ? nanf("") : widen(y_grad[from]);
+    }
+  }
+}
+
+// x_grad (float32) += y_grad
+void add_gathered(std::size_t dim, In index, In y_grad, float* x_grad, const Shape& x, Stream& stream) {
+  if (y_grad.count() == 0) return;
+  Index extents[Shape::kMaxDims] = {};
+  for (std::size_t d = 0; d < index.shape.dims(); ++d) extents[d] = d == dim ? 1 : index.shape[d];
+  const Shape lines(std::span<const Index>(extents, index.shape.dims()));
+  const StridedLoop<2> loop(lines, {strides_of(index.shape), strides_of(x)});
+  with_float(y_grad.dtype, [&]<typename T>(T*) {
+    LOCKSTEP_LAUNCH((add_lines<T>), blocks_for(lines.count()), kThreads, 0, stream, loop, line_of(dim, index.shape, x), index.as<Index>(),
+                    y_grad.as<T>(), x_grad, lines.count());
+  });
+}
+
+// 16-bit gradients are summed in float32 and rounded once.
+void gather_backward(std::size_t dim, In index, In y_grad, Out x_grad, Stream& stream) {
+  const Index count = x_grad.count();
+  if (count == 0) return;
+  const bool direct = x_grad.dtype == DType::kFloat32;
+  const Scratch sums(stream, direct ? 1 : static_cast<std::size_t>(count) * sizeof(float));
+  float* const to = direct ? x_grad.floats() : sums.as<float>();
+  if (!direct || !x_grad.accumulate) LOCKSTEP_LAUNCH(zero, blocks_for(count), kThreads, 0, stream, to, count);
+  add_gathered(dim, index, y_grad, to, x_grad.shape, stream);
+  if (direct) return;
+  with_float(x_grad.dtype, [&]<typename T>(T*) {
+    LOCKSTEP_LAUNCH((store_sums<T>), blocks_for(count), kThreads, 0, stream, to, x_grad.as<T>(), count, x_grad.accumulate);
+  });
+}
+
+}  // namespace
+
+void use_movement(KernelTable& table) {
+  table.copy_strided = copy_strided;
+  table.gather = gather_along;
+  table.gather_backward = gather_backward;
+}
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,238 @@
+// Sums over any dimensions, step by step (kernels/reduction_plan.h), and maxima with their places. Everything in a fixed order: the same
+// bits every time. Where there are few results the array is cut into parts, by its shape alone, whose results are reduced in their turn.
+#include "kernels/cuda/element.cuh"
+#include "kernels/cuda/kernels.h"
+#include "kernels/reduction_plan.h"
+
+namespace lockstep::cuda {
+
+namespace {
+
+constexpr int kLanes = 32;
+constexpr int kReducedColumns = 32, kReducedRows = 8;  // of a block that sums columns: a warp reads a row of the tile
+constexpr Index kFewResults = 1024, kShortRow = 1024;
+constexpr Index kPartOfRow = 8192, kPartOfColumn = 64;  // elements that a part has at least
+constexpr Index kMostReductionParts = 1024;
+
+// x (outer, n, inner) cut into parts of its middle dimension: part p has the indices first(p) .. first(p + 1).
+struct Cut {
+  Index n, parts;
+  __device__ Index first(Index part) const { return n / parts * part + (part < n % parts ? part : n % parts); }
+};
+
+// A warp a row: out[row] = factor * the row's sum.
+template <typename From, typename To>
+__global__ void sum_short_rows(const From* x, Index rows, Index n, float factor, To* out, bool accumulate) {
+  const Index lane = threadIdx.x % kLanes, warps = stride_of_grid() / kLanes;
+  for (Index row = first_item() / kLanes; row < rows; row += warps) {
+    float sum = 0;
+    for (Index i = lane; i < n; i += kLanes) sum += widen(x[row * n + i]);
+    for (int distance = kLanes / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+    if (lane == 0) store(out[row], factor * sum, accumulate);
+  }
+}
+
+// A block a part of a row: out (rows, parts).
+template <typename From, typename To>
+__global__ void sum_long_rows(const From* x, Index rows, Cut cut, float factor, To* out, bool accumulate) {
+  for (Index block = blockIdx.x; block < rows * cut.parts; block += gridDim.x) {
+    const Index row = block / cut.parts, part = block % cut.parts;
+    float sum = 0;
+    for (Index i = cut.first(part) + threadIdx.x; i < cut.first(part + 1); i += kThreads) sum += widen(x[row * cut.n + i]);
+    sum = sum_of_block<kThreads>(sum);
+    if (threadIdx.x == 0) store(out[block], factor * sum, accumulate);
+  }
+}
+
+// A block a tile of columns of a part: out (outer, parts, inner).
+template <typename From, typename To>
+__global__ void sum_middle(const From* x, Index outer, Cut cut, Index inner, float factor, To* out, bool accumulate) {
+  __shared__ float shared[kReducedRows][kReducedColumns];
+  const Index tiles = (inner + kReducedColumns - 1) / kReducedColumns;
+  for (Index block = blockIdx.x; block < outer * cut.parts * tiles; block += gridDim.x) {
+    const Index column = block % tiles * kReducedColumns + threadIdx.x, group = block / tiles, part = group % cut.parts, o = group / cut.parts;
+    float sum = 0;
+    if (column < inner)
+      for (Index i = cut.first(part) + threadIdx.y; i < cut.first(part + 1); i += kReducedRows)
+        sum += widen(x[(o * cut.n + i) * inner + column]);
+    shared[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y == 0 && column < inner) {
+      for (int row = 1; row < kReducedRows; ++row) sum += shared[row][threadIdx.x];
+      store(out[group * inner + column], factor * sum, accumulate);
+    }
+    __syncthreads();
+  }
+}
+
+template <typename From, typename To>
+__global__ void scale_into(const From* x, Index count, float factor, To* out, bool accumulate) {
+  for (Index i = first_item(); i < count; i += stride_of_grid()) store(out[i], factor * widen(x[i]), accumulate);
+}
+
+Index parts_of(const ReductionStep& step) {
+  const Index least = step.inner == 1 ? kPartOfRow : kPartOfColumn;
+  const Index results = step.inner == 1 ? step.outer : step.outer * ((step.inner + kReducedColumns - 1) / kReducedColumns);
+  if (results >= kFewResults || step.n < 2 * least) return 1;
+  return std::clamp<Index>(std::min(step.n / least, kFewResults / results), 1, kMostReductionParts);
+}
+
+// out (outer, inner) = factor * the sums of x (outer, n, inner)
+template <typename From, typename To>
+void launch_step(const From* x, const ReductionStep& step, float factor, To* out, bool accumulate, Stream& stream) {
+  const Index parts = parts_of(step);
+  const Index count = step.outer * step.inner;
+  if (parts > 1) {
+    const Scratch sums(stream, static_cast<std::size_t>(count * parts) * sizeof(float));
+    auto* const of_parts = sums.as<float>();
+    const Cut cut{step.n, parts};
+    if (step.inner == 1)
+      LOCKSTEP_LAUNCH((sum_long_rows<From, float>), blocks_for(step.outer * parts, 1), kThreads, 0, stream, x, step.outer, cut, 1.0F,
+                      of_parts, false);
+    else
+      LOCKSTEP_LAUNCH((sum_middle<From, float>), blocks_for(step.outer * parts * ((step.inner + kReducedColumns - 1) / kReducedColumns), 1),
+                      dim3(kReducedColumns, kReducedRows), 0, stream, x, step.outer, cut, step.inner, 1.0F, of_parts, false);
+    return launch_step<float, To>(of_parts, {step.outer, parts, step.inner}, factor, out, accumulate, stream);
+  }
+  const Cut whole{step.n, 1};
+  if (step.inner > 1)
+    LOCKSTEP_LAUNCH((sum_middle<From, To>), blocks_for(step.outer * ((step.inner + kReducedColumns - 1) / kReducedColumns), 1),
+                    dim3(kReducedColumns, kReducedRows), 0, stream, x, step.outer, whole, step.inner, factor, out, accumulate);
+  else if (step.n < kShortRow)
+    LOCKSTEP_LAUNCH((sum_short_rows<From, To>), blocks_for(step.outer * kLanes), kThreads, 0, stream, x, step.outer, step.n, factor, out,
+                    accumulate);
+  else
+    LOCKSTEP_LAUNCH((sum_long_rows<From, To>), blocks_for(step.outer, 1), kThreads, 0, stream, x, step.outer, whole, factor, out,
+                    accumulate);
+}
+
+// The last step: `y` in its own type.
+template <typename From>
+void finish_sum(const From* x, const ReductionStep* step, float factor, Out y, Stream& stream) {
+  with_float(y.dtype, [&]<typename To>(To*) {
+    if (step != nullptr)
+      launch_step(x, *step, factor, y.as<To>(), y.accumulate, stream);
+    else
+      LOCKSTEP_LAUNCH((scale_into<From, To>), blocks_for(y.count()), kThreads, 0, stream, x, y.count(), factor, y.as<To>(), y.accumulate);
+  });
+}
+
+template <typename From>
+void run_sum(const From* x, const std::vector<ReductionStep>& steps, float factor, Out y, Stream& stream) {
+  if (steps.size() < 2) return finish_sum(x, steps.empty() ? nullptr : &steps[0], factor, y, stream);
+  // All but the last step in scratch memory: the first one reads x, each one further what the one before has left.
+  const std::size_t bytes = static_cast<std::size_t>(std::max<Index>(steps[0].outer * steps[0].inner, 1)) * sizeof(float);
+  const Scratch even(stream, bytes), odd(stream, bytes);
+  launch_step(x, steps[0], 1.0F, even.as<float>(), false, stream);
+  const float* from = even.as<float>();
+  for (std::size_t i = 1; i + 1 < steps.size(); ++i) {
+    auto* const to = (i % 2 == 0 ? even : odd).as<float>();
+    launch_step(from, steps[i], 1.0F, to, false, stream);
+    from = to;
+  }
+  finish_sum(from, &steps.back(), factor, y, stream);
+}
+
+void sum(In x, float factor, Out y, Stream& stream) {
+  if (y.count() == 0) return;
+  with_float(x.dtype, [&]<typename From>(From*) { run_sum(x.as<From>(), reduction_steps(x.shape, y.shape), factor, y, stream); });
+}
+
+// A candidate of a maximum. Of equal ones the first, and NaN above all.
+struct Candidate {
+  float value;
+  Index place;
+};
+__device__ inline bool is_better(const Candidate& a, const Candidate& b) {
+  const bool a_nan = isnan(a.value), b_nan = isnan(b.value);
+  if (a_nan != b_nan) return a_nan;
+  if (!a_nan && a.value != b.value) return a.value > b.value;
+  return a.place < b.place;
+}
+
+// A block a part of a row: its best, in thread 0. x (rows, n); `places`: of the elements of x in the array that they came from, null where
+// that is x itself.
+template <typename T>
+__device__ Candidate best_of_part(const T* x, const Index* places, Index begin, Index end) {
+  __shared__ float values[kThreads];
+  __shared__ Index found[kThreads];
+  Candidate best{0, -1};
+  for (Index i = begin + threadIdx.x; i < end; i += kThreads) {
+    const Candidate next{widen(x[i]), places == nullptr ? i - begin : places[i]};
+    if (best.place < 0 || is_better(next, best)) best = next;
+  }
+  values[threadIdx.x] = best.value;
+  found[threadIdx.x] = best.place;
+  __syncthreads();
+  for (int half = kThreads / 2; half > 0; half /= 2) {
+    if (threadIdx.x < static_cast<unsigned>(half)) {
+      const Candidate other{values[threadIdx.x + half], found[threadIdx.x + half]};
+      if (other.place >= 0 && (best.place < 0 || is_better(other, best))) best = other;
+      values[threadIdx.x] = best.value;
+      found[threadIdx.x] = best.place;
+    }
+    __syncthreads();
+  }
+  return best;
+}
+
+template <typename From, typename To>
+__global__ void max_rows(const From* x, const Index* places, Index rows, Cut cut, To* values, Index* indices) {
+  for (Index block = blockIdx.x; block < rows * cut.parts; block += gridDim.x) {
+    const Index row = block / cut.parts, begin = cut.first(block % cut.parts), end = cut.first(block % cut.parts + 1);
+    const Candidate best = best_of_part(x, places, row * cut.n + begin, row * cut.n + end);
+    if (threadIdx.x == 0) {
+      write(values[block], best.value);
+      indices[block] = places == nullptr ? begin + best.place : best.place;
+    }
+    __syncthreads();
+  }
+}
+
+// A thread a column.
+template <typename T>
+__global__ void max_columns(const T* x, Index outer, Index n, Index inner, T* values, Index* indices) {
+  for (Index i = first_item(); i < outer * inner; i += stride_of_grid()) {
+    const T* const column = x + i / inner * n * inner + i % inner;
+    Candidate best{widen(column[0]), 0};
+    for (Index k = 1; k < n; ++k) {
+      const Candidate next{widen(column[k * inner]), k};
+      if (is_better(next, best)) best = next;
+    }
+    write(values[i], best.value);
+    indices[i] = best.place;
+  }
+}
+
+template <typename T>
+void run_max(const T* x, const ReductionStep& shape, T* values, Index* indices, Stream& stream) {
+  const Index rows = shape.outer, parts = shape.inner == 1 ? parts_of(shape) : 1;
+  const Index* const no_places = nullptr;
+  if (shape.inner != 1) {
+    LOCKSTEP_LAUNCH((max_columns<T>), blocks_for(rows * shape.inner), kThreads, 0, stream, x, rows, shape.n, shape.inner, values, indices);
+  } else if (parts == 1) {
+    LOCKSTEP_LAUNCH((max_rows<T, T>), blocks_for(rows, 1), kThreads, 0, stream, x, no_places, rows, Cut{shape.n, 1}, values, indices);
+  } else {
+    const auto count = static_cast<std::size_t>(rows * parts);
+    const Scratch best(stream, count * sizeof(float)), places(stream, count * sizeof(Index));
+    LOCKSTEP_LAUNCH((max_rows<T, float>), blocks_for(rows * parts, 1), kThreads, 0, stream, x, no_places, rows, Cut{shape.n, parts},
+                    best.as<float>(), places.as<Index>());
+    LOCKSTEP_LAUNCH((max_rows<float, T>), blocks_for(rows, 1), kThreads, 0, stream, best.as<const float>(), places.as<const Index>(), rows,
+                    Cut{parts, 1}, values, indices);
+  }
+}
+
+void max(In x, Out values, Out indices, Stream& stream) {
+  if (values.count() == 0) return;
+  const ReductionStep shape{x.shape[0], x.shape[1], x.shape[2]};
+  with_float(x.dtype, [&]<typename T>(T*) { run_max(x.as<T>(), shape, values.as<T>(), indices.as<Index>(), stream); });
+}
+
+}  // namespace
+
+void use_reduction(KernelTable& table) {
+  table.sum = sum;
+  table.max = max;
+}
+
+}  // namespace lockstep::cuda

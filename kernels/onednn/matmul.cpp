@@ -1,0 +1,34 @@
+// Batches of matrix products: threads share the batch, or the one product of a batch of one.
+#include "kernels/cpu/any_float.h"
+#include "kernels/onednn/kernels.h"
+#include "kernels/onednn/product.h"
+#include "src/core/compute_threads.h"
+
+namespace lockstep::onednn {
+
+namespace {
+
+void matmul(In a, bool transpose_a, In b, bool transpose_b, Out c, Stream& stream) {
+  const std::int64_t batch = c.shape[0], rows = c.shape[1], columns = c.shape[2], inner = a.shape[transpose_a ? 1 : 2];
+  if (rows == 0 || columns == 0 || inner == 0) return reference_kernels().matmul(a, transpose_a, b, transpose_b, c, stream);
+  const auto product = [&](std::int64_t n) {
+    return Product{transpose_a ? 'T' : 'N',
+                   transpose_b ? 'T' : 'N',
+                   rows,
+                   columns,
+                   inner,
+                   a.floats() + n * rows * inner,
+                   b.floats() + n * inner * columns,
+                   c.accumulate,
+                   c.floats() + n * rows * columns};
+  };
+  if (batch == 1) return multiply(product(0));
+  const Strides strides{transpose_a ? rows : inner, transpose_b ? inner : columns, columns};
+  in_parallel(batch, [&](std::int64_t n) { multiply_alone(product(n), strides); });
+}
+
+}  // namespace
+
+void use_matmul(KernelTable& table) { table.matmul = any_float<matmul>; }
+
+}  // namespace lockstep::onednn

@@ -1,0 +1,43 @@
+# Completion of lockrun's command line in bash. Behind the program's name its own completion goes on, if it has one.
+_lockrun() {
+  local cur prev words cword
+  _init_completion -n = || return
+
+  local with_value=' -n --nproc-per-node --nnodes --node-rank --master-addr --master-port --gpus --share-gpu --devices --flight-dir '
+  local alone='--standalone --no-prefix --no-bind -h --help --version'
+  case ${words[1]-} in
+    diagnose | topology)
+      if ((cword > 1)); then
+        COMPREPLY=($(compgen -W --json -- "$cur"))
+        [[ ${words[1]} = topology || $cur = -* ]] || _filedir -d
+        return
+      fi
+      ;;
+  esac
+
+  local at
+  for ((at = 1; at < cword; at++)); do  # to the first word that is no flag
+    case ${words[at]} in
+      --) at=$((at + 1)) && break ;;
+      -*) [[ $with_value != *" ${words[at]} "* ]] || at=$((at + 1)) ;;
+      *) break ;;
+    esac
+  done
+  if ((at < cword)) || { ((at == cword)) && [[ $prev = -- ]]; }; then
+    _command_offset "$at"
+  elif ((at > cword)); then
+    case $prev in
+      -n | --nproc-per-node) COMPREPLY=($(compgen -W 'auto cpu gpu' -- "$cur")) ;;
+      --gpus) COMPREPLY=($(compgen -W 'auto all none' -- "$cur")) ;;
+      --devices) COMPREPLY=($(compgen -W 'cpu:2x cuda:0:2x' -- "$cur")) ;;
+      --master-addr) _known_hosts_real -- "$cur" ;;
+      --flight-dir) _filedir -d ;;
+    esac
+  elif [[ $cur = -* ]]; then
+    COMPREPLY=($(compgen -W "$with_value $alone" -- "$cur"))
+  else
+    _command_offset "$at"
+    ((cword > 1)) || COMPREPLY+=($(compgen -W 'diagnose topology' -- "$cur"))
+  fi
+}
+complete -F _lockrun lockrun

@@ -1,0 +1,88 @@
+#include "lockstep/data/json_lines.h"
+
+#include <cmath>
+#include <exception>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "lockstep/core/error.h"
+#include "src/data/stack.h"
+
+namespace lockstep::data {
+
+namespace {
+
+nlohmann::json parse_line(std::string_view line, const std::string& path, std::size_t number) {
+  try {
+    return nlohmann::json::parse(line);
+  } catch (const nlohmann::json::parse_error& error) {
+    throw FileError("{}: line {}, byte {}: is no JSON value in UTF-8: every line must be one", path, number, error.byte);
+  } catch (const nlohmann::json::exception& error) {
+    throw FileError("{}: line {}: {}", path, number, error.what());
+  }
+}
+
+Sample sample_of(const nlohmann::json& record, const JsonToSample& to_sample, const std::string& path, std::size_t number) {
+  try {
+    Sample sample = to_sample(record);
+    if (sample.empty()) throw InvalidArgument("the function made a sample of no tensor");
+    for (const Tensor& tensor : sample) spec_of(tensor);
+    return sample;
+  } catch (const std::exception& error) {
+    std::throw_with_nested(FileError("{}: line {}: {}", path, number, error.what()));
+  }
+}
+
+std::int64_t integer_of(const nlohmann::json& value) {
+  constexpr auto kLargest = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  if (!value.is_number_integer())
+    throw InvalidArgument("int64_tensor: expected an integer, got a JSON {}", value.is_number_float() ? "fraction" : value.type_name());
+  if (value.is_number_unsigned() && value.get<std::uint64_t>() > kLargest)
+    throw InvalidArgument("int64_tensor: {} does not fit into int64", value.get<std::uint64_t>());
+  return value.get<std::int64_t>();
+}
+
+float number_of(const nlohmann::json& value) {
+  if (!value.is_number()) throw InvalidArgument("float32_tensor: expected a number, got a JSON {}", value.type_name());
+  const double number = value.get<double>();
+  if (std::abs(number) > std::numeric_limits<float>::max()) throw InvalidArgument("float32_tensor: {} does not fit into float32", number);
+  return static_cast<float>(number);
+}
+
+template <typename T>
+Tensor tensor_of(const nlohmann::json& value, T (*element)(const nlohmann::json&)) {
+  if (!value.is_array()) return scalar(element(value));
+  std::vector<T> values;
+  for (const nlohmann::json& each : value) values.push_back(element(each));
+  return Tensor::from(std::span<const T>(values), {static_cast<std::int64_t>(values.size())});
+}
+
+}  // namespace
+
+JsonLines::JsonLines(const std::string& path, const JsonToSample& to_sample, std::uint64_t max_bytes) {
+  if (!to_sample) throw InvalidArgument("JsonLines: {}: the function that makes samples is empty", path);
+  const std::vector<std::uint8_t> bytes = read_file(path, max_bytes);
+  std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  std::vector<Sample> samples;
+  while (!text.empty()) {
+    const std::size_t end = text.find('\n');
+    const std::size_t number = samples.size() + 1;
+    samples.push_back(sample_of(parse_line(text.substr(0, end), path, number), to_sample, path, number));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  }
+  if (samples.empty()) throw FileError("{}: holds no line", path);
+  samples_ = std::make_shared<const std::vector<Sample>>(std::move(samples));
+}
+
+Sample JsonLines::get(std::int64_t index, std::int64_t) const {
+  if (index < 0 || index >= size()) throw InvalidArgument("JsonLines: sample {} was asked of a set of {}", index, size());
+  Sample sample;
+  for (const Tensor& tensor : (*samples_)[static_cast<std::size_t>(index)]) sample.push_back(tensor.clone());
+  return sample;
+}
+
+Tensor int64_tensor(const nlohmann::json& value) { return tensor_of<std::int64_t>(value, integer_of); }
+Tensor float32_tensor(const nlohmann::json& value) { return tensor_of<float>(value, number_of); }
+
+}  // namespace lockstep::data

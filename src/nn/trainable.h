@@ -1,0 +1,13 @@
+// The parameters that an optimizer trains.
+#pragma once
+
+#include <vector>
+
+#include "lockstep/nn/module.h"
+
+namespace lockstep::nn {
+
+// Those that require a gradient, each once: a parameter under two names (tied weights) has one gradient.
+std::vector<NamedTensor> trainable_parameters(const Module& module);
+
+}  // namespace lockstep::nn

@@ -1,0 +1,77 @@
+#include "lockstep/train/safetensors.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <random>
+
+#include "lockstep/core/error.h"
+#include "src/train/durable_file.h"
+#include "src/train/safetensors.h"
+
+namespace lockstep {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Beside `path`, for one call: two processes, be they on two machines, get two names.
+std::string name_beside(const std::string& path) {
+  static std::atomic<std::uint64_t> count = 0;
+  return fmt::format("{}.writing-{}-{}-{:08x}", path, getpid(), ++count, std::random_device()());
+}
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = fs::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+Tensor copy_of(const SavedTensor& saved) {
+  Tensor tensor = Tensor::empty(saved.shape, saved.dtype);
+  if (!saved.data.empty()) std::memcpy(tensor.buffer().data(), saved.data.data(), saved.data.size());
+  return tensor;
+}
+
+}  // namespace
+
+void save_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
+                      const std::map<std::string, std::string>& metadata) {
+  if (path.empty()) throw InvalidArgument("save_safetensors: the file's name is empty");
+  safetensors_header(tensors, metadata);  // throws before there is a file
+  const std::string folder = folder_of(path), temporary = name_beside(path);
+  std::error_code ignored;  // of a folder that may not be entered: the next call says it
+  if (!fs::is_directory(folder, ignored)) throw FileError("save_safetensors: {}: cannot be made: there is no folder {}", path, folder);
+  if (fs::is_directory(path, ignored)) throw FileError("save_safetensors: {}: is a folder, expected a file's name", path);
+  const std::string born_in = has_nameless_files(temporary) ? folder : "";
+  try {
+    DurableFile file(temporary, born_in);
+    write_safetensors(file, tensors, metadata);
+    file.finish();
+    if (!born_in.empty()) file.give_name();
+    rename_file(temporary, path);
+    sync_folder(folder);
+  } catch (...) {
+    fs::remove(temporary, ignored);
+    throw;
+  }
+}
+
+Safetensors load_safetensors(const std::string& path) {
+  if (path.empty()) throw InvalidArgument("load_safetensors: the file's name is empty");
+  const ReadFile file = read_file(path);
+  SavedTensors saved = parse_safetensors(file.data, path);
+  // JSON's objects come sorted by name.
+  std::stable_sort(saved.tensors.begin(), saved.tensors.end(),
+                   [](const SavedTensor& a, const SavedTensor& b) { return std::less<>()(a.data.data(), b.data.data()); });
+  Safetensors loaded;
+  loaded.metadata = std::move(saved.metadata);
+  for (const SavedTensor& tensor : saved.tensors) loaded.tensors.push_back({tensor.name, copy_of(tensor)});
+  return loaded;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,83 @@
+// DistributedDataParallel behind the interface of strategies.
+//
+//     rank 0: model, optimizer      rank 1: model, optimizer      a process each, on its own device
+//          |   samples of rank 0         |   samples of rank 1
+//     forward, backward             forward, backward
+//          |==== gradients: all-reduce, bucket by bucket, while backward runs ====|
+//     optimizer                     optimizer                     equal bits on all ranks
+//
+// What travels: gradients alone, 2 (n - 1) / n of their bytes from and to each of n ranks a step; buffers (statistics of batch
+// normalisation) from rank 0 where the model has some.
+#include "lockstep/ddp/ddp.h"
+
+#include "lockstep/core/error.h"
+#include "src/train/strategies/kinds.h"
+#include "src/train/strategies/replicas.h"
+
+namespace lockstep::train {
+
+namespace {
+
+std::shared_ptr<ProcessGroup> group_of(const StrategyOptions& options) {
+  std::shared_ptr<ProcessGroup> group = options.group ? options.group : default_process_group();
+  if (!group) throw InvalidArgument("ddp: there is no process group: call init_process_group() first, or give one as .group");
+  return group;
+}
+
+class Ddp : public Strategy {
+ public:
+  Ddp(Training training, const StrategyOptions& options)
+      : training_(std::move(training)),
+        group_(group_of(options)),
+        devices_({&group_->local_device()}),
+        replica_(make_replica(training_, *devices_.front())),
+        ddp_(*replica_.model, group_),
+        optimizer_(make_optimizer("ddp", training_, ddp_.parameters())) {
+    for (const BucketLayout& bucket : ddp_.reducer().buckets()) gradient_bytes_ += bucket.bytes;
+    for (const NamedTensor& buffer : replica_.buffers) buffer_bytes_ += buffer.tensor.bytes();
+  }
+
+  const char* name() const override { return "ddp"; }
+  const std::vector<Device*>& devices() const override { return devices_; }
+
+  float step(const Tensor& inputs, const Tensor& targets) override {
+    check_batch(name(), inputs, targets, 1);
+    optimizer_->zero_grad();
+    const Tensor loss = loss_of(training_, ddp_(inputs.to(*devices_.front())), targets.to(*devices_.front()));
+    loss.backward();
+    optimizer_->step();
+    count_step();
+    return loss.item();
+  }
+
+  nn::Module& model() override { return *replica_.model; }
+  optim::Optimizer& optimizer() override { return *optimizer_; }
+  void set_lr(float lr) override { optimizer_->set_lr(lr); }
+  std::vector<DeviceTraffic> traffic() const override { return {{devices_.front(), sent_, received_}}; }
+
+ private:
+  // The bytes that a reduce-scatter and an all-gather move, whatever carries them.
+  void count_step() {
+    const auto ranks = static_cast<std::uint64_t>(group_->world_size());
+    const std::uint64_t moved = 2 * (ranks - 1) * gradient_bytes_ / ranks;
+    const bool gives_buffers = group_->rank() == 0;
+    sent_ += moved + (gives_buffers ? (ranks - 1) * buffer_bytes_ : 0);
+    received_ += moved + (gives_buffers ? 0 : buffer_bytes_);
+  }
+
+  Training training_;
+  std::shared_ptr<ProcessGroup> group_;
+  std::vector<Device*> devices_;
+  Replica replica_;
+  DistributedDataParallel ddp_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::uint64_t gradient_bytes_ = 0, buffer_bytes_ = 0, sent_ = 0, received_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Strategy> make_ddp(Training training, const StrategyOptions& options) {
+  return std::make_unique<Ddp>(std::move(training), options);
+}
+
+}  // namespace lockstep::train

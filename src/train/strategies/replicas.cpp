@@ -1,0 +1,90 @@
+#include "src/train/strategies/replicas.h"
+
+#include <algorithm>
+
+#include "lockstep/autograd/variable.h"
+#include "lockstep/core/error.h"
+#include "src/nn/trainable.h"
+
+namespace lockstep::train {
+
+TrafficCount::TrafficCount(const std::vector<Device*>& devices) {
+  for (const Device* device : devices) all_.push_back({device});
+}
+
+void TrafficCount::add(const Device& from, const Device& to, std::size_t bytes) {
+  if (&from == &to) return;
+  for (DeviceTraffic& each : all_) {
+    if (each.device == &from) each.sent += bytes;
+    if (each.device == &to) each.received += bytes;
+  }
+}
+
+Replica make_replica(const Training& training, Device& device) {
+  Replica replica{&device, training.model()};
+  if (!replica.model) throw InvalidArgument("strategy: Training::model() returned no module");
+  replica.model->to(device);
+  replica.parameters = nn::trainable_parameters(*replica.model);
+  replica.buffers = replica.model->named_buffers();
+  if (replica.parameters.empty()) throw InvalidArgument("strategy: the model has no parameter that requires a gradient");
+  return replica;
+}
+
+std::vector<Replica> make_replicas(const Training& training, const std::vector<Device*>& devices) {
+  std::vector<Replica> replicas;
+  for (Device* device : devices) replicas.push_back(make_replica(training, *device));
+  const std::vector<NamedTensor> first = replicas.front().model->state_dict();
+  for (std::size_t i = 1; i < replicas.size(); ++i) replicas[i].model->load_state_dict(first);
+  return replicas;
+}
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const char* strategy, const Training& training, const std::vector<NamedTensor>& parameters) {
+  std::unique_ptr<optim::Optimizer> optimizer = training.optimizer(parameters);
+  if (!optimizer) throw InvalidArgument("{}: Training::optimizer() returned none", strategy);
+  return optimizer;
+}
+
+void copy_values(const std::vector<NamedTensor>& from, const std::vector<NamedTensor>& to, TrafficCount& traffic) {
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    to[i].tensor.copy_from(from[i].tensor);
+    traffic.add(from[i].tensor.device(), to[i].tensor.device(), from[i].tensor.bytes());
+  }
+}
+
+void zero_missing_gradients(const Replica& replica) {
+  for (const auto& [name, parameter] : replica.parameters) {
+    if (has_grad(parameter)) continue;
+    if (!grad(parameter).defined()) bind_grad(parameter, parameter.device().allocate(parameter.bytes()));
+    grad(parameter).fill(0);
+    mark_grad_written(parameter);
+  }
+}
+
+void check_batch(const char* strategy, const Tensor& inputs, const Tensor& targets, std::size_t devices) {
+  const std::int64_t samples = inputs.shape().dims() == 0 ? 0 : inputs.shape()[0];
+  const std::int64_t wanted = targets.shape().dims() == 0 ? 0 : targets.shape()[0];
+  if (samples != wanted) throw InvalidArgument("{}: {} inputs and {} targets: as many are needed", strategy, samples, wanted);
+  const auto parts = static_cast<std::int64_t>(devices);
+  if (samples == 0 || samples % parts != 0)
+    throw InvalidArgument("{}: {} samples a step cannot be split evenly among {} devices: choose a batch that is a multiple of {}", strategy,
+                          samples, parts, parts);
+}
+
+Tensor rows_of_part(const char* strategy, const Tensor& whole, int part, int parts, Device& device) {
+  const std::int64_t rows = whole.shape()[0] / parts;
+  LOCKSTEP_CHECK(rows * parts == whole.shape()[0], "{}: {} rows in {} parts", strategy, whole.shape()[0], parts);
+  const std::size_t bytes = whole.bytes() / static_cast<std::size_t>(parts);
+  std::vector<std::int64_t> extents(whole.shape().extents().begin(), whole.shape().extents().end());
+  extents[0] = rows;
+  return Tensor::wrap(whole.buffer().window(static_cast<std::size_t>(part) * bytes, bytes), Shape(extents), whole.dtype()).to(device);
+}
+
+Tensor loss_of(const Training& training, const Tensor& outputs, const Tensor& targets) {
+  const Tensor loss = training.loss(outputs, targets);
+  if (!loss.defined() || loss.count() != 1)
+    throw InvalidArgument("strategy: Training::loss() returned {}, a scalar is needed",
+                          loss.defined() ? "a tensor of shape " + loss.shape().text() : "no tensor");
+  return loss;
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,55 @@
+// What strategies with one process share: a model on each device, copies between them, a batch cut into equal parts.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/train/strategy.h"
+
+namespace lockstep::train {
+
+// Bytes between devices. Not thread-safe.
+class TrafficCount {
+ public:
+  explicit TrafficCount(const std::vector<Device*>& devices);
+  // Nothing where both are the same device, or a device is none of these.
+  void add(const Device& from, const Device& to, std::size_t bytes);
+  std::vector<DeviceTraffic> all() const { return all_; }
+
+ private:
+  std::vector<DeviceTraffic> all_;
+};
+
+struct Replica {
+  Device* device = nullptr;
+  std::unique_ptr<nn::Module> model;
+  std::vector<NamedTensor> parameters, buffers;  // those that are trained; the statistics
+};
+
+// One a device, all with the values of the first. Throws InvalidArgument where two models have unlike parameters.
+std::vector<Replica> make_replicas(const Training& training, const std::vector<Device*>& devices);
+// The same for a single device.
+Replica make_replica(const Training& training, Device& device);
+
+// Throws InvalidArgument, with the strategy's name, when Training::optimizer() returns none.
+std::unique_ptr<optim::Optimizer> make_optimizer(const char* strategy, const Training& training, const std::vector<NamedTensor>& parameters);
+
+// Copies values in order, and counts them.
+void copy_values(const std::vector<NamedTensor>& from, const std::vector<NamedTensor>& to, TrafficCount& traffic);
+
+// After a backward pass: a parameter that it did not reach has a gradient of zeros.
+void zero_missing_gradients(const Replica& replica);
+
+// Part `part` of `parts` equal parts of the rows, on `device`: a view where it is there already, otherwise a copy.
+// The parts are equal, see check_batch().
+Tensor rows_of_part(const char* strategy, const Tensor& whole, int part, int parts, Device& device);
+
+// Throws InvalidArgument unless both tensors hold as many samples, and the devices divide them.
+void check_batch(const char* strategy, const Tensor& inputs, const Tensor& targets, std::size_t devices);
+
+// Throws InvalidArgument when it is no scalar.
+Tensor loss_of(const Training& training, const Tensor& outputs, const Tensor& targets);
+
+}  // namespace lockstep::train

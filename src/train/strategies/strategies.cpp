@@ -1,0 +1,78 @@
+#include <set>
+
+#include "lockstep/core/error.h"
+#include "src/train/strategies/kinds.h"
+
+namespace lockstep::train {
+
+namespace {
+
+struct Entry {
+  StrategyKind kind;
+  bool one_process;            // drives options.devices
+  bool has_parameter_device;
+  std::unique_ptr<Strategy> (*make)(Training training, const StrategyOptions& options);
+};
+
+const std::vector<Entry>& entries() {
+  static const std::vector<Entry> kEntries = {
+      {{"ddp", "a process for each device, gradients all-reduced while backward runs"}, false, false, make_ddp},
+      {{"mirrored", "one process, a thread and a replica for each device, gradients all-reduced among them"}, true, false, make_mirrored},
+      {{"data_parallel", "one process, parameters copied from device 0 in each step, outputs and gradients gathered there"}, true, false,
+       make_data_parallel},
+      {{"towers", "one process, variables on one device, a clone on each of the others"}, true, true, make_towers},
+  };
+  return kEntries;
+}
+
+// The GPUs, or where there are none the CPU's parts.
+std::vector<Device*> default_devices() {
+  const std::vector<Device*> gpus = logical_devices(DeviceKind::kCuda);
+  return gpus.empty() ? logical_devices(DeviceKind::kCpu) : gpus;
+}
+
+StrategyOptions checked(const Entry& entry, const StrategyOptions& asked) {
+  const char* name = entry.kind.name;
+  StrategyOptions options = asked;
+  if (options.parameter_device != nullptr && !entry.has_parameter_device)
+    throw InvalidArgument("{}: .parameter_device is an option of towers: here every device has the parameters", name);
+  if (!entry.one_process) {
+    if (!options.devices.empty())
+      throw InvalidArgument("{}: a rank computes on its group's device; .devices is for strategies with one process", name);
+    return options;
+  }
+  if (options.group) throw InvalidArgument("{}: one process drives all devices; .group is an option of ddp", name);
+  if (options.devices.empty()) options.devices = default_devices();
+  std::set<const Device*> seen;
+  for (const Device* device : options.devices)
+    if (device == nullptr || !seen.insert(device).second)
+      throw InvalidArgument("{}: .devices: {}", name,
+                            device == nullptr ? "one of them is null" : device->name() + " comes twice; Device::configure() makes several of one");
+  if (entry.has_parameter_device && options.parameter_device == nullptr) options.parameter_device = &cpu_device();
+  return options;
+}
+
+}  // namespace
+
+std::unique_ptr<Strategy> make_strategy(const std::string& name, Training training, const StrategyOptions& options) {
+  std::string known;
+  for (const Entry& entry : entries()) {
+    known += (known.empty() ? "" : ", ") + std::string(entry.kind.name);
+    if (name != entry.kind.name) continue;
+    if (!training.model || !training.optimizer || !training.loss)
+      throw InvalidArgument("{}: Training needs all of .model, .optimizer and .loss", name);
+    return entry.make(std::move(training), checked(entry, options));
+  }
+  throw InvalidArgument("there is no strategy '{}': {}", name, known);
+}
+
+const std::vector<StrategyKind>& strategies() {
+  static const std::vector<StrategyKind> kKinds = [] {
+    std::vector<StrategyKind> kinds;
+    for (const Entry& entry : entries()) kinds.push_back(entry.kind);
+    return kinds;
+  }();
+  return kKinds;
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,267 @@
+// Elementwise functions: values by their formulas in double, gradients by finite differences, broadcasting by index arithmetic.
+#include "lockstep/autograd/elementwise.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "tests/autograd/gradient_check.h"
+#include "tests/autograd/refusal.h"
+
+namespace lockstep {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+struct UnaryCase {
+  const char* name;
+  std::function<Tensor(const Tensor&)> function;
+  std::function<double(double)> formula;
+  float low, high;  // where the function is smooth
+};
+
+std::ostream& operator<<(std::ostream& out, const UnaryCase& c) { return out << c.name; }
+
+double normal_cdf(double x) { return (1 + std::erf(x / std::sqrt(2.0))) / 2; }
+
+class Unary : public ::testing::TestWithParam<UnaryCase> {};
+
+TEST_P(Unary, HasTheFormulasValues) {
+  const UnaryCase& c = GetParam();
+  const Tensor x = Tensor::empty({1003});
+  for (std::size_t i = 0; i < 1003; ++i) x.span<float>()[i] = c.low + (c.high - c.low) * static_cast<float>(i) / 1002;
+  const Tensor y = c.function(x);
+  EXPECT_EQ(y.shape(), x.shape());
+  for (std::size_t i = 0; i < 1003; ++i) {
+    const double wanted = c.formula(double{x.span<float>()[i]});
+    ASSERT_NEAR(y.span<float>()[i], wanted, 1e-6 * (1 + std::abs(wanted))) << "x = " << x.span<float>()[i];
+  }
+}
+
+TEST_P(Unary, AgreesWithFiniteDifferences) {
+  manual_seed(1);
+  const Tensor x = random_leaf({3, 5, 7}, GetParam().low, GetParam().high);
+  check_gradients(
+      {x}, [&] { return weigh(GetParam().function(x)); }, 2e-3f);
+  const Tensor none = random_leaf({0, 3});
+  sum(GetParam().function(none)).backward();
+  EXPECT_EQ(grad(none).shape(), (Shape{0, 3}));
+}
+
+// What is saved for backward is read again where the tensor has two uses.
+TEST_P(Unary, GradientsOfTwoUsesAddUp) {
+  manual_seed(2);
+  const Tensor x = random_leaf({4, 4}, GetParam().low, GetParam().high);
+  check_gradients(
+      {x}, [&] { return weigh(GetParam().function(x)) + weigh(mul(GetParam().function(x), x)); }, 2e-3f);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Functions, Unary,
+    ::testing::Values(
+        UnaryCase{"gelu", [](const Tensor& x) { return gelu(x); }, [](double x) { return x * normal_cdf(x); }, -4, 4},
+        UnaryCase{"gelu_tanh", [](const Tensor& x) { return gelu(x, GeluApproximation::kTanh); },
+                  [](double x) { return x / 2 * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x))); }, -4, 4},
+        UnaryCase{"silu", [](const Tensor& x) { return silu(x); }, [](double x) { return x / (1 + std::exp(-x)); }, -6, 6},
+        UnaryCase{"tanh", [](const Tensor& x) { return tanh(x); }, [](double x) { return std::tanh(x); }, -3, 3},
+        UnaryCase{"sigmoid", [](const Tensor& x) { return sigmoid(x); }, [](double x) { return 1 / (1 + std::exp(-x)); }, -5, 5},
+        UnaryCase{"leaky_relu_above", [](const Tensor& x) { return leaky_relu(x, 0.2f); }, [](double x) { return x; }, 0.1f, 2},
+        UnaryCase{"leaky_relu_below", [](const Tensor& x) { return leaky_relu(x, 0.2f); }, [](double x) { return 0.2 * x; }, -2, -0.1f},
+        UnaryCase{"exp", [](const Tensor& x) { return exp(x); }, [](double x) { return std::exp(x); }, -3, 2},
+        UnaryCase{"ln", [](const Tensor& x) { return ln(x); }, [](double x) { return std::log(x); }, 0.3f, 5},
+        UnaryCase{"sqrt", [](const Tensor& x) { return sqrt(x); }, [](double x) { return std::sqrt(x); }, 0.3f, 5},
+        UnaryCase{"square", [](const Tensor& x) { return pow(x, 2); }, [](double x) { return x * x; }, -2, 2},
+        UnaryCase{"cube", [](const Tensor& x) { return pow(x, 3); }, [](double x) { return x * x * x; }, -2, 2},
+        UnaryCase{"pow", [](const Tensor& x) { return pow(x, -1.5f); }, [](double x) { return std::pow(x, -1.5); }, 0.5f, 3},
+        UnaryCase{"abs", [](const Tensor& x) { return abs(x); }, [](double x) { return -x; }, -2, -0.1f},
+        UnaryCase{"neg", [](const Tensor& x) { return -x; }, [](double x) { return -x; }, -2, 2},
+        UnaryCase{"reciprocal", [](const Tensor& x) { return 3.f / x; }, [](double x) { return 3 / x; }, 0.5f, 3},
+        UnaryCase{"subtract_from", [](const Tensor& x) { return 3.f - x; }, [](double x) { return 3 - x; }, -3, 3},
+        UnaryCase{"affine", [](const Tensor& x) { return (x - 1.f) / 4.f + 2.f; }, [](double x) { return (x - 1) / 4 + 2; }, -3, 3}),
+    [](const auto& test) { return test.param.name; });
+
+TEST(UnaryFunctions, AtTheEndsOfTheirDomains) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const auto at = [](auto function, float x) { return function(Tensor::full({}, x)).item(); };
+  EXPECT_EQ(at([](const Tensor& x) { return exp(x); }, 100), infinity);
+  EXPECT_EQ(at([](const Tensor& x) { return exp(x); }, -infinity), 0);
+  EXPECT_EQ(at([](const Tensor& x) { return ln(x); }, 0), -infinity);
+  EXPECT_EQ(at([](const Tensor& x) { return ln(x); }, infinity), infinity);
+  EXPECT_TRUE(std::isnan(at([](const Tensor& x) { return ln(x); }, -1)));
+  EXPECT_EQ(at([](const Tensor& x) { return tanh(x); }, -infinity), -1);
+  EXPECT_EQ(at([](const Tensor& x) { return sigmoid(x); }, infinity), 1);
+  EXPECT_EQ(at([](const Tensor& x) { return gelu(x); }, 50), 50);
+  EXPECT_EQ(at([](const Tensor& x) { return gelu(x); }, -50), 0);
+  EXPECT_EQ(at([](const Tensor& x) { return silu(x); }, -200), 0);
+  for (const auto& function : {gelu(Tensor::full({}, kNan)), silu(Tensor::full({}, kNan)), tanh(Tensor::full({}, kNan)),
+                               exp(Tensor::full({}, kNan)), ln(Tensor::full({}, kNan)), leaky_relu(Tensor::full({}, kNan))})
+    EXPECT_TRUE(std::isnan(function.item()));
+  const Tensor zero = Tensor::zeros({1});
+  require_grad(zero);
+  sum(abs(zero)).backward();
+  EXPECT_EQ(grad(zero).item(), 0);
+}
+
+// Of a row-major array, at the index of an element of the broadcast result.
+float at(const Tensor& x, const Shape& result, std::int64_t element) {
+  std::int64_t offset = 0, stride = 1;
+  for (std::size_t back = 1; back <= result.dims(); ++back) {
+    const std::int64_t index = element % result[result.dims() - back];
+    element /= result[result.dims() - back];
+    if (back > x.shape().dims()) continue;
+    const std::int64_t extent = x.shape()[x.shape().dims() - back];
+    offset += extent == 1 ? 0 : index * stride;
+    stride *= extent;
+  }
+  return x.data<float>()[offset];
+}
+
+struct BroadcastCase {
+  const char* name;
+  Shape a, b, result;
+};
+
+const BroadcastCase kBroadcasts[] = {{"equal", {3, 4}, {3, 4}, {3, 4}},
+                                     {"scalar", {3, 4}, {}, {3, 4}},
+                                     {"scalar_first", {}, {5}, {5}},
+                                     {"one_element", {3, 4}, {1, 1, 1}, {1, 3, 4}},
+                                     {"last_dimension", {2, 3, 17}, {17}, {2, 3, 17}},
+                                     {"columns", {3, 4}, {3, 1}, {3, 4}},
+                                     {"outer_product", {5, 1}, {1, 7}, {5, 7}},
+                                     {"middle", {2, 1, 3}, {4, 1}, {2, 4, 3}},
+                                     {"channels", {2, 3, 4, 5}, {3, 1, 1}, {2, 3, 4, 5}},
+                                     {"six", {2, 1, 3, 1, 2, 1}, {1, 2, 1, 3, 1, 2}, {2, 2, 3, 3, 2, 2}},
+                                     {"empty", {0, 4}, {4}, {0, 4}},
+                                     {"empty_by_one", {3, 0}, {3, 1}, {3, 0}}};
+
+TEST(Broadcasting, FindsTheOperandsOfEachElement) {
+  manual_seed(3);
+  for (const BroadcastCase& c : kBroadcasts) {
+    const Tensor a = random_leaf(c.a), b = random_leaf(c.b, 0.5f, 2);
+    const Tensor results[] = {a + b, a - b, a * b, a / b};
+    for (std::size_t r = 0; r < 4; ++r) {
+      ASSERT_EQ(results[r].shape(), c.result) << c.name;
+      for (std::int64_t i = 0; i < results[r].count(); ++i) {
+        const float x = at(a, c.result, i), y = at(b, c.result, i);
+        const float wanted[] = {x + y, x - y, x * y, x / y};
+        ASSERT_EQ(results[r].data<float>()[i], wanted[r]) << c.name << ", element " << i << " of result " << r;
+      }
+    }
+    const Tensor masks[] = {eq(a, b), ne(a, b), gt(a, b), ge(a, b), lt(a, b), le(a, b)};
+    for (std::int64_t i = 0; i < masks[0].count(); ++i) {
+      const float x = at(a, c.result, i), y = at(b, c.result, i);
+      const bool wanted[] = {x == y, x != y, x > y, x >= y, x < y, x <= y};
+      for (std::size_t m = 0; m < 6; ++m) ASSERT_EQ(masks[m].data<std::uint8_t>()[i] != 0, wanted[m]) << c.name << ", mask " << m;
+    }
+  }
+}
+
+TEST(Broadcasting, GradientsAgreeWithFiniteDifferences) {
+  manual_seed(4);
+  for (const BroadcastCase& c : kBroadcasts) {
+    if (c.result.count() == 0) continue;
+    SCOPED_TRACE(c.name);
+    const Tensor a = random_leaf(c.a), b = random_leaf(c.b, 1, 2);
+    check_gradients(
+        {a, b}, [&] { return weigh(a + b); }, 0.1f);
+    check_gradients(
+        {a, b}, [&] { return weigh(a - b); }, 0.1f);
+    check_gradients(
+        {a, b}, [&] { return weigh(a * b); }, 1e-2f);
+    check_gradients(
+        {a, b}, [&] { return weigh(a / b); }, 1e-2f);
+    check_gradients(
+        {a, b}, [&] { return weigh(b - a); }, 0.1f);
+  }
+}
+
+TEST(Broadcasting, GradientsOfOneTensorUsedTwice) {
+  manual_seed(5);
+  const Tensor a = random_leaf({3, 4}, 1, 2), b = random_leaf({3, 4}, 1, 2);
+  check_gradients({a}, [&] { return weigh(a + a); });
+  check_gradients({a}, [&] { return weigh(a * a); });
+  check_gradients({a, b}, [&] { return weigh((a - b) * (a + b) / b); });
+  check_gradients({a, b}, [&] { return weigh(a + b) + weigh((b - a) * b); });
+}
+
+TEST(Broadcasting, OfNothingTheRepeatedOneGetsZeros) {
+  const Tensor none = random_leaf({0, 3}), row = random_leaf({3});
+  sum(none * row).backward();
+  EXPECT_EQ(grad(none).shape(), (Shape{0, 3}));
+  const Tensor of_row = grad(row);
+  for (const float value : of_row.span<float>()) EXPECT_EQ(value, 0);
+}
+
+TEST(Where, TakesEachElementFromOneOfBoth) {
+  manual_seed(6);
+  const Tensor a = random_leaf({2, 3, 4}), b = random_leaf({4});
+  const Tensor mask = gt(a, 0);
+  const Tensor y = where(mask, a, b);
+  for (std::int64_t i = 0; i < y.count(); ++i)
+    ASSERT_EQ(y.data<float>()[i], a.data<float>()[i] > 0 ? a.data<float>()[i] : b.data<float>()[i % 4]);
+  check_gradients(
+      {a, b}, [&] { return weigh(where(mask, a * 2.f, b)); }, 0.1f);
+  const std::array<std::int8_t, 3> rows = {-1, 0, 1};  // int8, one a row
+  const Tensor chosen = where(Tensor::from<std::int8_t>(rows, {3, 1}), a, b);
+  for (std::int64_t i = 0; i < y.count(); ++i)
+    ASSERT_EQ(chosen.data<float>()[i], i / 4 % 3 != 1 ? a.data<float>()[i] : b.data<float>()[i % 4]);
+}
+
+TEST(Where, KeepsNanOfWhatIsNotChosenOutOfTheGradient) {
+  const Tensor x = Tensor::full({2}, 4);
+  x.span<float>()[0] = -1;
+  require_grad(x);
+  sum(where(gt(x, 0), x, Tensor::full({}, kNan))).backward();
+  EXPECT_EQ(grad(x).span<float>()[0], 0);
+  EXPECT_EQ(grad(x).span<float>()[1], 1);
+}
+
+TEST(Comparisons, WithAConstantAndNan) {
+  const std::array<float, 4> values = {-1, 0.5f, 2, kNan};
+  const Tensor x = Tensor::from<float>(values, {4});
+  const auto is = [](const Tensor& mask, std::array<std::uint8_t, 4> wanted) {
+    return std::equal(wanted.begin(), wanted.end(), mask.span<std::uint8_t>().begin());
+  };
+  EXPECT_TRUE(is(gt(x, 0.5f), {0, 0, 1, 0}));
+  EXPECT_TRUE(is(ge(x, 0.5f), {0, 1, 1, 0}));
+  EXPECT_TRUE(is(lt(x, 0.5f), {1, 0, 0, 0}));
+  EXPECT_TRUE(is(le(x, 0.5f), {1, 1, 0, 0}));
+  EXPECT_TRUE(is(eq(x, 0.5f), {0, 1, 0, 0}));
+  EXPECT_TRUE(is(ne(x, 0.5f), {1, 0, 1, 1}));
+  EXPECT_TRUE(is(gt(cast(x, DType::kBFloat16), 0.5f), {0, 0, 1, 0}));
+}
+
+// 16 bits: computed in float32 and rounded once.
+TEST(HalfPrecision, IsRoundedOnce) {
+  manual_seed(7);
+  for (const DType type : {DType::kFloat16, DType::kBFloat16}) {
+    const Tensor x = cast(random_leaf({33}, 0.5f, 2), type), row = cast(random_leaf({33}, 0.5f, 2), type);
+    const auto same = [&](const Tensor& half, const Tensor& wide) {
+      const Tensor rounded = cast(cast(wide, type), DType::kFloat32), widened = cast(half, DType::kFloat32);
+      EXPECT_EQ(half.dtype(), type);
+      for (std::int64_t i = 0; i < wide.count(); ++i) ASSERT_EQ(widened.data<float>()[i], rounded.data<float>()[i]);
+    };
+    const Tensor wide_x = cast(x, DType::kFloat32), wide_row = cast(row, DType::kFloat32);
+    same(gelu(x), gelu(wide_x));
+    same(x * row, wide_x * wide_row);
+    same(x / row, wide_x / wide_row);
+    same(sum(x), sum(wide_x));
+    same(where(gt(x, 1), x, row), where(gt(wide_x, 1), wide_x, wide_row));
+  }
+}
+
+TEST(Refusals, NameTheElementwiseOperator) {
+  const Tensor x = Tensor::zeros({2, 3}), y = Tensor::zeros({4, 3}), half = Tensor::zeros({2, 3}, DType::kFloat16);
+  EXPECT_THAT(refusal([&] { mul(x, y); }), ::testing::HasSubstr("mul: shapes (2, 3) and (4, 3) do not match: extents 2 and 4"));
+  EXPECT_THAT(refusal([&] { div(x, half); }), ::testing::HasSubstr("div: float32 and float16 differ"));
+  EXPECT_THAT(refusal([&] { sub(x, Tensor()); }), ::testing::HasSubstr("sub: b is undefined"));
+  EXPECT_THAT(refusal([&] { gelu(Tensor::zeros({2}, DType::kInt64)); }), ::testing::HasSubstr("gelu: x must be float32"));
+  EXPECT_THAT(refusal([&] { where(x, x, x); }), ::testing::HasSubstr("where: condition must be uint8 or int8, got float32"));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,150 @@
+// Sums, means and maxima: values in double, gradients by finite differences.
+#include "lockstep/autograd/reductions.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "tests/autograd/gradient_check.h"
+#include "tests/autograd/refusal.h"
+
+namespace lockstep {
+namespace {
+
+struct ReductionCase {
+  Shape x;
+  std::vector<int> dims;
+  Shape result, kept;
+};
+
+const ReductionCase kReductions[] = {{{7}, {0}, {}, {1}},
+                                     {{}, {}, {}, {}},
+                                     {{3, 5}, {}, {}, {1, 1}},
+                                     {{3, 5}, {0}, {5}, {1, 5}},
+                                     {{3, 5}, {-1}, {3}, {3, 1}},
+                                     {{2, 3, 4, 5}, {0, 2}, {3, 5}, {1, 3, 1, 5}},
+                                     {{2, 3, 4, 5}, {3, 1}, {2, 4}, {2, 1, 4, 1}},
+                                     {{2, 3, 4, 5}, {0, 1, 2}, {5}, {1, 1, 1, 5}},
+                                     {{2, 3, 2, 3, 2, 3}, {0, 2, 4}, {3, 3, 3}, {1, 3, 1, 3, 1, 3}},
+                                     {{700, 3}, {0}, {3}, {1, 3}},
+                                     {{4, 1, 3}, {1}, {4, 3}, {4, 1, 3}},
+                                     {{300, 40}, {0}, {40}, {1, 40}}};
+
+// Element of the kept shape to which element i of x belongs.
+std::int64_t target_of(std::int64_t i, const Shape& x, const Shape& kept) {
+  std::int64_t target = 0, stride = 1;
+  for (std::size_t dim = x.dims(); dim-- > 0;) {
+    target += kept[dim] == 1 ? 0 : i % x[dim] * stride;
+    i /= x[dim];
+    stride *= kept[dim];
+  }
+  return target;
+}
+
+TEST(Reductions, SumsAndMeansAreTheFormulas) {
+  manual_seed(1);
+  for (const ReductionCase& c : kReductions) {
+    SCOPED_TRACE(c.x.text());
+    const Tensor x = random_leaf(c.x);
+    std::vector<double> sums(static_cast<std::size_t>(c.kept.count()));
+    for (std::int64_t i = 0; i < x.count(); ++i) sums[static_cast<std::size_t>(target_of(i, c.x, c.kept))] += double{x.data<float>()[i]};
+    const Tensor total = sum(x, Dims(c.dims)), average = mean(x, Dims(c.dims), true);
+    ASSERT_EQ(total.shape(), c.result);
+    ASSERT_EQ(average.shape(), c.kept);
+    const double n = static_cast<double>(x.count()) / static_cast<double>(c.kept.count());
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      EXPECT_NEAR(total.span<float>()[i], sums[i], 1e-5);
+      EXPECT_NEAR(average.span<float>()[i], sums[i] / n, 1e-6);
+    }
+    check_gradients(
+        {x}, [&] { return weigh(sum(x, Dims(c.dims))); }, 0.1f);
+    check_gradients(
+        {x}, [&] { return weigh(mean(x, Dims(c.dims), true)); }, 0.1f);
+  }
+}
+
+TEST(Reductions, OfNothing) {
+  const Tensor none = random_leaf({0, 3});
+  EXPECT_EQ(sum(none).item(), 0);
+  EXPECT_TRUE(std::isnan(mean(none).item()));
+  EXPECT_EQ(sum(none, 1).shape(), (Shape{0}));
+  const Tensor zeros = sum(none, 0);
+  ASSERT_EQ(zeros.shape(), (Shape{3}));
+  for (const float value : zeros.span<float>()) EXPECT_EQ(value, 0);
+  EXPECT_EQ(sum(Tensor::zeros({2, 3, 0}), {0, 2}).shape(), (Shape{3}));
+  sum(none).backward();
+  EXPECT_EQ(grad(none).shape(), (Shape{0, 3}));
+  EXPECT_EQ(max(Tensor::zeros({0, 3}), 1).indices.shape(), (Shape{0}));
+  EXPECT_THAT(refusal([&] { max(none, 0); }), ::testing::HasSubstr("max: x (0, 3) has no elements"));
+  EXPECT_THAT(refusal([&] { argmax(none); }), ::testing::HasSubstr("argmax: x (0, 3) has no elements"));
+}
+
+// The same values in another order of memory have the same sum only if rounding is right: a sum that float32 could not hold on its way.
+TEST(Reductions, LongSumsAreAccurate) {
+  const std::int64_t n = 1 << 22;
+  const Tensor x = Tensor::full({n}, 0.1f);
+  EXPECT_NEAR(sum(x).item(), double{0.1f} * static_cast<double>(n), 0.1);
+  EXPECT_NEAR(mean(x.reshaped({n / 2, 2}), 0).span<float>()[1], 0.1, 1e-6);
+}
+
+TEST(Maxima, FirstOfEqualsAndNan) {
+  const std::array<float, 8> values = {1, 5, 5, std::numeric_limits<float>::quiet_NaN(), 2, std::numeric_limits<float>::quiet_NaN(), -1, 5};
+  const Tensor row = Tensor::from<float>(values, {8});
+  EXPECT_TRUE(std::isnan(max(row).item()));
+  EXPECT_EQ(argmax(row).data<std::int64_t>()[0], 3);
+  const auto [largest, places] = max(row.reshaped({4, 2}), 1);
+  EXPECT_THAT(places.span<std::int64_t>(), ::testing::ElementsAre(1, 1, 1, 1));
+  EXPECT_EQ(largest.span<float>()[0], 5);
+  EXPECT_TRUE(std::isnan(largest.span<float>()[1]));
+  const Tensor down = argmax(row.reshaped({2, 4}), 0, true);  // columns 1|2, 5|nan, 5|-1, nan|5
+  EXPECT_EQ(down.shape(), (Shape{1, 4}));
+  EXPECT_THAT(down.span<std::int64_t>(), ::testing::ElementsAre(1, 1, 0, 0));
+  EXPECT_EQ(argmax(Tensor::zeros({100})).data<std::int64_t>()[0], 0);
+}
+
+TEST(Maxima, OfEachLine) {
+  const Shape shape = {3, 4, 5, 6};
+  const Tensor x = spaced_leaf(shape, 3);
+  for (int dim = -1; dim < 4; ++dim) {
+    const std::size_t along = dim < 0 ? 3 : static_cast<std::size_t>(dim);
+    const auto [values, indices] = max(x, dim, true);
+    std::int64_t inner = 1;
+    for (std::size_t d = along + 1; d < 4; ++d) inner *= shape[d];
+    std::map<std::int64_t, std::pair<float, std::int64_t>> best;
+    for (std::int64_t i = 0; i < x.count(); ++i) {
+      const std::int64_t place = i / inner % shape[along], line = i / inner / shape[along] * inner + i % inner;
+      const float value = x.data<float>()[i];
+      if (best.count(line) == 0 || value > best[line].first) best[line] = {value, place};
+    }
+    ASSERT_EQ(static_cast<std::int64_t>(best.size()), values.count());
+    for (std::int64_t i = 0; i < values.count(); ++i) {
+      ASSERT_EQ(values.data<float>()[i], best[i].first);
+      ASSERT_EQ(indices.data<std::int64_t>()[i], best[i].second);
+    }
+    check_gradients(
+        {x}, [&] { return weigh(max(x, dim).values); }, 1e-4f, 2e-2);
+  }
+  check_gradients(
+      {x}, [&] { return max(x); }, 1e-4f, 2e-2);
+  check_gradients(
+      {x},
+      [&] {
+        return weigh(amax(x, {0, -1}));
+      },
+      1e-4f, 2e-2);
+  EXPECT_EQ(amax(x, {0, -1}, true).shape(), (Shape{1, 4, 5, 1}));
+  EXPECT_EQ(amax(x, {}).item(), max(x).item());
+}
+
+TEST(Refusals, NameTheReduction) {
+  const Tensor x = Tensor::zeros({2, 3});
+  EXPECT_THAT(refusal([&] { sum(x, 2); }), ::testing::HasSubstr("sum: dimension 2 of shape (2, 3), expected one from -2 to 1"));
+  EXPECT_THAT(refusal([&] { mean(x, {0, -2}); }), ::testing::HasSubstr("mean: dimension -2 of shape (2, 3) is named twice"));
+  EXPECT_THAT(refusal([&] { argmax(Tensor::zeros({2}, DType::kInt64)); }), ::testing::HasSubstr("argmax: x must be float32"));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,20 @@
+// The message with which an operator refuses its arguments.
+#pragma once
+
+#include <string>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+
+template <typename Call>
+std::string refusal(Call&& call) {
+  try {
+    call();
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+}  // namespace lockstep

@@ -1,0 +1,186 @@
+// The training examples as people run them, for a few steps: on real data where LOCKSTEP_DATA has some, and on small files of the same
+// formats.
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "lockstep/data/cifar10.h"
+#include "lockstep/tensor/random.h"
+#include "tests/faults/child.h"
+
+namespace lockstep::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Example {
+  std::string name, set, file;     // file: one that its data set has
+  std::vector<std::string> small;  // flags for a few quick steps
+  bool classifies;                 // its figures have an accuracy
+  std::string missing = file;      // of the message without it
+};
+
+const std::vector<Example>& examples() {
+  static const std::vector<Example> all = {
+      {"own_dataset", "reuters", "reuters_train.jsonl.gz", {"--batch", "8", "--steps", "3"}, true},
+      {"fashion_mnist", "fashion-mnist", "train-images-idx3-ubyte", {"--batch", "8", "--steps", "3"}, true},
+      {"resnet", "cifar10", "data_batch_1.bin", {"--batch", "8", "--steps", "2"}, true, "CIFAR-10 (data_batch_*.bin)"},
+      {"gpt", "tinyshakespeare", "input.txt", {"--batch", "4", "--steps", "2", "--sample", "8"}, false},
+  };
+  return all;
+}
+
+void write_idx(const fs::path& path, std::vector<std::uint8_t> extents, Philox& random, std::uint32_t below) {
+  std::ofstream file(path, std::ios::binary);
+  const char magic[] = {0, 0, 8, static_cast<char>(extents.size())};
+  file.write(magic, 4);
+  std::size_t count = 1;
+  for (const std::uint8_t extent : extents) {
+    const char big_endian[] = {0, 0, 0, static_cast<char>(extent)};
+    file.write(big_endian, 4);
+    count *= extent;
+  }
+  for (std::size_t i = 0; i < count; ++i) file.put(static_cast<char>(random.below(below)));
+}
+
+void write_articles(const fs::path& path, int count, Philox& random) {
+  std::ofstream file(path);
+  for (int i = 0; i < count; ++i) {
+    nlohmann::json tokens = {1};
+    for (std::uint32_t length = 1 + random.below(300); length > 0; --length) tokens.push_back(2 + random.below(9998));
+    file << nlohmann::json{{"label", random.below(52)}, {"tokens", tokens}} << "\n";
+  }
+}
+
+void write_small_sets(const fs::path& folder) {
+  for (const Example& example : examples()) fs::create_directories(folder / example.set);
+  Philox random(1, 0);  // the same files every time
+  for (const char* const part : {"train", "t10k"}) {
+    write_idx(folder / "fashion-mnist" / (std::string(part) + "-images-idx3-ubyte"), {24, 28, 28}, random, 256);
+    write_idx(folder / "fashion-mnist" / (std::string(part) + "-labels-idx1-ubyte"), {24}, random, 10);
+  }
+  write_articles(folder / "reuters/reuters_train.jsonl.gz", 24, random);
+  write_articles(folder / "reuters/reuters_test.jsonl.gz", 10, random);
+  data::write_generated_cifar10((folder / "cifar10").string(), {.train_images = 24, .test_images = 10});
+  std::ofstream text(folder / "tinyshakespeare/input.txt");
+  for (int i = 0; i < 4000; ++i) text.put(static_cast<char>('a' + random.below(26)));
+}
+
+std::ostream& operator<<(std::ostream& out, const Example& example) { return out << example.name; }
+
+class SmallSets : public ::testing::Test {
+ protected:
+  void SetUp() override { write_small_sets(folder_ / "data"); }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  const fs::path folder_ = fs::path(::testing::TempDir()) / ("training-examples-" + std::to_string(::getpid()));
+};
+using TrainingExamplesOfCifar10 = SmallSets;
+
+class TrainingExamples : public SmallSets, public ::testing::WithParamInterface<Example> {
+ protected:
+  std::vector<std::string> command(const std::vector<std::string>& flags) const {
+    std::vector<std::string> words = {EXAMPLES_FOLDER "/" + GetParam().name};
+    words.insert(words.end(), GetParam().small.begin(), GetParam().small.end());
+    words.insert(words.end(), flags.begin(), flags.end());
+    return words;
+  }
+  std::vector<std::string> with_data(std::vector<std::string> flags) const {
+    flags.insert(flags.end(), {"--data", (folder_ / "data").string()});
+    return command(flags);
+  }
+  void expect_refusal(const std::vector<std::string>& words, int exit_code, const std::string& message) const {
+    Child example(words, {.unset = {"LOCKSTEP_DATA"}});
+    EXPECT_EQ(example.wait(std::chrono::seconds(60)), exit_code) << example.errors();
+    EXPECT_THAT(example.errors(), HasSubstr(message));
+    EXPECT_THAT(example.output(), Not(HasSubstr("step 1 loss"))) << "it trained first";
+  }
+  nlohmann::json figures() const { return nlohmann::json::parse(std::ifstream(folder_ / "run.json")); }
+};
+
+TEST_P(TrainingExamples, TrainAFewStepsAndWriteTheirFigures) {
+  for (const std::string ranks : {"1", "2"}) {
+    std::vector<std::string> words = with_data({"--log-every", "1", "--json-file", (folder_ / "run.json").string()});
+    words.insert(words.begin(), {LOCKRUN, "-n", ranks});
+    Child example(words);
+    ASSERT_EQ(example.wait(std::chrono::seconds(60)), 0) << ranks << " ranks\n" << example.errors();
+    EXPECT_THAT(example.output(), HasSubstr("[0] step 2 loss "));
+    EXPECT_THAT(example.output(), Not(HasSubstr("[1]"))) << "only rank 0 prints";
+    EXPECT_GT(figures()["validation_loss"].get<double>(), 0);
+    EXPECT_EQ(figures().contains("accuracy"), GetParam().classifies);
+    if (GetParam().classifies) {
+      const auto accuracy = figures()["accuracy"].get<double>();
+      EXPECT_TRUE(accuracy >= 0 && accuracy <= 1) << accuracy;
+    }
+    fs::remove(folder_ / "run.json");
+  }
+}
+
+TEST_P(TrainingExamples, FindTheirDataThroughTheEnvironment) {
+  Child example(command({}), {.environment = {{"LOCKSTEP_DATA", (folder_ / "data").string()}}});
+  EXPECT_EQ(example.wait(std::chrono::seconds(60)), 0) << example.errors();
+}
+
+// Those whose validation takes a second or two.
+class QuickTrainingExamples : public TrainingExamples {};
+
+TEST_P(QuickTrainingExamples, ReadTheRealData) {
+  const char* const shared = std::getenv("LOCKSTEP_DATA");
+  if (shared == nullptr || !fs::exists(fs::path(shared) / GetParam().set)) GTEST_SKIP() << "LOCKSTEP_DATA names no " << GetParam().set;
+  if (GetParam().name == "resnet" || GetParam().name == "gpt")
+    GTEST_SKIP() << "its validation alone takes long; the format is tested above";
+  Child example(command({"--steps", "1"}));
+  EXPECT_EQ(example.wait(std::chrono::seconds(60)), 0) << example.errors();
+}
+
+TEST_P(TrainingExamples, NameTheScriptWhenDataIsMissing) {
+  const std::string script = "scripts/fetch-data " + GetParam().set;
+  expect_refusal(command({}), 1, script);
+  expect_refusal(command({"--data", (folder_ / "nowhere").string()}), 1, script);
+  fs::remove_all(folder_ / "data" / GetParam().set);
+  expect_refusal(with_data({}), 1, "holds no " + GetParam().missing);
+}
+
+// As its archive names it, where cifar10 finds it, too.
+TEST_F(TrainingExamplesOfCifar10, FindTheFolderOfItsArchive) {
+  fs::rename(folder_ / "data/cifar10", folder_ / "data/cifar-10-batches-bin");
+  for (const char* const name : {"resnet", "cifar10"}) {
+    Child example({EXAMPLES_FOLDER "/" + std::string(name), "--batch", "8", "--steps", "1", "--data", (folder_ / "data").string()});
+    EXPECT_EQ(example.wait(std::chrono::seconds(60)), 0) << name << "\n" << example.errors();
+  }
+}
+
+TEST_P(TrainingExamples, RefuseWrongFlags) {
+  expect_refusal(with_data({"--no-such-flag"}), 2, "no-such-flag");
+  expect_refusal(with_data({"stray"}), 2, "unknown argument 'stray'");
+  expect_refusal(with_data({"--epochs", "0"}), 2, "--epochs, --batch and --log-every must be positive");
+  expect_refusal(with_data({"--steps", "many"}), 2, "many");
+  expect_refusal(with_data({"--batch", "100000"}), 2, "larger than the set of");
+  expect_refusal(with_data({"--json-file", (folder_ / "nowhere/run.json").string()}), 1, "nowhere/run.json: cannot be written");
+}
+
+TEST_P(TrainingExamples, RefuseDamagedData) {
+  fs::resize_file(folder_ / "data" / GetParam().set / GetParam().file, 100);
+  expect_refusal(with_data({}), 1, GetParam().file);
+}
+
+TEST_P(TrainingExamples, SayHowToUseThem) {
+  Child example({EXAMPLES_FOLDER "/" + GetParam().name, "--help"});
+  EXPECT_EQ(example.wait(std::chrono::seconds(60)), 0) << example.errors();
+  for (const char* const flag : {"--data", "--epochs", "--steps", "--json-file"}) EXPECT_THAT(example.output(), HasSubstr(flag));
+}
+
+std::string name_of(const ::testing::TestParamInfo<Example>& tested) { return tested.param.name; }
+INSTANTIATE_TEST_SUITE_P(Each, TrainingExamples, ::testing::ValuesIn(examples()), name_of);
+INSTANTIATE_TEST_SUITE_P(Each, QuickTrainingExamples, ::testing::Values(examples()[0], examples()[1]), name_of);
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,105 @@
+// Unary functions and their derivatives. Devices have exp, erf and the like of their own, a few units in the last place apart.
+#include <array>
+#include <limits>
+
+#include "tests/kernels/cases/cases.h"
+#include "tests/kernels/cases/shapes.h"
+
+namespace lockstep::testing::cases {
+
+namespace {
+
+struct NamedOperation {
+  const char* name;
+  UnaryOperation operation;
+};
+
+constexpr std::array kOperations = {NamedOperation{"gelu", {UnaryFunction::kGelu}},
+                                    NamedOperation{"gelu tanh", {UnaryFunction::kGeluTanh}},
+                                    NamedOperation{"silu", {UnaryFunction::kSilu}},
+                                    NamedOperation{"tanh", {UnaryFunction::kTanh}},
+                                    NamedOperation{"sigmoid", {UnaryFunction::kSigmoid}},
+                                    NamedOperation{"leaky relu", {UnaryFunction::kLeakyReLU, 0.01F}},
+                                    NamedOperation{"exp", {UnaryFunction::kExp}},
+                                    NamedOperation{"log", {UnaryFunction::kLog}},
+                                    NamedOperation{"sqrt", {UnaryFunction::kSqrt}},
+                                    NamedOperation{"square", {UnaryFunction::kPow, 2}},
+                                    NamedOperation{"cube", {UnaryFunction::kPow, 3}},
+                                    NamedOperation{"power", {UnaryFunction::kPow, -1.5F}},
+                                    NamedOperation{"constant", {UnaryFunction::kPow, 0}},
+                                    NamedOperation{"abs", {UnaryFunction::kAbs}},
+                                    NamedOperation{"reciprocal", {UnaryFunction::kReciprocal, 2.5F}},
+                                    NamedOperation{"add constant", {UnaryFunction::kAddConstant, -0.3F}}};
+
+Bound close_to(DType type) { return {.value = is_half(type) ? step_of(type) : 4e-6F, .absolute = is_half(type) ? 1e-5F : 2e-6F}; }
+
+// -6 .. 6, and what is no number, infinite or beyond what exp() can take.
+Floats arguments(Index count) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const Floats special = {0,     -0.0F,  1,      -1,        100,        -100,
+                          88.9F, -88.9F, 1e-30F, kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()};
+  Floats values = uniform(count, 1);
+  for (float& value : values) value *= 6;
+  if (values.size() > special.size()) std::copy(special.begin(), special.end(), values.begin());
+  return values;
+}
+
+Work forward(const UnaryOperation& operation, Index count, bool in_place, Place place) {
+  return [=](Bench& b) {
+    const InputView x = b.in({count}, arguments(count), place);
+    const OutputView y = b.out({count}, arguments(count), false, in_place ? place : Place::kAligned);
+    return [=, &b] { b.kernels.unary(operation, in_place ? InputView(y) : x, y, b.stream()); };
+  };
+}
+
+Work backward(const UnaryOperation& operation, Index count, bool accumulate, Place place) {
+  return [=](Bench& b) {
+    const InputView saved = b.in({count}, arguments(count)), y_grad = b.in({count}, uniform(count, 2));
+    const OutputView x_grad = b.out({count}, uniform(count, 3), accumulate, place), same = b.out({count}, uniform(count, 4));
+    return [=, &b] {
+      b.kernels.unary_backward(operation, saved, y_grad, x_grad, b.stream());
+      b.kernels.unary_backward(operation, saved, same, same, b.stream());  // in the memory of y_grad
+    };
+  };
+}
+
+Work large_backward(const UnaryOperation& operation, Index count) {
+  return [=](Bench& b) {
+    const InputView saved = b.in({count}, uniform(count, 1)), y_grad = b.in({count}, uniform(count, 2));
+    const OutputView x_grad = b.out({count}, uniform(count, 3));
+    return [=, &b] { b.kernels.unary_backward(operation, saved, y_grad, x_grad, b.stream()); };
+  };
+}
+
+using OfCase = std::function<void(const std::string& what, const UnaryOperation& operation, Index count, bool flag, Place place)>;
+
+void for_all_cases(const OfCase& visit) {
+  for (const auto& [name, operation] : kOperations)
+    for (const Index count : {0, 1, 17, 64, 1003})
+      for (const bool flag : {false, true})
+        for (const Place place : {Place::kAligned, Place::kOneElementOff})
+          visit(fmt::format("{} of {} elements, {}, {}", name, count, flag, place == Place::kAligned ? "aligned" : "one element off"),
+                operation, count, flag, place);
+}
+
+}  // namespace
+
+void unary(Cases& cases) {
+  for_all_cases([&](const std::string& what, const UnaryOperation& operation, Index count, bool in_place, Place place) {
+    cases.test(what, {close_to(cases.type)}, forward(operation, count, in_place, place));
+  });
+  const Index n = cases.sizes.elements;
+  for (const auto& [name, operation] : kOperations)
+    cases.large_row(name, 2 * cases.element_bytes(), forward(operation, n, false, Place::kAligned));
+}
+
+void unary_backward(Cases& cases) {
+  for_all_cases([&](const std::string& what, const UnaryOperation& operation, Index count, bool accumulate, Place place) {
+    cases.test(what, {close_to(cases.type)}, backward(operation, count, accumulate, place));
+  });
+  const Index n = cases.sizes.elements;
+  for (const auto& [name, operation] : kOperations)
+    cases.large_row(fmt::format("{} backward", name), 3 * cases.element_bytes(), large_backward(operation, n));
+}
+
+}  // namespace lockstep::testing::cases

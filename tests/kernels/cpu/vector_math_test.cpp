@@ -1,0 +1,152 @@
+// The errors of kernels/cpu/vector_math.h and vector_power.h, against the C library in double.
+#include "kernels/cpu/vector_math.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "kernels/cpu/vector_power.h"
+
+namespace lockstep {
+namespace {
+
+namespace vm = vector_math;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+
+// The largest error over `steps` even steps, in units in the last place of the float nearest to the value.
+double largest_error(float low, float high, const std::function<float(float)>& function, const std::function<double(double)>& exact) {
+  constexpr int kSteps = 200'003;
+  double worst = 0;
+  for (int i = 0; i <= kSteps; ++i) {
+    const float x = low + (high - low) * (static_cast<float>(i) / kSteps);
+    const double wanted = exact(double{x});
+    const auto nearest = std::abs(static_cast<float>(wanted));
+    const double unit = double{std::nextafter(nearest, std::numeric_limits<float>::infinity())} - double{nearest};
+    worst = std::max(worst, std::abs(double{function(x)} - wanted) / unit);
+  }
+  return worst;
+}
+
+TEST(VectorMath, ExpIsWithinOneUnit) {
+  const auto exp = [](float x) { return vm::exp(x); };
+  const auto exact = [](double x) { return std::exp(x); };
+  EXPECT_LE(largest_error(-87, 88.7F, exp, exact), 1.1);
+  EXPECT_LE(largest_error(-1, 1, exp, exact), 1.1);
+  EXPECT_LE(largest_error(-103, -87, exp, exact), 1.1);  // subnormal numbers
+  EXPECT_EQ(vm::exp(0), 1);
+  EXPECT_EQ(vm::exp(88.8F), std::numeric_limits<float>::infinity());
+  EXPECT_EQ(vm::exp(-104.5F), 0);
+  EXPECT_EQ(vm::exp(-std::numeric_limits<float>::infinity()), 0);
+  EXPECT_TRUE(std::isnan(vm::exp(std::numeric_limits<float>::quiet_NaN())));
+}
+
+TEST(VectorMath, ExpOfNormalResults) {
+  const auto exp = [](float x) { return vm::normal_exp(x); };
+  EXPECT_LE(largest_error(-87.3F, 88.3F, exp, [](double x) { return std::exp(x); }), 1.1);
+  for (const float x : {-87.7F, -88.0F, -90.0F, -3e38F, -kInfinity}) EXPECT_EQ(exp(x), 0) << x;
+  for (const float x : {88.4F, 89.0F, 3e38F, kInfinity}) EXPECT_EQ(exp(x), kInfinity) << x;
+  EXPECT_EQ(exp(0), 1);
+}
+
+TEST(VectorMath, LogIsWithinTwoUnits) {
+  const auto log = [](float x) { return vm::log(x); };
+  const auto exact = [](double x) { return std::log(x); };
+  EXPECT_LE(largest_error(0.5F, 2, log, exact), 2);
+  EXPECT_LE(largest_error(1e-3F, 100, log, exact), 2);
+  EXPECT_LE(largest_error(1e-38F, 1e-37F, log, exact), 2);
+  EXPECT_LE(largest_error(1e-42F, 1e-38F, log, exact), 2);
+  EXPECT_LE(largest_error(1e30F, 3.4e38F, log, exact), 2);
+  EXPECT_EQ(vm::log(1), 0);
+  const auto of_one_plus = [](float x) { return vm::log_of_one_plus(x); };
+  EXPECT_LE(largest_error(0, 1, of_one_plus, [](double x) { return std::log1p(x); }), 5);
+  EXPECT_LE(largest_error(1e-42F, 1e-37F, of_one_plus, [](double x) { return std::log1p(x); }), 5);
+}
+
+TEST(VectorMath, TanhAndSigmoid) {
+  const auto tanh = [](float x) { return vm::tanh(x); };
+  const auto exact = [](double x) { return std::tanh(x); };
+  EXPECT_LE(largest_error(-10, 10, tanh, exact), 6);
+  EXPECT_LE(largest_error(-1e-3F, 1e-3F, tanh, exact), 6);
+  EXPECT_LE(largest_error(1e-42F, 1e-37F, tanh, exact), 6);
+  for (const float x : {9.5F, 10.0F, 11.0F, 3e38F, kInfinity}) {
+    EXPECT_EQ(vm::tanh(x), 1) << x;
+    EXPECT_EQ(vm::tanh(-x), -1) << x;
+  }
+  EXPECT_TRUE(std::signbit(vm::tanh(-0.0F)));
+  const auto sigmoid = [](float x) { return vm::sigmoid(x); };
+  EXPECT_LE(largest_error(-86.9F, 90, sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }), 3);
+  EXPECT_EQ(vm::sigmoid(kInfinity), 1);
+  EXPECT_EQ(vm::sigmoid(-kInfinity), 0);
+  EXPECT_EQ(vm::sigmoid(-88.5F), 0);
+}
+
+TEST(VectorMath, TheNormalDistribution) {
+  const auto cdf = [](float x) { return vm::normal_distribution(x).cdf; };
+  const auto exact = [](double x) { return std::erfc(-x / std::sqrt(2.0)) / 2; };
+  EXPECT_LE(largest_error(-1, 20, cdf, exact), 4);
+  EXPECT_LE(largest_error(-3, -1, cdf, exact), 11);
+  EXPECT_LE(largest_error(
+                -1, 1, [](float x) { return vm::normal_distribution(x).gaussian; }, [](double x) { return std::exp(-x * x / 2); }),
+            3);
+  for (float x = -12.9F; x < -3; x += 1e-4F) {
+    const double wanted = exact(double{x}), gaussian = std::exp(-double{x} * x / 2);
+    ASSERT_NEAR(double{cdf(x)}, wanted, 1e-5 * wanted) << x;
+    ASSERT_NEAR(double{vm::normal_distribution(x).gaussian}, gaussian, 1e-5 * gaussian) << x;
+  }
+  EXPECT_EQ(cdf(0), 0.5F);
+  for (const float x : {13.25F, 100.0F, 3e38F, kInfinity}) {
+    EXPECT_EQ(cdf(x), 1) << x;
+    EXPECT_EQ(cdf(-x), 0) << x;
+    EXPECT_EQ(vm::normal_distribution(x).gaussian, 0) << x;
+  }
+}
+
+// Every 3989th float there is.
+TEST(VectorMath, PowersAreWithinSixTenthsOfAUnit) {
+  for (const double exponent : {-1.5, -1.0, 0.5, 1.0, 3.0, 7.5, 0.01, 100.0, -2.25e-3}) {
+    const vm::PowerRule rule = vm::power_rule(exponent);
+    for (std::uint32_t bits = 1; bits < 0x7f800000U; bits += 3989) {
+      const auto x = std::bit_cast<float>(bits);
+      const double wanted = std::pow(double{x}, exponent);
+      const auto nearest = static_cast<float>(wanted);
+      const float got = vm::power(x, rule);
+      if (!std::isfinite(nearest) || !std::isfinite(got)) {
+        ASSERT_EQ(got, nearest) << x << " to the " << exponent;
+        continue;
+      }
+      const double unit = double{std::nextafter(nearest, kInfinity)} - double{nearest};
+      ASSERT_LE(std::abs(double{got} - wanted), 0.6 * unit) << x << " to the " << exponent;
+    }
+  }
+}
+
+TEST(VectorMath, PowersOfSpecialValuesAreThoseOfC) {
+  const float bases[] = {0.0F, -0.0F, kInfinity, -kInfinity, kNan, 1, -1, 2, -2, 1e-40F, -1e-40F, 3e38F, -3e38F, 0.9999999F, -0.5F};
+  for (const float exponent : {-3.0F, -2.0F, -1.0F, -0.5F, 0.5F, 1.0F, 2.0F, 3.0F, 1e-20F, 1e-45F, 1e30F, -1e30F, 16777215.0F})
+    for (const float base : bases) {
+      const auto wanted = static_cast<float>(std::pow(double{base}, double{exponent}));
+      const float got = vm::power(base, vm::power_rule(double{exponent}));
+      EXPECT_EQ(std::isnan(got), std::isnan(wanted)) << base << " to the " << exponent;
+      if (std::isnan(wanted)) continue;
+      EXPECT_EQ(std::signbit(got), std::signbit(wanted)) << base << " to the " << exponent;
+      EXPECT_FLOAT_EQ(got, wanted) << base << " to the " << exponent;
+    }
+}
+
+// Whatever its sign and payload.
+TEST(VectorMath, NanStaysNan) {
+  for (const std::uint32_t bits : {0x7fc00000U, 0xffc00000U, 0x7fc00001U, 0x7fc00002U, 0x7fffffffU, 0xffffffffU, 0x7fd55555U}) {
+    const auto x = std::bit_cast<float>(bits);
+    for (const float value :
+         {vm::exp(x), vm::normal_exp(x), vm::log(x), vm::log_of_one_plus(x), vm::tanh(x), vm::sigmoid(x), vm::normal_distribution(x).cdf,
+          vm::normal_distribution(x).gaussian, vm::power(x, vm::power_rule(-1.5)), vm::power(x, vm::power_rule(3))})
+      EXPECT_TRUE(std::isnan(value)) << std::hex << bits;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

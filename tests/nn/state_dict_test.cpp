@@ -1,0 +1,170 @@
+// State dicts: what they hold, what a load copies, and what it says of those of another model; freeze and apply.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "lockstep/nn/layers.h"
+#include "tests/support/message_of.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+struct Counted : nn::Module {
+  nn::Linear hidden{3, 4}, out{4, 2, {.bias = false}};
+  Tensor steps = Tensor::zeros({1}, DType::kInt64), absent;
+  Counted() {
+    add("hidden", hidden);
+    add("out", out);
+    add_buffer("steps", steps);
+    add_buffer("absent", absent);
+  }
+  Tensor forward(const Tensor& x) override { return out(hidden(x)); }
+  std::string kind() const override { return "Counted"; }
+};
+
+std::vector<std::string> state_names(const std::vector<NamedTensor>& entries) {
+  std::vector<std::string> names;
+  for (const NamedTensor& entry : entries) names.push_back(entry.name);
+  return names;
+}
+
+std::vector<NamedTensor> copied(const nn::Module& module) {
+  std::vector<NamedTensor> entries = module.state_dict();
+  for (NamedTensor& entry : entries) entry.tensor = entry.tensor.clone();
+  return entries;
+}
+
+std::vector<float> all_values(const nn::Module& module) {
+  std::vector<float> values;
+  for (const Tensor& tensor : module.parameters())
+    for (const float value : tensor.span<float>()) values.push_back(value);
+  return values;
+}
+
+TEST(StateDict, HasParametersThenBuffersThatAreDefined) {
+  const Counted net;
+  EXPECT_THAT(state_names(net.state_dict()), ElementsAre("hidden.weight", "hidden.bias", "out.weight", "steps"));
+  EXPECT_TRUE(net.state_dict()[0].tensor.is_same(net.hidden.weight)) << "handles, not copies";
+}
+
+TEST(StateDict, LoadsByNameIntoTheSameMemory) {
+  const Counted from;
+  from.steps.span<std::int64_t>()[0] = 7;
+  Counted to;
+  const float* memory = to.hidden.weight.data<float>();
+  const std::uint64_t version = to.hidden.weight.version();
+  std::vector<NamedTensor> entries = from.state_dict();
+  std::reverse(entries.begin(), entries.end());
+  const nn::IncompatibleKeys keys = to.load_state_dict(entries);
+  EXPECT_THAT(keys.missing_keys, IsEmpty());
+  EXPECT_THAT(keys.unexpected_keys, IsEmpty());
+  EXPECT_EQ(all_values(to), all_values(from));
+  EXPECT_EQ(to.steps.span<std::int64_t>()[0], 7);
+  EXPECT_EQ(to.hidden.weight.data<float>(), memory);
+  EXPECT_NE(to.hidden.weight.data<float>(), from.hidden.weight.data<float>());
+  EXPECT_GT(to.hidden.weight.version(), version) << "backward must see that values changed";
+  EXPECT_TRUE(requires_grad(to.hidden.weight));
+}
+
+TEST(StateDict, ItsOwnLoadsWithoutAnyChange) {
+  Counted net;
+  const auto before = all_values(net);
+  net.load_state_dict(net.state_dict());
+  EXPECT_EQ(all_values(net), before);
+}
+
+TEST(StateDict, StrictNamesEveryDifferenceAndChangesNothing) {
+  Counted net;
+  const auto before = all_values(net);
+  std::vector<NamedTensor> entries = copied(Counted());
+  entries[0].name = "hidden.wait";
+  entries[1].tensor = Tensor::zeros({5});
+  entries[2].tensor = Tensor();
+  entries[3].tensor = Tensor::zeros({1});
+  entries.push_back({"extra", Tensor::zeros({1, 2})});
+  entries.push_back({"extra", Tensor::zeros({1, 2})});
+  EXPECT_THAT(
+      message_of([&] { net.load_state_dict(entries); }),
+      AllOf(HasSubstr("load_state_dict: the state dict does not fit this Counted, of which nothing was changed"),
+            HasSubstr("1 missing from the state dict: 'hidden.weight' float32 (4, 3)"),
+            HasSubstr("2 unexpected in the state dict: 'hidden.wait' float32 (4, 3), 'extra' float32 (1, 2)"),
+            HasSubstr("3 different: 'hidden.bias' is float32 (4) here, float32 (5) in the state dict, 'out.weight' is float32 (2, 4) "
+                      "here, undefined in the state dict, 'steps' is int64 (1) here, float32 (1) in the state dict"),
+            HasSubstr("1 more than once in the state dict: 'extra'"), HasSubstr("same options")));
+  EXPECT_EQ(all_values(net), before);
+}
+
+TEST(StateDict, OfManyDifferencesTheFirstTwentyAndTheCountAreSaid) {
+  nn::Sequential net;
+  for (int i = 0; i < 30; ++i) net.append<nn::Linear>(1, 1, nn::LinearLayerOptions{.bias = false});
+  EXPECT_THAT(message_of([&] { net.load_state_dict({}); }), AllOf(HasSubstr("30 missing"), HasSubstr("'19.weight' float32 (1, 1), ..."),
+                                                                  Not(HasSubstr("'20.weight'")), HasSubstr(".strict = false")));
+}
+
+TEST(StateDict, WithoutStrictReturnsWhatItLeftOut) {
+  Counted net;
+  const auto before = all_values(net);
+  const nn::IncompatibleKeys keys =
+      net.load_state_dict({{"out.weight", Tensor::full({2, 4}, 9)}, {"head.weight", Tensor::zeros({1})}}, {.strict = false});
+  EXPECT_THAT(keys.missing_keys, ElementsAre("hidden.weight", "hidden.bias", "steps"));
+  EXPECT_THAT(keys.unexpected_keys, ElementsAre("head.weight"));
+  EXPECT_EQ(net.out.weight.span<float>()[7], 9);
+  EXPECT_EQ(all_values(net)[0], before[0]);
+}
+
+TEST(StateDict, WithoutStrictOtherShapesAreRefusedAllTheSame) {
+  Counted net;
+  const auto before = all_values(net);
+  EXPECT_THAT(message_of([&] {
+                net.load_state_dict({{"hidden.bias", Tensor::full({4}, 9)}, {"out.weight", Tensor::zeros({4, 2})}}, {.strict = false});
+              }),
+              AllOf(HasSubstr("1 different: 'out.weight' is float32 (2, 4) here, float32 (4, 2)"), Not(HasSubstr("missing"))));
+  EXPECT_EQ(all_values(net), before);
+}
+
+TEST(Apply, VisitsChildrenFirst) {
+  Counted net;
+  std::vector<std::string> kinds;
+  net.apply([&](nn::Module& module) { kinds.push_back(module.kind() + (module.children().empty() ? "" : "!")); });
+  EXPECT_THAT(kinds, ElementsAre("Linear", "Linear", "Counted!"));
+}
+
+TEST(Freeze, TakesAllParametersOutOfTrainingAndBack) {
+  Counted net;
+  const auto backward = [&] { l2_loss(net(Tensor::full({1, 3}, 1))).backward(); };
+  backward();
+  const Tensor before = grad(net.out.weight).clone();
+  net.hidden.freeze();
+  EXPECT_FALSE(requires_grad(net.hidden.weight) || requires_grad(net.hidden.bias));
+  EXPECT_TRUE(requires_grad(net.out.weight));
+  clear_grad(net.out.weight);
+  backward();
+  EXPECT_EQ(grad(net.out.weight).span<float>()[0], before.span<float>()[0]);
+  net.freeze();
+  EXPECT_THROW(backward(), InvalidArgument) << "nothing is left to differentiate";
+  net.freeze(false);
+  EXPECT_FALSE(has_grad(net.hidden.weight)) << "of before it was frozen";
+  backward();
+  EXPECT_EQ(grad(net.out.weight).span<float>()[0], before.span<float>()[0]);
+}
+
+TEST(Modes, EvalIsTrainFalse) {
+  Counted net;
+  net.eval();
+  EXPECT_FALSE(net.is_training() || net.out.is_training());
+  net.hidden.train();
+  EXPECT_TRUE(net.hidden.is_training());
+  EXPECT_FALSE(net.is_training());
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,133 @@
+// The layers that transformers are made of: how they begin, that they learn, what they print and refuse.
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <sstream>
+
+#include "lockstep/nn/attention.h"
+#include "lockstep/nn/dropout.h"
+#include "lockstep/nn/embedding.h"
+#include "lockstep/nn/norm.h"
+#include "lockstep/tensor/random.h"
+#include "tests/support/message_of.h"
+
+namespace lockstep::nn {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+std::string printed(const Module& module) {
+  std::ostringstream out;
+  out << module;
+  return out.str();
+}
+
+TEST(TransformerLayers, BeginAsPyTorchs) {
+  manual_seed(1);
+  const LayerNorm layer({3, 4});
+  EXPECT_THAT(layer.weight.span<float>(), Each(1));
+  EXPECT_THAT(layer.bias.span<float>(), Each(0));
+  const Embedding words(200, 50, 3);
+  double square = 0;
+  for (const float value : words.weight.span<float>()) square += double{value} * value;
+  EXPECT_NEAR(square / 9950, 1, 0.1);
+  EXPECT_THAT(words.weight.span<float>().subspan(150, 50), Each(0)) << "the padding row";
+  const MultiheadAttention attention(8, 2);
+  EXPECT_THAT(attention.in_proj_bias.span<float>(), Each(0));
+  EXPECT_THAT(attention.out_proj.bias.span<float>(), Each(0));
+  const float bound = std::sqrt(6.0F / (8 + 24));
+  for (const float value : attention.in_proj_weight.span<float>()) EXPECT_LE(std::abs(value), bound);
+}
+
+TEST(TransformerLayers, NormaliseEachSample) {
+  manual_seed(2);
+  const Tensor x = Tensor::empty({2, 3, 8});
+  fill_normal(x, 5, 2);
+  LayerNorm layer(8);
+  GroupNorm group(2, 8);
+  RMSNorm rms(8);
+  for (Module* module : std::initializer_list<Module*>{&layer, &group, &rms}) {
+    const Tensor y = (*module)(x);
+    EXPECT_EQ(y.shape(), x.shape());
+    double square = 0;
+    for (const float value : y.span<float>()) square += double{value} * value;
+    EXPECT_NEAR(square / 48, 1, 1e-3) << module->kind();
+  }
+}
+
+// With causal attention nothing that comes later changes what came before.
+TEST(TransformerLayers, CausalAttentionDoesNotLookAhead) {
+  manual_seed(3);
+  MultiheadAttention attention(8, 2, {.causal = true});
+  const Tensor x = Tensor::empty({1, 5, 8});
+  fill_normal(x, 0, 1);
+  const Tensor before = attention(x);
+  for (std::int64_t i = 3 * 8; i < 5 * 8; ++i) x.data<float>()[i] += 1;
+  const Tensor after = attention(x);
+  for (std::int64_t i = 0; i < 3 * 8; ++i) EXPECT_EQ(after.data<float>()[i], before.data<float>()[i]);
+  EXPECT_NE(after.data<float>()[3 * 8], before.data<float>()[3 * 8]);
+}
+
+// A step along the gradient lowers the loss by as much as its square says.
+TEST(TransformerLayers, LearnTogether) {
+  manual_seed(4);
+  Embedding words(7, 8);
+  MultiheadAttention attention(8, 2, {.causal = true});
+  LayerNorm norm(8);
+  const std::vector<std::int64_t> text = {1, 2, 3, 4, 5, 6}, next = {2, 3, 4, 5, 6, 0};
+  const Tensor tokens = Tensor::from(std::span(text), {2, 3}), labels = Tensor::from(std::span(next), {6});
+  const auto loss = [&] {
+    const Tensor x = words(tokens);
+    const Tensor logits = linear(norm(add(x, attention(x))), words.weight, Tensor());  // the head is the embedding's weight
+    return softmax_cross_entropy(reshape(logits, {6, 7}), labels);
+  };
+  const double before = loss().item();
+  loss().backward();
+  constexpr float kRate = 1e-3F;
+  double expected = 0;
+  for (Module* module : std::initializer_list<Module*>{&words, &attention, &norm})
+    for (const Tensor& parameter : module->parameters()) {
+      ASSERT_TRUE(has_grad(parameter));
+      const auto values = parameter.span<float>(), slope = grad(parameter).span<float>();
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] -= kRate * slope[i], expected += double{kRate} * slope[i] * slope[i];
+    }
+  const double after = loss().item();
+  EXPECT_NEAR(before - after, expected, 0.05 * expected);
+}
+
+TEST(TransformerLayers, DropOnlyWhileTraining) {
+  manual_seed(5);
+  Dropout layer(0.5F);
+  const Tensor x = Tensor::full({10, 10}, 1);
+  EXPECT_THAT(layer(x).span<float>(), ::testing::Contains(0));
+  layer.eval();
+  EXPECT_THAT(layer(x).span<float>(), Each(1));
+  MultiheadAttention attention(8, 2, {.dropout = 0.5F});
+  const Tensor batch = Tensor::full({1, 4, 8}, 1);
+  EXPECT_THAT(attention(batch).span<float>(), ::testing::Contains(0));
+  attention.eval();
+  EXPECT_THAT(attention(batch).span<float>(), ::testing::Not(::testing::Contains(0)));
+}
+
+TEST(TransformerLayers, PrintTheirSizes) {
+  EXPECT_EQ(printed(LayerNorm({3, 4}, {.bias = false})), "LayerNorm((3, 4), eps=1e-05, bias=false)");
+  EXPECT_EQ(printed(RMSNorm(4)), "RMSNorm((4), eps=1e-06)");
+  EXPECT_EQ(printed(GroupNorm(2, 4, {.affine = false})), "GroupNorm(2, 4, eps=1e-05, affine=false)");
+  EXPECT_EQ(printed(Embedding(5, 4, 0)), "Embedding(5, 4, padding=0)");
+  EXPECT_EQ(printed(Dropout(0.25F)), "Dropout(p=0.25)");
+  EXPECT_THAT(printed(MultiheadAttention(4, 2, {.causal = true})), HasSubstr("MultiheadAttention(4, heads=2, causal\n"));
+}
+
+TEST(TransformerLayers, SayWhatTheyRefuse) {
+  EXPECT_THAT(message_of([] { MultiheadAttention(8, 3); }), HasSubstr("MultiheadAttention: 3 heads do not divide a width of 8"));
+  EXPECT_THAT(message_of([] { MultiheadAttention(8, 2)(Tensor::zeros({2, 8})); }), HasSubstr("x (N, T, C) must have 3 dimensions"));
+  EXPECT_THAT(message_of([] { GroupNorm(3, 8); }), HasSubstr("GroupNorm: 3 groups do not divide 8 channels"));
+  EXPECT_THAT(message_of([] { LayerNorm(0); }), HasSubstr("LayerNorm: extents must be positive, got (0)"));
+  EXPECT_THAT(message_of([] { Embedding(4, 0); }), HasSubstr("Embedding: every size must be positive, got 0"));
+  EXPECT_THAT(message_of([] { Embedding(4, 2, 4); }), HasSubstr("Embedding: padding 4 is outside 0..3"));
+  EXPECT_THAT(message_of([] { Dropout(1); }), HasSubstr("Dropout: p must be in [0, 1), got 1"));
+}
+
+}  // namespace
+}  // namespace lockstep::nn

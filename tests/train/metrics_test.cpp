@@ -1,0 +1,173 @@
+// Metrics by hand, and an evaluation that is the same to the last bit for any number of ranks.
+#include "lockstep/train/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <mutex>
+#include <random>
+#include <stdexcept>
+
+#include "lockstep/autograd/variable.h"
+#include "lockstep/core/error.h"
+#include "lockstep/nn/layers.h"
+#include "lockstep/tensor/random.h"
+#include "lockstep/train/evaluate.h"
+#include "tests/ddp/ranks.h"
+
+namespace lockstep {
+namespace {
+
+constexpr float kQuietNan = std::numeric_limits<float>::quiet_NaN(), kInfinite = std::numeric_limits<float>::infinity();
+
+Tensor logits_of(const std::vector<float>& values, std::int64_t classes) {
+  return Tensor::from<float>(values, {static_cast<std::int64_t>(values.size()) / classes, classes});
+}
+Tensor labels_of(const std::vector<std::int64_t>& labels) {
+  return Tensor::from<std::int64_t>(labels, {static_cast<std::int64_t>(labels.size())});
+}
+
+TEST(Metrics, CountByHand) {
+  Accuracy accuracy;
+  TopK top2(2);
+  ConfusionMatrix matrix(3);
+  const Tensor logits = logits_of({1, 2, 3, /**/ 3, 2, 1, /**/ 2, 2, 0, /**/ 0, kQuietNan, 9, /**/ 5, 1, 2}, 3);
+  const Tensor labels = labels_of({2, 1, 1, 2, 1});
+  for (Metric* const metric : std::initializer_list<Metric*>{&accuracy, &top2, &matrix}) metric->update(logits, labels);
+  EXPECT_EQ(accuracy.correct(), 1) << "of equal ones the first is predicted";
+  EXPECT_EQ(accuracy.samples(), 5);
+  EXPECT_EQ(accuracy.value(), 0.2);
+  EXPECT_EQ(top2.correct(), 3);
+  EXPECT_EQ(matrix.at(2, 2), 1);
+  EXPECT_EQ(matrix.at(1, 0), 3);
+  EXPECT_EQ(matrix.unpredicted(2), 1);
+  EXPECT_EQ(matrix.recall(2), 0.5);
+  EXPECT_EQ(matrix.precision(2), 1);
+  EXPECT_EQ(matrix.precision(0), 0);
+  EXPECT_TRUE(std::isnan(matrix.recall(0))) << "no sample is of it";
+  accuracy.reset();
+  EXPECT_TRUE(std::isnan(accuracy.value()));
+}
+
+TEST(Metrics, RefuseLabelsThatAreNoClasses) {
+  Accuracy accuracy;
+  ConfusionMatrix matrix(4);
+  EXPECT_THROW(accuracy.update(logits_of({1, 2, 3}, 3), labels_of({3})), InvalidArgument);
+  EXPECT_THROW(accuracy.update(logits_of({1, 2, 3}, 3), labels_of({-1})), InvalidArgument);
+  EXPECT_THROW(accuracy.update(logits_of({1, 2, 3}, 3), labels_of({0, 1})), InvalidArgument);
+  EXPECT_THROW(matrix.update(logits_of({1, 2, 3}, 3), labels_of({0})), InvalidArgument) << "of 4 classes";
+  EXPECT_THROW(matrix.at(0, 4), InvalidArgument);
+  EXPECT_THROW(TopK(0), InvalidArgument);
+  EXPECT_THROW(ConfusionMatrix(0), InvalidArgument);
+}
+
+TEST(Mean, IsExactInAnyOrder) {
+  constexpr float kLargest = std::numeric_limits<float>::max(), kSmallest = std::numeric_limits<float>::denorm_min();
+  std::vector<float> values = {kLargest, 1, -kLargest, kSmallest, 0.1F, -1, 3e-39F, kLargest, -kLargest, -0.1F, -3e-39F};
+  for (int order = 0; order < 20; ++order) {
+    Mean mean({});
+    for (const float value : values) mean.add(value);
+    EXPECT_EQ(mean.value(), static_cast<double>(kSmallest) / 11) << "order " << order;
+    EXPECT_EQ(mean.samples(), 11);
+    std::shuffle(values.begin(), values.end(), std::mt19937(static_cast<unsigned>(order)));
+  }
+  Mean negative({});
+  for (const float value : {0.25F, -1.5F, -0.25F}) negative.add(value);
+  EXPECT_EQ(negative.value(), -0.5);
+}
+
+TEST(Mean, ShowsWhatIsNoNumber) {
+  Mean up({}), both({}), none({}), nan({});
+  up.add(1), up.add(kInfinite);
+  EXPECT_EQ(up.value(), kInfinite);
+  both.add(kInfinite), both.add(-kInfinite);
+  nan.add(kQuietNan);
+  for (const Mean* const mean : {&both, &none, &nan}) EXPECT_TRUE(std::isnan(mean->value()));
+}
+
+TEST(Mean, OfCrossEntropy) {
+  Mean loss(cross_entropy_of_samples);
+  loss.update(logits_of({0, std::log(3.0F), 1000, 1000}, 2), labels_of({1, 0}));
+  EXPECT_NEAR(loss.value(), (std::log(4.0 / 3.0) + std::log(2.0)) / 2, 1e-7);
+}
+
+// `size` points of three coordinates, of three classes.
+class Points : public data::FixedShapeDataset {
+ public:
+  explicit Points(std::int64_t size) : size_(size) {}
+  std::int64_t size() const override { return size_; }
+  std::vector<data::TensorSpec> element_spec() const override { return {{{3}}, {{}, DType::kInt64}}; }
+  void read(std::int64_t index, std::int64_t, const data::Row& row) const override {
+    Philox random(7, static_cast<std::uint64_t>(index));
+    for (float& coordinate : row.span<float>(0)) coordinate = random.uniform(-1.F, 1.F);
+    row.value<std::int64_t>(1) = index % 3;
+  }
+
+ private:
+  std::int64_t size_;
+};
+
+struct Result {
+  std::vector<std::int64_t> counts;
+  double loss;
+  std::int64_t samples;
+  bool operator==(const Result&) const = default;
+};
+
+// The points themselves are the logits: their bits do not depend on the batch.
+Result evaluated(const Points& points, std::int64_t batch, const std::shared_ptr<ProcessGroup>& group) {
+  Accuracy accuracy;
+  TopK top2(2);
+  ConfusionMatrix matrix(3);
+  Mean loss(cross_entropy_of_samples);
+  const std::int64_t samples = evaluate([](const Tensor& inputs) { return inputs; }, points, {&accuracy, &top2, &matrix, &loss},
+                                        {.batch_size = batch, .group = group});
+  Result result{{accuracy.correct(), accuracy.samples(), top2.correct()}, loss.value(), samples};
+  for (const std::int64_t count : matrix.counts()) result.counts.push_back(count);
+  return result;
+}
+
+TEST(Evaluate, GivesTheSameBitsForAnyNumberOfRanksAndEachSampleCountsOnce) {
+  for (const std::int64_t size : {1, 2, 7, 100}) {
+    const Points points(size);
+    const Result alone = evaluated(points, 1000, nullptr);
+    EXPECT_EQ(alone.samples, size);
+    EXPECT_EQ(alone.counts[1], size);
+    for (const int ranks : {1, 2, 3, 7})
+      for (const std::int64_t batch : {1, 3})
+        testing::expect_all_well(testing::run_ranks(ranks, "shm", [&](auto group) {
+          EXPECT_EQ(evaluated(points, batch, group), alone) << size << " samples, " << ranks << " ranks, batches of " << batch;
+        }));
+  }
+}
+
+TEST(Evaluate, AModuleIsInEvaluationModeMeanwhileAndRecordsNoTape) {
+  struct Spy : nn::Module {
+    nn::Linear out{3, 3};
+    bool throws = false;
+    Spy() { add("out", out); }
+    Tensor forward(const Tensor& x) override {
+      EXPECT_FALSE(is_training());
+      EXPECT_TRUE(NoGrad::active());
+      if (throws) throw std::runtime_error("a forward that fails");
+      return out(x);
+    }
+  };
+  Spy spy;
+  Accuracy accuracy;
+  const Points points(10);
+  EXPECT_EQ(evaluate(spy, points, {&accuracy}, {.batch_size = 4}), 10);
+  EXPECT_EQ(accuracy.samples(), 10);
+  EXPECT_TRUE(spy.is_training());
+  spy.throws = true;
+  EXPECT_THROW(evaluate(spy, points, {&accuracy}), std::runtime_error);
+  EXPECT_TRUE(spy.is_training());
+  EXPECT_FALSE(NoGrad::active());
+  EXPECT_THROW(evaluate(spy, points, {&accuracy}, {.batch_size = 0}), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace lockstep

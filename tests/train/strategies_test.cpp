@@ -1,0 +1,232 @@
+// Strategies against each other: from the same weights and samples all synchronous ones come to ddp's weights.
+#include "lockstep/train/strategy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "lockstep/autograd/dropout.h"
+#include "lockstep/lockstep.h"
+#include "tests/ddp/ranks.h"
+#include "tests/support/message_of.h"
+
+namespace lockstep::train {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Before any test makes a tensor.
+class FourCpus : public ::testing::Environment {
+  void SetUp() override { Device::configure({.cpu = 4}); }
+};
+const auto* const kFourCpus = ::testing::AddGlobalTestEnvironment(new FourCpus);
+
+constexpr int kSteps = 20;
+constexpr std::int64_t kBatch = 12;
+
+// Convolution, batch normalisation, dropout.
+struct Net : nn::Module {
+  nn::Conv2d conv{2, 4, {3, 3}, {.activation = Activation::kReLU}};
+  nn::BatchNorm norm{4};
+  nn::Linear hidden{4 * 4 * 4, 8}, out{8, 3};
+  Net() {
+    add("conv", conv);
+    add("norm", norm);
+    add("hidden", hidden);
+    add("out", out);
+  }
+  Tensor forward(const Tensor& x) override { return out(dropout(tanh(hidden(flatten(norm(conv(x))))), 0.25F, is_training())); }
+};
+
+Training training_of_net() {
+  return {.model =
+              [] {
+                manual_seed(7);
+                return std::make_unique<Net>();
+              },
+          .optimizer =
+              [](std::vector<NamedTensor> parameters) -> std::unique_ptr<optim::Optimizer> {
+            return std::make_unique<optim::SGD>(std::move(parameters), optim::SGDOptions{.lr = 0.05F, .momentum = 0.9F, .weight_decay = 1e-3F});
+          },
+          .loss = [](const Tensor& outputs, const Tensor& targets) { return nn::cross_entropy(outputs, targets); }};
+}
+
+// Step `step`'s samples: the same for all strategies.
+std::pair<Tensor, Tensor> batch_of(int step) {
+  Philox random(3, random_stream(RandomUse::kProgram, static_cast<std::uint64_t>(step)));
+  std::vector<float> values(kBatch * 6 * 6 * 2);
+  for (float& value : values) value = random.normal();
+  std::vector<std::int64_t> labels(kBatch);
+  for (std::int64_t& label : labels) label = random.below(3);
+  return {Tensor::from<float>(values, {kBatch, 6, 6, 2}), Tensor::from<std::int64_t>(labels, {kBatch})};
+}
+
+struct Outcome {
+  std::vector<float> weights;
+  float first_loss = 0, last_loss = 0;
+};
+
+std::vector<float> weights_of(nn::Module& model) {
+  std::vector<float> all;
+  for (const NamedTensor& parameter : model.named_parameters()) {
+    const Tensor host = parameter.tensor.to(cpu_device());
+    all.insert(all.end(), host.span<float>().begin(), host.span<float>().end());
+  }
+  return all;
+}
+
+Outcome train_alone(const std::string& name, const StrategyOptions& options) {
+  const auto strategy = make_strategy(name, training_of_net(), options);
+  manual_seed(11);
+  Outcome outcome;
+  for (int step = 0; step < kSteps; ++step) {
+    const auto batch = batch_of(step);
+    const Tensor &inputs = batch.first, &targets = batch.second;
+    outcome.last_loss = strategy->step(inputs, targets);
+    if (step == 0) outcome.first_loss = outcome.last_loss;
+  }
+  outcome.weights = weights_of(strategy->model());
+  return outcome;
+}
+
+Outcome train_by_ddp(int ranks) {
+  std::vector<Outcome> outcomes(static_cast<std::size_t>(ranks));
+  testing::expect_all_well(testing::run_ranks(ranks, "threads", [&](std::shared_ptr<ProcessGroup> group) {
+    const auto strategy = make_strategy("ddp", training_of_net(), {.group = group});
+    manual_seed(11);
+    const std::int64_t each = kBatch / ranks, rank = group->rank();
+    set_first_sample(rank * each);
+    Outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
+    for (int step = 0; step < kSteps; ++step) {
+      const auto batch = batch_of(step);
+      const Tensor &inputs = batch.first, &targets = batch.second;
+      const float loss = strategy->step(slice(inputs, 0, {.start = rank * each, .stop = (rank + 1) * each}),
+                                        slice(targets, 0, {.start = rank * each, .stop = (rank + 1) * each}));
+      outcome.last_loss += loss;
+      if (step == 0) outcome.first_loss = loss;
+      if (step + 1 < kSteps) outcome.last_loss = 0;
+    }
+    outcome.weights = weights_of(strategy->model());
+  }));
+  float first = 0, last = 0;
+  for (const Outcome& outcome : outcomes) first += outcome.first_loss / static_cast<float>(ranks), last += outcome.last_loss / static_cast<float>(ranks);
+  return {outcomes[0].weights, first, last};
+}
+
+float largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  float largest = 0;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
+StrategyOptions on_cpus(int first, int count) {
+  StrategyOptions options;
+  const auto cpus = logical_devices(DeviceKind::kCpu);
+  for (int i = first; i < first + count; ++i) options.devices.push_back(cpus[static_cast<std::size_t>(i)]);
+  return options;
+}
+
+class Synchronous : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
+
+TEST_P(Synchronous, ComesToTheWeightsOfDdp) {
+  const auto [name, devices] = GetParam();
+  const Outcome ddp = train_by_ddp(devices), other = train_alone(name, on_cpus(0, devices));
+  EXPECT_GT(largest_difference(ddp.weights, weights_of(*training_of_net().model())), 0.01F) << "equal weights would say little";
+  if (name == "data_parallel")
+    EXPECT_LT(largest_difference(ddp.weights, other.weights), 2e-4F);
+  else
+    EXPECT_EQ(ddp.weights, other.weights) << "the same sums in the same order";
+  EXPECT_NEAR(ddp.first_loss, other.first_loss, 1e-5F);
+  EXPECT_NEAR(ddp.last_loss, other.last_loss, 1e-3F);
+}
+
+TEST_P(Synchronous, DevicesOtherThanTheCpuOfTheSamplesGiveTheSame) {
+  const auto [name, devices] = GetParam();
+  if (devices == 4) GTEST_SKIP() << "there are four devices";
+  EXPECT_EQ(train_alone(name, on_cpus(0, devices)).weights, train_alone(name, on_cpus(1, devices)).weights);
+}
+
+INSTANTIATE_TEST_SUITE_P(Strategies, Synchronous,
+                         ::testing::Combine(::testing::Values("mirrored", "data_parallel", "towers"), ::testing::Values(1, 2, 3, 4)),
+                         [](const auto& tested) { return std::get<0>(tested.param) + "_" + std::to_string(std::get<1>(tested.param)); });
+
+TEST(StrategyTraffic, IsWhatTheOpeningCommentsSay) {
+  std::uint64_t weights = 0, buffers = 0;
+  {
+    const auto net = training_of_net().model();
+    for (const NamedTensor& each : net->named_parameters()) weights += each.tensor.bytes();
+    for (const NamedTensor& each : net->named_buffers()) buffers += each.tensor.bytes();
+  }
+  const auto batch = batch_of(0);
+  const Tensor &inputs = batch.first, &targets = batch.second;
+  const auto after_a_step = [&](const std::string& name, const StrategyOptions& options) {
+    const auto strategy = make_strategy(name, training_of_net(), options);
+    strategy->step(inputs, targets);
+    return strategy->traffic();
+  };
+  const std::uint64_t samples = inputs.bytes() + targets.bytes();
+  const auto mirrored = after_a_step("mirrored", on_cpus(0, 2));
+  EXPECT_GE(mirrored[0].sent, weights + buffers + samples / 2);
+  EXPECT_LE(mirrored[0].sent, weights + buffers + samples / 2 + 1024) << "and what fills the last cache lines";
+  EXPECT_EQ(mirrored[0].sent, mirrored[1].received);
+
+  const auto towers = after_a_step("towers", on_cpus(1, 2));  // the variables are on cpu:0
+  EXPECT_EQ(towers.size(), 3u);
+  EXPECT_EQ(towers[2].sent, 2 * (weights + buffers) + samples);
+  EXPECT_EQ(towers[2].received, 2 * weights + buffers);
+  EXPECT_EQ(towers[0].sent, weights + buffers);
+
+  const auto gathered = after_a_step("data_parallel", on_cpus(0, 2));
+  const std::uint64_t outputs = kBatch / 2 * 3 * sizeof(float);
+  EXPECT_EQ(gathered[0].sent, weights + buffers + inputs.bytes() / 2 + outputs);
+  EXPECT_EQ(gathered[0].received, weights + outputs);
+}
+
+TEST(Strategies, TowersNameTheirLosses) {
+  const auto strategy = make_strategy("towers", training_of_net(), on_cpus(0, 2));
+  const auto batch = batch_of(0);
+  const Tensor &inputs = batch.first, &targets = batch.second;
+  const float mean = strategy->step(inputs, targets);
+  const std::vector<NamedLoss> losses = strategy->losses();
+  ASSERT_EQ(losses.size(), 2u);
+  EXPECT_EQ(losses[1].name, "tower_1/loss");
+  EXPECT_NEAR((losses[0].value + losses[1].value) / 2, mean, 1e-6);
+}
+
+TEST(Strategies, WhatIsRefused) {
+  EXPECT_THAT(message_of([] { make_strategy("horovod", training_of_net()); }),
+              HasSubstr("there is no strategy 'horovod': ddp, mirrored, data_parallel, towers"));
+  EXPECT_THAT(message_of([] { make_strategy("ddp", training_of_net()); }), HasSubstr("call init_process_group() first"));
+  EXPECT_THAT(message_of([] { make_strategy("ddp", training_of_net(), on_cpus(0, 1)); }), HasSubstr(".devices is for strategies with one process"));
+  EXPECT_THAT(message_of([] { make_strategy("mirrored", training_of_net(), {.devices = {&cpu_device(), &cpu_device()}}); }),
+              HasSubstr("mirrored: .devices: cpu:0 comes twice"));
+  EXPECT_THAT(message_of([] { make_strategy("mirrored", training_of_net(), {.parameter_device = &cpu_device()}); }),
+              HasSubstr("an option of towers"));
+  EXPECT_THAT(message_of([] { make_strategy("towers", {}); }), HasSubstr("Training needs all of .model, .optimizer and .loss"));
+  for (const char* name : {"mirrored", "data_parallel", "towers"}) {
+    const auto strategy = make_strategy(name, training_of_net(), on_cpus(0, 4));
+    const auto batch = batch_of(0);
+    const Tensor &inputs = batch.first, &targets = batch.second;
+    EXPECT_THAT(message_of([&] { strategy->step(slice(inputs, 0, {.stop = 10}), slice(targets, 0, {.stop = 10})); }),
+                AllOf(HasSubstr(name), HasSubstr("10 samples a step cannot be split evenly among 4 devices")));
+    EXPECT_THAT(message_of([&] { strategy->step(inputs, slice(targets, 0, {.stop = 10})); }), HasSubstr("12 inputs and 10 targets"));
+  }
+}
+
+// An exception on one device's thread reaches the caller, and no thread waits for the one that failed.
+TEST(Strategies, AFailureOnOneDeviceEndsTheStep) {
+  for (const char* name : {"mirrored", "data_parallel", "towers"}) {
+    const auto strategy = make_strategy(name, training_of_net(), on_cpus(0, 4));
+    const auto batch = batch_of(0);
+    const Tensor &inputs = batch.first, &targets = batch.second;
+    Tensor wrong = targets.clone();
+    wrong.span<std::int64_t>()[kBatch - 1] = 99;  // the last device's
+    EXPECT_THAT(message_of([&] { strategy->step(inputs, wrong); }), HasSubstr("99")) << name;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::train
