@@ -44,7 +44,7 @@ Message hparams_event(const Moment& moment, const std::string& tag, const Messag
 }
 
 // google.protobuf.Value
-Message value_of(const Hparam& hparam) {
+Message value_of(const train::Hparam& hparam) {
   constexpr int kNumber = 2, kString = 3, kBool = 4;
   const auto& value = hparam.value();
   if (const bool* truth = std::get_if<bool>(&value)) return Message().integer(kBool, *truth ? 1 : 0, Default::kWritten);
@@ -52,7 +52,7 @@ Message value_of(const Hparam& hparam) {
   return Message().text(kString, std::get<std::string>(value), Default::kWritten);
 }
 
-std::int64_t type_of(const Hparam& hparam) {
+std::int64_t type_of(const train::Hparam& hparam) {
   constexpr std::int64_t kString = 1, kBool = 2, kFloat64 = 3;
   const auto& value = hparam.value();
   return std::holds_alternative<bool>(value) ? kBool : std::holds_alternative<double>(value) ? kFloat64 : kString;
@@ -104,7 +104,7 @@ Message image_event(const Moment& moment, const std::string& tag, const Image& i
                                                                   .text(kEncoded, image.png)));
 }
 
-Message experiment_event(const Moment& moment, const std::map<std::string, Hparam>& hparams, const std::map<std::string, double>& metrics) {
+Message experiment_event(const Moment& moment, const std::map<std::string, train::Hparam>& hparams, const std::map<std::string, double>& metrics) {
   constexpr int kExperimentField = 2, kTimeCreated = 3, kHparamInfos = 4, kMetricInfos = 5;
   Message experiment;
   experiment.real(kTimeCreated, moment.time);
@@ -119,7 +119,7 @@ Message experiment_event(const Moment& moment, const std::map<std::string, Hpara
   return hparams_event(moment, "_hparams_/experiment", Message().message(kExperimentField, experiment));
 }
 
-Message session_start_event(const Moment& moment, const std::map<std::string, Hparam>& hparams, double start) {
+Message session_start_event(const Moment& moment, const std::map<std::string, train::Hparam>& hparams, double start) {
   constexpr int kSessionStartInfo = 3, kHparams = 1, kStartTime = 5;
   Message info;
   for (const auto& [name, value] : hparams) {

@@ -28,8 +28,8 @@ struct Image {
 Message image_event(const Moment& moment, const std::string& tag, const Image& image);
 
 // A session is a run, to the plugin: which hyper-parameters and metrics there are, which values they have here, and that it ended well.
-Message experiment_event(const Moment& moment, const std::map<std::string, Hparam>& hparams, const std::map<std::string, double>& metrics);
-Message session_start_event(const Moment& moment, const std::map<std::string, Hparam>& hparams, double start);
+Message experiment_event(const Moment& moment, const std::map<std::string, train::Hparam>& hparams, const std::map<std::string, double>& metrics);
+Message session_start_event(const Moment& moment, const std::map<std::string, train::Hparam>& hparams, double start);
 Message session_end_event(const Moment& moment);
 
 }  // namespace lockstep::events

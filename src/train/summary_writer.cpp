@@ -22,7 +22,7 @@
 #include "src/train/png.h"
 #include "src/train/summary_messages.h"
 
-namespace lockstep {
+namespace lockstep::train {
 
 namespace {
 
@@ -302,4 +302,4 @@ void SummaryWriter::close() {
   call_for_each(impl_->runs(), [](events::EventFile* run) { run->close(); });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::train

@@ -19,7 +19,7 @@ TEST(DocExamples, ATrainingWithALog) {
   const ls::Tensor inputs = ls::Tensor::full({3, 4}, 1), targets = ls::Tensor::zeros({3, 2}), images = ls::Tensor::full({3, 8, 8, 1}, 0.5f);
   double accuracy = 0.5;
 
-  ls::SummaryWriter writer("runs/first");  // on all ranks: rank 0 writes, the others do nothing
+  ls::train::SummaryWriter writer("runs/first");  // on all ranks: rank 0 writes, the others do nothing
   writer.add_graph(net, {1, 4});           // the shape of a batch
   writer.add_text("notes", "SGD, *no* schedule", /*step=*/0);
   for (std::int64_t step = 0; step < 100; ++step) {
@@ -48,8 +48,8 @@ TEST(DocExamples, OtherLogs) {
   const bool wants_log = false;
   const std::int64_t step = 0;
 
-  ls::SummaryWriter writer = wants_log ? ls::SummaryWriter(log_dir) : ls::SummaryWriter::none();
-  ls::SummaryWriter per_rank(log_dir, {.every_rank = true});  // log_dir/rank0, log_dir/rank1, ...
+  ls::train::SummaryWriter writer = wants_log ? ls::train::SummaryWriter(log_dir) : ls::train::SummaryWriter::none();
+  ls::train::SummaryWriter per_rank(log_dir, {.every_rank = true});  // log_dir/rank0, log_dir/rank1, ...
   per_rank.add_scalar("loss/own", 0.25, step);
 
   EXPECT_FALSE(writer.writes());

@@ -12,7 +12,7 @@
 #include "lockstep/train/summary_writer.h"
 #include "tests/train/checkpoint_folder.h"
 
-namespace lockstep {
+namespace lockstep::train {
 namespace {
 
 constexpr const char* kReader = R"(
@@ -107,4 +107,4 @@ TEST(EventFiles, AreReadByPythonsTensorBoard) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::train

@@ -14,7 +14,7 @@
 #include "tests/train/checkpoint_folder.h"
 #include "tests/train/event_records.h"
 
-namespace lockstep {
+namespace lockstep::train {
 namespace {
 
 using ::testing::ElementsAre;
@@ -119,4 +119,4 @@ TEST(SummaryMessages, AnImage) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::train

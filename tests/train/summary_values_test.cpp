@@ -21,7 +21,7 @@
 #include "tests/train/checkpoint_folder.h"
 #include "tests/train/event_records.h"
 
-namespace lockstep {
+namespace lockstep::train {
 namespace {
 
 using ::testing::ElementsAre;
@@ -298,4 +298,4 @@ TEST(Graphs, OfALayerAloneHaveOneNode) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::train

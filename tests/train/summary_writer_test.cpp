@@ -24,7 +24,7 @@
 #include "tests/train/checkpoint_folder.h"
 #include "tests/train/event_records.h"
 
-namespace lockstep {
+namespace lockstep::train {
 namespace {
 
 using ::testing::AllOf;
@@ -245,4 +245,4 @@ TEST_F(SummaryWriters, KeepWhatADiskRefusesAndWriteItLater) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::train

@@ -1,7 +1,7 @@
 // Scalars, histograms, images, text, hyper-parameters and graphs for TensorBoard, in its own event files, without TensorFlow. The calls are
 // called as in torch.utils.tensorboard. See docs/tensorboard.md.
 //
-//   ls::SummaryWriter writer("runs/first");         // on all ranks: rank 0 writes, the others do nothing
+//   ls::train::SummaryWriter writer("runs/first");         // on all ranks: rank 0 writes, the others do nothing
 //   writer.add_scalar("loss/train", loss, step);    // tensorboard --logdir runs
 #pragma once
 
@@ -22,7 +22,7 @@
 #include "lockstep/tensor/tensor.h"
 
 #pragma GCC visibility push(default)
-namespace lockstep {
+namespace lockstep::train {
 
 struct SummaryWriterOptions {
   std::shared_ptr<ProcessGroup> group = nullptr;  // null: the thread's default group; none: a job of one
@@ -125,5 +125,5 @@ class SummaryWriter {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::train
 #pragma GCC visibility pop
