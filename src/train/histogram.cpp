@@ -22,7 +22,7 @@ std::vector<double> exponential_limits() {
   std::vector<double> limits;
   for (auto limit = positive.rbegin(); limit != positive.rend(); ++limit) limits.push_back(-*limit);
   limits.push_back(0);
-  limits.insert(limits.end(), positive.begin(), positive.end());
+  for (const double limit : positive) limits.push_back(limit);  // GCC 14 sees an overflow in insert() of the range
   return limits;
 }
 
