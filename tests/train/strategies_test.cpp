@@ -196,6 +196,77 @@ TEST(Strategies, TowersNameTheirLosses) {
   EXPECT_NEAR((losses[0].value + losses[1].value) / 2, mean, 1e-6);
 }
 
+// The first layer is frozen, and drawn anew by each call: no replica may compute with a draw of its own.
+Training training_with_frozen_layer(float lr) {
+  Training training = training_of_net();
+  training.model = [] {
+    auto net = std::make_unique<Net>();
+    net->conv.freeze();
+    return net;
+  };
+  training.optimizer = [lr](std::vector<NamedTensor> parameters) -> std::unique_ptr<optim::Optimizer> {
+    return std::make_unique<optim::SGD>(std::move(parameters), optim::SGDOptions{.lr = lr});
+  };
+  return training;
+}
+
+// The loss of a net, in the mode in which it is, over parts of step 0's batch.
+float mean_loss_of(nn::Module& net, std::int64_t parts) {
+  const auto batch = batch_of(0);
+  const Tensor &inputs = batch.first, &targets = batch.second;
+  float sum = 0;
+  for (std::int64_t part = 0; part < parts; ++part) {
+    const Range rows{.start = part * kBatch / parts, .stop = (part + 1) * kBatch / parts};
+    sum += nn::cross_entropy(net(slice(inputs, 0, rows)), slice(targets, 0, rows)).item();
+  }
+  return sum / static_cast<float>(parts);
+}
+
+TEST(Strategies, ReplicasHaveTheFrozenParametersOfTheModel) {
+  for (const char* name : {"mirrored", "data_parallel", "towers"}) {
+    manual_seed(5);
+    const auto strategy = make_strategy(name, training_with_frozen_layer(0), on_cpus(0, 2));
+    strategy->model().eval();  // no dropout, and no statistics of the batch
+    const auto batch = batch_of(0);
+    EXPECT_NEAR(strategy->step(batch.first, batch.second), mean_loss_of(strategy->model(), 2), 1e-5F) << name;
+  }
+}
+
+// As when a checkpoint is loaded after the strategy was made.
+TEST(Strategies, ReplicasFollowFrozenParametersThatChange) {
+  for (const char* name : {"mirrored", "data_parallel", "towers"}) {
+    const auto strategy = make_strategy(name, training_with_frozen_layer(0), on_cpus(0, 2));
+    strategy->model().eval();
+    const auto batch = batch_of(0);
+    const float before = strategy->step(batch.first, batch.second);
+    strategy->model().named_parameters()[0].tensor.fill(0.125F);
+    const float after = strategy->step(batch.first, batch.second);
+    EXPECT_NE(before, after) << name;
+    EXPECT_NEAR(after, mean_loss_of(strategy->model(), 2), 1e-5F) << name;
+  }
+}
+
+// A mode is a module's own: a model that trains may hold a part in eval mode.
+TEST(Strategies, ReplicasHaveTheModesOfTheModel) {
+  for (const char* name : {"mirrored", "data_parallel", "towers"}) {
+    const auto strategy = make_strategy(name, training_with_frozen_layer(0), on_cpus(0, 2));
+    const auto batch = batch_of(0);
+    strategy->model().eval();
+    const std::vector<NamedTensor> statistics = strategy->model().named_buffers();
+    const Tensor before = statistics[0].tensor.clone();
+    const float first = strategy->step(batch.first, batch.second);
+    EXPECT_EQ(first, strategy->step(batch.first, batch.second)) << name << ": dropout draws anew in each step";
+    EXPECT_NEAR(first, mean_loss_of(strategy->model(), 2), 1e-5F) << name;
+
+    strategy->model().train();
+    for (const auto& [child, module] : strategy->model().children())
+      if (child == "norm") module->eval();
+    EXPECT_NE(first, strategy->step(batch.first, batch.second)) << name << ": dropout is on again";
+    EXPECT_TRUE(std::equal(before.span<float>().begin(), before.span<float>().end(), statistics[0].tensor.span<float>().begin()))
+        << name << ": the statistics of a layer in eval mode have moved";
+  }
+}
+
 TEST(Strategies, WhatIsRefused) {
   EXPECT_THAT(message_of([] { make_strategy("horovod", training_of_net()); }),
               HasSubstr("there is no strategy 'horovod': ddp, mirrored, data_parallel, towers"));

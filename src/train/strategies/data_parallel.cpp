@@ -10,9 +10,9 @@
 //          |  <--------- gradients ------------------         |
 //     adds them, optimizer
 //
-// What travels: of n devices, device 0 sends the parameters and receives the gradients n - 1 times a step, beside samples, outputs and their
-// gradients; the other devices do so once. Device 0 alone computes the loss and the update while the others wait. The weights are ddp's
-// but for the rounding of sums: the loss is one mean over the whole batch.
+// What travels: of n devices, device 0 sends the parameters and receives the gradients n - 1 times a step, beside samples, outputs and
+// their gradients; the other devices do so once. Device 0 alone computes the loss and the update while the others wait. The weights are
+// ddp's but for the rounding of sums: the loss is one mean over the whole batch.
 #include <utility>
 
 #include "lockstep/autograd/shapes.h"
@@ -77,7 +77,7 @@ class DataParallel : public Strategy {
   void replicate() {
     for (std::size_t i = 1; i < replicas_.size(); ++i) {
       Replica& replica = replicas_[i];
-      replica.model->train(first().model->is_training());
+      follow_model(first(), replica, traffic_);
       copy_values(first().parameters, replica.parameters, traffic_);
       copy_values(first().buffers, replica.buffers, traffic_);
       for (const NamedTensor& parameter : replica.parameters) clear_grad(parameter.tensor);

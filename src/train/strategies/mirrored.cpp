@@ -9,9 +9,9 @@
 //     takes part 1 from device 1          takes part 0 from device 0
 //     optimizer                           optimizer
 //
-// What travels: gradients, 2 (n - 1) / n of their bytes to and from each of n devices a step, as an all-reduce among processes, but only once
-// backward has ended; the samples from where they are; buffers (statistics of batch normalisation) from device 0 where the model has some.
-// Gradients are added in the order of the devices and scaled as ddp's on one machine, so that the weights have ddp's bits.
+// What travels: gradients, 2 (n - 1) / n of their bytes to and from each of n devices a step, as an all-reduce among processes, but only
+// once backward has ended; the samples from where they are; buffers (statistics of batch normalisation) from device 0 where the model has
+// some. Gradients are added in the order of the devices and scaled as ddp's on one machine, so that the weights have ddp's bits.
 #include <algorithm>
 
 #include "lockstep/autograd/variable.h"
@@ -58,6 +58,7 @@ class Mirrored : public Strategy {
 
   float step(const Tensor& inputs, const Tensor& targets) override {
     check_batch(kName, inputs, targets, devices_.size());
+    for (std::size_t i = 1; i < mirrors_.size(); ++i) follow_model(mirrors_[0].replica, mirrors_[i].replica, traffic_);
     if (mirrors_[0].replica.model->is_training())
       for (std::size_t i = 1; i < mirrors_.size(); ++i) copy_values(mirrors_[0].replica.buffers, mirrors_[i].replica.buffers, traffic_);
     threads_.run([&](int device) { compute(device, inputs, targets); });
@@ -96,8 +97,8 @@ class Mirrored : public Strategy {
   }
 
   static Tensor window(const Tensor& all, std::int64_t begin, std::int64_t count) {
-    return Tensor::wrap(all.buffer().window(static_cast<std::size_t>(begin) * sizeof(float), static_cast<std::size_t>(count) * sizeof(float)),
-                        {count});
+    return Tensor::wrap(
+        all.buffer().window(static_cast<std::size_t>(begin) * sizeof(float), static_cast<std::size_t>(count) * sizeof(float)), {count});
   }
   // Part `part` of the gradients of device `device`; the last ones may be shorter, or empty.
   Tensor part_of(std::size_t device, std::int64_t part) const {

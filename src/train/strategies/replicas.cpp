@@ -1,6 +1,7 @@
 #include "src/train/strategies/replicas.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
@@ -26,6 +27,8 @@ Replica make_replica(const Training& training, Device& device) {
   replica.model->to(device);
   replica.parameters = nn::trainable_parameters(*replica.model);
   replica.buffers = replica.model->named_buffers();
+  for (NamedTensor& parameter : replica.model->named_parameters())
+    if (!requires_grad(parameter.tensor)) replica.frozen.push_back(std::move(parameter));
   if (replica.parameters.empty()) throw InvalidArgument("strategy: the model has no parameter that requires a gradient");
   return replica;
 }
@@ -33,12 +36,39 @@ Replica make_replica(const Training& training, Device& device) {
 std::vector<Replica> make_replicas(const Training& training, const std::vector<Device*>& devices) {
   std::vector<Replica> replicas;
   for (Device* device : devices) replicas.push_back(make_replica(training, *device));
-  const std::vector<NamedTensor> first = replicas.front().model->state_dict();
-  for (std::size_t i = 1; i < replicas.size(); ++i) replicas[i].model->load_state_dict(first);
+  for (std::size_t i = 1; i < replicas.size(); ++i) load_state(replicas.front(), replicas[i]);
   return replicas;
 }
 
-std::unique_ptr<optim::Optimizer> make_optimizer(const char* strategy, const Training& training, const std::vector<NamedTensor>& parameters) {
+void load_state(const Replica& model, Replica& replica) {
+  replica.model->load_state_dict(model.model->state_dict());
+  replica.frozen_versions.clear();
+  for (const NamedTensor& parameter : model.frozen) replica.frozen_versions.push_back(parameter.tensor.version());
+}
+
+namespace {
+
+// Module by module: a model that trains may hold modules in eval mode.
+void copy_modes(const nn::Module& from, nn::Module& to) {
+  to.train(from.is_training());
+  for (std::size_t i = 0; i < from.children().size() && i < to.children().size(); ++i)
+    copy_modes(*from.children()[i].second, *to.children()[i].second);
+}
+
+}  // namespace
+
+void follow_model(const Replica& model, Replica& replica, TrafficCount& traffic) {
+  copy_modes(*model.model, *replica.model);
+  for (std::size_t i = 0; i < replica.frozen_versions.size(); ++i) {
+    const Tensor &from = model.frozen[i].tensor, &to = replica.frozen[i].tensor;
+    if (std::exchange(replica.frozen_versions[i], from.version()) == from.version()) continue;
+    to.copy_from(from);
+    traffic.add(from.device(), to.device(), from.bytes());
+  }
+}
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const char* strategy, const Training& training,
+                                                 const std::vector<NamedTensor>& parameters) {
   std::unique_ptr<optim::Optimizer> optimizer = training.optimizer(parameters);
   if (!optimizer) throw InvalidArgument("{}: Training::optimizer() returned none", strategy);
   return optimizer;
@@ -66,8 +96,8 @@ void check_batch(const char* strategy, const Tensor& inputs, const Tensor& targe
   if (samples != wanted) throw InvalidArgument("{}: {} inputs and {} targets: as many are needed", strategy, samples, wanted);
   const auto parts = static_cast<std::int64_t>(devices);
   if (samples == 0 || samples % parts != 0)
-    throw InvalidArgument("{}: {} samples a step cannot be split evenly among {} devices: choose a batch that is a multiple of {}", strategy,
-                          samples, parts, parts);
+    throw InvalidArgument("{}: {} samples a step cannot be split evenly among {} devices: choose a batch that is a multiple of {}",
+                          strategy, samples, parts, parts);
 }
 
 Tensor rows_of_part(const char* strategy, const Tensor& whole, int part, int parts, Device& device) {

@@ -26,6 +26,8 @@ struct Replica {
   Device* device = nullptr;
   std::unique_ptr<nn::Module> model;
   std::vector<NamedTensor> parameters, buffers;  // those that are trained; the statistics
+  std::vector<NamedTensor> frozen;
+  std::vector<std::uint64_t> frozen_versions;  // of the model's that this one has copied
 };
 
 // One a device, all with the values of the first. Throws InvalidArgument where two models have unlike parameters.
@@ -33,8 +35,15 @@ std::vector<Replica> make_replicas(const Training& training, const std::vector<D
 // The same for a single device.
 Replica make_replica(const Training& training, Device& device);
 
+// The model's whole state, frozen parameters too, into a replica of another draw. Throws InvalidArgument where their parameters differ.
+void load_state(const Replica& model, Replica& replica);
+
+// What users change on the model between steps, into a replica: the mode of each module, and frozen parameters whose version() has moved.
+void follow_model(const Replica& model, Replica& replica, TrafficCount& traffic);
+
 // Throws InvalidArgument, with the strategy's name, when Training::optimizer() returns none.
-std::unique_ptr<optim::Optimizer> make_optimizer(const char* strategy, const Training& training, const std::vector<NamedTensor>& parameters);
+std::unique_ptr<optim::Optimizer> make_optimizer(const char* strategy, const Training& training,
+                                                 const std::vector<NamedTensor>& parameters);
 
 // Copies values in order, and counts them.
 void copy_values(const std::vector<NamedTensor>& from, const std::vector<NamedTensor>& to, TrafficCount& traffic);

@@ -5,10 +5,10 @@
 //                      v    |                              v    |
 //     device 0: tower_0, forward, backward      device 1: tower_1, forward, backward      a part of the batch each
 //
-// The parameter device waits for all towers, averages their gradients in the order of the towers, and updates its variables: the point in which
-// they meet. What travels: all variables to each of n towers and all gradients back, so that the parameter device sends and receives n
-// times their bytes a step; buffers (statistics of batch normalisation) to each tower, and back from tower_0. The weights have ddp's bits
-// on one machine, where ddp adds in the order of the ranks.
+// The parameter device waits for all towers, averages their gradients in the order of the towers, and updates its variables: the point in
+// which they meet. What travels: all variables to each of n towers and all gradients back, so that the parameter device sends and receives
+// n times their bytes a step; frozen variables only when they have changed; buffers (statistics of batch normalisation) to each tower, and
+// back from tower_0. The weights have ddp's bits on one machine, where ddp adds in the order of the ranks.
 #include <algorithm>
 
 #include "lockstep/autograd/variable.h"
@@ -39,6 +39,7 @@ class Towers : public Strategy {
         losses_(devices_.size()),
         traffic_(with(devices_, options.parameter_device)),
         threads_(static_cast<int>(devices_.size())) {
+    for (Replica& tower : towers_) load_state(variables_, tower);
     for (const NamedTensor& parameter : variables_.parameters) {
       bind_grad(parameter.tensor, parameter.tensor.device().allocate(parameter.tensor.bytes()));
       from_tower_.push_back(Tensor::empty(parameter.tensor.shape(), parameter.tensor.dtype(), *variables_.device));
@@ -51,7 +52,7 @@ class Towers : public Strategy {
   float step(const Tensor& inputs, const Tensor& targets) override {
     check_batch(kName, inputs, targets, devices_.size());
     for (Replica& tower : towers_) {
-      tower.model->train(variables_.model->is_training());
+      follow_model(variables_, tower, traffic_);
       copy_values(variables_.parameters, tower.parameters, traffic_);
       copy_values(variables_.buffers, tower.buffers, traffic_);
       traffic_.add(inputs.device(), *tower.device, (inputs.bytes() + targets.bytes()) / towers_.size());
