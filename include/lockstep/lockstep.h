@@ -63,6 +63,7 @@
 #include "lockstep/tensor/tensor.h"
 #include "lockstep/train/check_finite.h"
 #include "lockstep/train/checkpoint.h"
+#include "lockstep/train/deploy.h"
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/progress.h"

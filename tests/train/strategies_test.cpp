@@ -4,12 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-
-#include "lockstep/autograd/dropout.h"
-#include "lockstep/lockstep.h"
 #include "tests/ddp/ranks.h"
 #include "tests/support/message_of.h"
+#include "tests/train/strategy_training.h"
 
 namespace lockstep::train {
 namespace {
@@ -23,59 +20,10 @@ class FourCpus : public ::testing::Environment {
 };
 const auto* const kFourCpus = ::testing::AddGlobalTestEnvironment(new FourCpus);
 
-constexpr int kSteps = 20;
-constexpr std::int64_t kBatch = 12;
-
-// Convolution, batch normalisation, dropout.
-struct Net : nn::Module {
-  nn::Conv2d conv{2, 4, {3, 3}, {.activation = Activation::kReLU}};
-  nn::BatchNorm norm{4};
-  nn::Linear hidden{4 * 4 * 4, 8}, out{8, 3};
-  Net() {
-    add("conv", conv);
-    add("norm", norm);
-    add("hidden", hidden);
-    add("out", out);
-  }
-  Tensor forward(const Tensor& x) override { return out(dropout(tanh(hidden(flatten(norm(conv(x))))), 0.25F, is_training())); }
-};
-
-Training training_of_net() {
-  return {.model =
-              [] {
-                manual_seed(7);
-                return std::make_unique<Net>();
-              },
-          .optimizer =
-              [](std::vector<NamedTensor> parameters) -> std::unique_ptr<optim::Optimizer> {
-            return std::make_unique<optim::SGD>(std::move(parameters), optim::SGDOptions{.lr = 0.05F, .momentum = 0.9F, .weight_decay = 1e-3F});
-          },
-          .loss = [](const Tensor& outputs, const Tensor& targets) { return nn::cross_entropy(outputs, targets); }};
-}
-
-// Step `step`'s samples: the same for all strategies.
-std::pair<Tensor, Tensor> batch_of(int step) {
-  Philox random(3, random_stream(RandomUse::kProgram, static_cast<std::uint64_t>(step)));
-  std::vector<float> values(kBatch * 6 * 6 * 2);
-  for (float& value : values) value = random.normal();
-  std::vector<std::int64_t> labels(kBatch);
-  for (std::int64_t& label : labels) label = random.below(3);
-  return {Tensor::from<float>(values, {kBatch, 6, 6, 2}), Tensor::from<std::int64_t>(labels, {kBatch})};
-}
-
 struct Outcome {
   std::vector<float> weights;
   float first_loss = 0, last_loss = 0;
 };
-
-std::vector<float> weights_of(nn::Module& model) {
-  std::vector<float> all;
-  for (const NamedTensor& parameter : model.named_parameters()) {
-    const Tensor host = parameter.tensor.to(cpu_device());
-    all.insert(all.end(), host.span<float>().begin(), host.span<float>().end());
-  }
-  return all;
-}
 
 Outcome train_alone(const std::string& name, const StrategyOptions& options) {
   const auto strategy = make_strategy(name, training_of_net(), options);
@@ -113,20 +61,6 @@ Outcome train_by_ddp(int ranks) {
   float first = 0, last = 0;
   for (const Outcome& outcome : outcomes) first += outcome.first_loss / static_cast<float>(ranks), last += outcome.last_loss / static_cast<float>(ranks);
   return {outcomes[0].weights, first, last};
-}
-
-float largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
-  EXPECT_EQ(a.size(), b.size());
-  float largest = 0;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
-  return largest;
-}
-
-StrategyOptions on_cpus(int first, int count) {
-  StrategyOptions options;
-  const auto cpus = logical_devices(DeviceKind::kCpu);
-  for (int i = first; i < first + count; ++i) options.devices.push_back(cpus[static_cast<std::size_t>(i)]);
-  return options;
 }
 
 class Synchronous : public ::testing::TestWithParam<std::tuple<std::string, int>> {};

@@ -9,6 +9,11 @@
 
 namespace lockstep::train {
 
+std::vector<Device*> default_devices() {
+  const std::vector<Device*> gpus = logical_devices(DeviceKind::kCuda);
+  return gpus.empty() ? logical_devices(DeviceKind::kCpu) : gpus;
+}
+
 TrafficCount::TrafficCount(const std::vector<Device*>& devices) {
   for (const Device* device : devices) all_.push_back({device});
 }

@@ -10,6 +10,9 @@
 
 namespace lockstep::train {
 
+// The GPUs, or where there are none the CPU's parts.
+std::vector<Device*> default_devices();
+
 // Bytes between devices. Not thread-safe.
 class TrafficCount {
  public:

@@ -2,6 +2,7 @@
 
 #include "lockstep/core/error.h"
 #include "src/train/strategies/kinds.h"
+#include "src/train/strategies/replicas.h"
 
 namespace lockstep::train {
 
@@ -23,12 +24,6 @@ const std::vector<Entry>& entries() {
       {{"towers", "one process, variables on one device, a clone on each of the others"}, true, true, make_towers},
   };
   return kEntries;
-}
-
-// The GPUs, or where there are none the CPU's parts.
-std::vector<Device*> default_devices() {
-  const std::vector<Device*> gpus = logical_devices(DeviceKind::kCuda);
-  return gpus.empty() ? logical_devices(DeviceKind::kCpu) : gpus;
 }
 
 StrategyOptions checked(const Entry& entry, const StrategyOptions& asked) {

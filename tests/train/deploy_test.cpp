@@ -1,0 +1,246 @@
+// train/deploy.h: Slim's rules for devices and scopes, what clones compute against one device and against towers, and the training loop.
+#include "lockstep/train/deploy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tests/support/log_lines.h"
+#include "tests/support/message_of.h"
+#include "tests/train/checkpoint_folder.h"
+#include "tests/train/event_records.h"
+#include "tests/train/strategy_training.h"
+
+namespace lockstep::train {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using testing::Folder;
+using ::testing::HasSubstr;
+using testing::LogLines;
+
+DeploymentConfig clones_on_cpus(int num_clones) { return {.num_clones = num_clones, .devices = on_cpus(0, 4).devices}; }
+
+// Without statistics of a batch: parts of it give what the whole gives.
+Training training_of_plain_net() {
+  Training training = training_of_net();
+  training.model = [] {
+    manual_seed(7);
+    auto net = std::make_unique<nn::Sequential>();
+    net->append_named<nn::Conv2d>("conv", 2, 4, Size2{3, 3}, nn::Conv2dLayerOptions{.activation = Activation::kReLU});
+    net->append<nn::Flatten>();
+    net->append_named<nn::Linear>("out", 64, 3);
+    return net;
+  };
+  return training;
+}
+
+DeployOptions batches(int count) {
+  return {.next_batch = [step = 0, count]() mutable -> std::optional<std::pair<Tensor, Tensor>> {
+    if (step == count) return std::nullopt;
+    return batch_of(step++);
+  }};
+}
+
+TEST(DeploymentConfig, SlimsDevicesAndScopes) {
+  const auto devices = on_cpus(0, 4).devices;
+  struct Row {
+    DeploymentConfig config;
+    const char *variables, *inputs, *optimizer, *last_clone, *last_scope;
+  };
+  const Row rows[] = {
+      {{.devices = devices}, "/device:cpu:0", "/device:cpu:0", "/device:cpu:0", "/device:cpu:0", ""},
+      {{.num_clones = 2, .devices = devices}, "/device:cpu:0", "/device:cpu:0", "/device:cpu:0", "/device:cpu:1", "clone_1"},
+      {{.num_clones = 9, .clone_on_cpu = true}, "/device:cpu:0", "/device:cpu:0", "/device:cpu:0", "/device:cpu:0", "clone_8"},
+      {{.num_clones = 3, .replica_id = 1, .num_replicas = 2, .num_ps_tasks = 2, .devices = devices},
+       "/job:ps/task:0/device:cpu:0",
+       "/job:worker/device:cpu:0",
+       "/job:worker/device:cpu:0",
+       "/job:worker/device:cpu:2",
+       "clone_2"},
+      {{.num_ps_tasks = 1, .worker_job_name = "w", .ps_job_name = "p", .devices = devices},
+       "/job:p/task:0/device:cpu:0",
+       "/job:w/device:cpu:0",
+       "/job:w/device:cpu:0",
+       "/job:w/device:cpu:0",
+       ""},
+  };
+  for (const Row& row : rows) {
+    EXPECT_EQ(row.config.variables_device().name(), row.variables);
+    EXPECT_EQ(row.config.inputs_device().name(), row.inputs);
+    EXPECT_EQ(row.config.optimizer_device().name(), row.optimizer);
+    EXPECT_EQ(row.config.clone_device(row.config.num_clones - 1).name(), row.last_clone);
+    EXPECT_EQ(row.config.clone_scope(row.config.num_clones - 1), row.last_scope);
+  }
+  const DeploymentConfig& with_servers = rows[3].config;
+  EXPECT_EQ(with_servers.variables_device(1).name(), "/job:ps/task:1/device:cpu:0") << "variables take turns";
+  EXPECT_EQ(with_servers.variables_device(2).name(), "/job:ps/task:0/device:cpu:0");
+}
+
+TEST(DeploymentConfig, WhatIsRefused) {
+  const auto refused = [](const DeploymentConfig& config) { return message_of([&] { config.variables_device(); }); };
+  EXPECT_THAT(refused({.num_clones = 0}), HasSubstr("num_clones is 0: at least one"));
+  EXPECT_THAT(refused({.replica_id = 2, .num_replicas = 2, .num_ps_tasks = 1}),
+              HasSubstr("replica_id is 2, num_replicas 2: it must be from 0 to 1"));
+  EXPECT_THAT(refused({.replica_id = -1}), HasSubstr("replica_id is -1"));
+  EXPECT_THAT(refused({.num_replicas = 0}), HasSubstr("num_replicas is 0"));
+  EXPECT_THAT(refused({.num_replicas = 2}), HasSubstr("2 replicas have no parameter server to share variables by"));
+  EXPECT_THAT(refused({.num_ps_tasks = -1}), HasSubstr("num_ps_tasks is -1"));
+  EXPECT_THAT(refused({.num_ps_tasks = 1, .ps_job_name = ""}), HasSubstr("both jobs need a name"));
+  const DeploymentConfig two = clones_on_cpus(2), five = clones_on_cpus(5);
+  EXPECT_THAT(message_of([&] { two.clone_device(2); }), HasSubstr("there is no clone 2: num_clones is 2"));
+  EXPECT_THAT(message_of([&] { two.clone_scope(-1); }), HasSubstr("there is no clone -1"));
+  EXPECT_THAT(message_of([&] { five.clone_device(0); }),
+              HasSubstr("5 clones need as many devices, there are 4 (cpu:0, cpu:1, cpu:2, cpu:3)"));
+  EXPECT_THAT(message_of([&] { create_clones({.num_ps_tasks = 1}, training_of_net().model); }), HasSubstr("num_ps_tasks is 1"));
+  EXPECT_THAT(message_of([&] { create_clones(five, training_of_net().model); }), HasSubstr("5 clones need as many devices"));
+}
+
+// The gradients of a backward pass over the whole batch on one device.
+TEST(Deploy, LossAndGradientsAreThoseOfTheWholeBatch) {
+  const Training training = training_of_plain_net();
+  const auto net = training.model();
+  const auto batch = batch_of(0);
+  const Tensor loss = training.loss((*net)(batch.first), batch.second);
+  loss.backward();
+  for (const int num_clones : {1, 2, 3, 4}) {
+    const Clones clones = create_clones(clones_on_cpus(num_clones), training.model);
+    const OptimizedClones optimized = optimize_clones(clones, batch.first, batch.second, training.loss);
+    EXPECT_NEAR(optimized.losses.total, loss.item(), 1e-5F);
+    ASSERT_EQ(optimized.gradients.size(), net->named_parameters().size());
+    for (std::size_t p = 0; p < optimized.gradients.size(); ++p) {
+      const NamedTensor expected = net->named_parameters()[p];
+      EXPECT_EQ(optimized.gradients[p].name, expected.name);
+      const auto is = optimized.gradients[p].tensor.span<float>(), of_one = grad(expected.tensor).span<float>();
+      for (std::size_t i = 0; i < is.size(); ++i)
+        ASSERT_NEAR(is[i], of_one[i], 1e-5F) << expected.name << " of " << num_clones << " clones";
+      EXPECT_EQ(grad(clones.parameters()[p].tensor).span<float>()[0], is[0]) << "an optimizer's step takes it";
+    }
+    ASSERT_EQ(optimized.losses.clones.size(), static_cast<std::size_t>(num_clones));
+    EXPECT_EQ(optimized.losses.clones[0].name, num_clones == 1 ? "clone_loss" : "clone_0/clone_loss");
+    EXPECT_EQ(clones.all().back().outputs.shape(), Shape({kBatch / num_clones, 3}));
+  }
+}
+
+TEST(Deploy, AClonesLossIsScaledAndNamed) {
+  const Tensor loss = Tensor::full({1}, 3);
+  const Clone clone{.scope = "clone_1"};
+  EXPECT_EQ(gather_clone_loss(clone, loss, 4).name, "clone_1/scaled_clone_loss");
+  EXPECT_EQ(gather_clone_loss(clone, loss, 4).tensor.item(), 0.75F);
+  EXPECT_EQ(gather_clone_loss({}, loss, 1).name, "clone_loss");
+  EXPECT_EQ(gather_clone_loss({}, loss, 1).tensor.item(), 3);
+  EXPECT_THAT(message_of([&] { gather_clone_loss(clone, loss, 0); }), HasSubstr("num_clones is 0"));
+  EXPECT_THAT(message_of([&] { gather_clone_loss(clone, {}, 2); }), HasSubstr("the loss of clone_1/clone_loss is an undefined tensor"));
+}
+
+TEST(Deploy, GradientsOfClonesAreSummedByVariable) {
+  const auto cpus = on_cpus(0, 2).devices;
+  const Tensor first = Tensor::full({2}, 1), second = Tensor::full({2}, 4, *cpus[1]);
+  const auto sums = sum_clones_gradients({{{"w", first}, {"b", {}}, {"c", {}}}, {{"w", second}, {"b", second}, {"c", {}}}}, *cpus[0]);
+  EXPECT_EQ(sums[0].tensor.span<float>()[1], 5);
+  EXPECT_EQ(sums[1].tensor.span<float>()[1], 4);
+  EXPECT_FALSE(sums[2].tensor.defined());
+  EXPECT_EQ(first.span<float>()[0], 1) << "the clone's own is as it was";
+  EXPECT_THAT(message_of([&] { sum_clones_gradients({{{"w", first}}, {}}, *cpus[0]); }), HasSubstr("clone 1 has 0 gradients, clone 0 1"));
+  EXPECT_THAT(message_of([&] {
+                sum_clones_gradients({{{"w", first}}, {{"v", second}}}, *cpus[0]);
+              }),
+              HasSubstr("gradient 0 of clone 1 is 'v' of shape (2), of clone 0 'w'"));
+  EXPECT_THAT(message_of([&] { sum_clones_gradients({}, *cpus[0]); }), HasSubstr("there is no clone"));
+}
+
+// Batch normalisation and dropout are in this one.
+TEST(Deploy, TrainsToTheWeightsOfTowers) {
+  for (const int num_clones : {1, 2, 3, 4}) {
+    const auto towers = make_strategy("towers", training_of_net(), on_cpus(0, num_clones));
+    manual_seed(11);
+    for (int step = 0; step < kSteps; ++step) {
+      const auto batch = batch_of(step);
+      towers->step(batch.first, batch.second);
+    }
+    const DeployedModel deployed = deploy(clones_on_cpus(num_clones), training_of_net(), batches(kSteps));
+    manual_seed(11);
+    while (deployed.train_op.run()) {
+    }
+    const float difference = largest_difference(weights_of(towers->model()), weights_of(deployed.clones->variables()));
+    if (num_clones == 3)
+      EXPECT_LT(difference, 2e-4F) << "a third is rounded before the sum, or behind it";
+    else
+      EXPECT_EQ(difference, 0) << num_clones << " clones";
+  }
+}
+
+TEST(Deploy, RegularizationCountsOnce) {
+  const Training training = training_of_plain_net();
+  const auto batch = batch_of(0);
+  const RegularizationFunction penalty = [](nn::Module& clone) {
+    const Tensor w = clone.parameters()[0];
+    return sum(w * w);
+  };
+  const Clones two = create_clones(clones_on_cpus(2), training.model);
+  const auto without = optimize_clones(two, batch.first, batch.second, training.loss);
+  const float gradient = without.gradients[0].tensor.span<float>()[5];
+  const auto with = optimize_clones(two, batch.first, batch.second, training.loss, penalty);
+  ASSERT_TRUE(with.losses.regularization.has_value());
+  EXPECT_NEAR(with.losses.total, without.losses.total + *with.losses.regularization, 1e-5F);
+  EXPECT_NEAR(with.gradients[0].tensor.span<float>()[5], gradient + 2 * two.parameters()[0].tensor.span<float>()[5], 1e-5F);
+}
+
+TEST(TrainLoop, LogsWritesSummariesAndGoesOnFromItsCheckpoint) {
+  const Folder folder;
+  const LogLines log;
+  DeployOptions options = batches(5);
+  options.summarize_gradients = true;
+  std::vector<float> weights;
+  {
+    const DeployedModel deployed = deploy(clones_on_cpus(2), training_of_net(), options);
+    train(deployed.train_op, folder.path(), deployed.summary_op, {.number_of_steps = 5, .log_every_n_steps = 2, .save_summaries_steps = 2});
+    weights = weights_of(deployed.clones->variables());
+  }
+  EXPECT_THAT(log.text(), AllOf(HasSubstr("global step 2: loss = "), HasSubstr("global step 4: loss = ")));
+  std::string events;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+    if (entry.is_regular_file()) events = testing::bytes_of_file(entry.path().string());
+  for (const char* tag : {"total_loss", "clone_0/clone_loss", "clone_1/clone_loss", "conv.weight/gradient", "conv.weight/gradient_norm"})
+    EXPECT_THAT(events, HasSubstr(tag));
+
+  const DeployedModel deployed = deploy(clones_on_cpus(2), training_of_net(), batches(100));
+  train(deployed.train_op, folder.path(), {}, {.number_of_steps = 5});
+  EXPECT_EQ(weights_of(deployed.clones->variables()), weights) << "no step was left";
+  train(deployed.train_op, folder.path(), {}, {.number_of_steps = 7});
+  EXPECT_NE(weights_of(deployed.clones->variables()), weights);
+  EXPECT_THAT(log.text(), HasSubstr("goes on from step 5"));
+}
+
+TEST(TrainLoop, EndsWithTheSamplesAndCountsSummariesOnce) {
+  const Folder folder;
+  int steps = 0;
+  std::vector<std::int64_t> summarized;
+  const TrainOp train_op{.run = [&]() -> std::optional<float> { return ++steps <= 7 ? std::optional(0.5F) : std::nullopt; }};
+  const float last =
+      train(train_op, folder.path(), [&](SummaryWriter&, std::int64_t step) { summarized.push_back(step); }, {.save_summaries_steps = 3});
+  EXPECT_EQ(last, 0.5F);
+  EXPECT_THAT(summarized, ElementsAre(3, 6, 7));
+}
+
+TEST(TrainLoop, WhatIsRefused) {
+  const Folder folder;
+  const TrainOp diverges{.run = [] { return std::optional(std::numeric_limits<float>::quiet_NaN()); }};
+  EXPECT_THAT(message_of([&] { train(diverges, folder.path()); }), HasSubstr("step 1: Model diverged with total_loss = nan"));
+  EXPECT_THAT(message_of([&] { train({}, folder.path()); }), HasSubstr("train_op has no .run"));
+  EXPECT_THAT(message_of([&] { train(diverges, folder.path(), {}, {.number_of_steps = -1}); }), HasSubstr("number_of_steps is -1"));
+  EXPECT_THAT(message_of([&] { train(diverges, folder.path(), {}, {.log_every_n_steps = 0}); }), HasSubstr("log_every_n_steps is 0"));
+  EXPECT_THAT(message_of([&] { deploy(clones_on_cpus(2), training_of_net(), {}); }), HasSubstr("needs .next_batch"));
+  EXPECT_THAT(message_of([&] { deploy(clones_on_cpus(2), {}, batches(1)); }), HasSubstr("Training needs all of"));
+  const Clones clones = create_clones(clones_on_cpus(4), training_of_net().model);
+  const auto batch = batch_of(0);
+  EXPECT_THAT(message_of([&] {
+                optimize_clones(clones, slice(batch.first, 0, {.stop = 10}), slice(batch.second, 0, {.stop = 10}), training_of_net().loss);
+              }),
+              HasSubstr("deploy: 10 samples a step cannot be split evenly among 4 devices"));
+}
+
+}  // namespace
+}  // namespace lockstep::train
