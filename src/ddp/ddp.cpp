@@ -9,8 +9,10 @@
 #include "lockstep/autograd/node.h"
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/log.h"
+#include "src/ddp/missing_gradients.h"
 #include "src/ddp/mistakes.h"
+#include "src/ddp/module_watch.h"
+#include "src/ddp/options.h"
 #include "src/ddp/replicas.h"
 #include "src/nn/only_output.h"
 #include "src/nn/trainable.h"
@@ -19,10 +21,12 @@ namespace lockstep {
 
 namespace {
 
-std::vector<GradientInfo> describe_gradients(const std::vector<NamedTensor>& parameters) {
+std::vector<GradientInfo> describe_gradients(const nn::Module& module, const std::vector<NamedTensor>& parameters,
+                                             const std::vector<std::string>& delayed) {
   std::vector<GradientInfo> gradients;
   for (const auto& [name, tensor] : parameters)
-    gradients.push_back({name, static_cast<std::size_t>(tensor.count()), tensor.dtype(), tensor.device().kind()});
+    gradients.push_back({name, static_cast<std::size_t>(tensor.count()), tensor.dtype(), tensor.device().kind(),
+                         !delayed.empty() && is_among(module, tensor, delayed)});
   return gradients;
 }
 
@@ -38,14 +42,19 @@ class DistributedDataParallel::Impl {
       : module_(module),
         module_lifetime_(module.lifetime()),
         group_(std::move(group)),
-        parameters_(nn::trainable_parameters(module)),
-        buffers_(module.named_buffers()),
-        broadcast_buffers_(options.broadcast_buffers) {
-    check_same_model(*group_, module, "DistributedDataParallel");
+        trained_(nn::trainable_parameters(module)),
+        parameters_(without(module, trained_, options.ignored_parameters)),
+        buffers_(without(module, module.named_buffers(), options.ignored_parameters)),
+        sync_buffers_(options.forward_sync_buffers),
+        watch_(module),
+        missing_(*group_, parameters_, options) {
+    check_options(*group_, module, options, claim_.take(parameters_));
+    check_same_model(*group_, module, "DistributedDataParallel", options.ignored_parameters);
     if (parameters_.empty()) throw InvalidArgument("DistributedDataParallel: the module has no parameter that requires a gradient");
-    replace_by_rank_zeros(*group_, module.named_parameters(), "initial parameters");
+    replace_by_rank_zeros(*group_, without(module, module.named_parameters(), options.ignored_parameters), "initial parameters");
     replace_by_rank_zeros(*group_, buffers_, "initial buffers");
-    reducer_ = std::make_unique<Reducer>(group_, describe_gradients(parameters_), ReducerOptions{options.caps, options.comm_hook});
+    reducer_ =
+        std::make_unique<Reducer>(group_, describe_gradients(module, parameters_, options.delayed_parameters), reducer_options(options));
     for (const NamedTensor& parameter : module.named_parameters()) set_name(parameter.tensor, parameter.name);
     // The join of autograd and communication: every gradient lies in its bucket, and says when it is final.
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -80,6 +89,7 @@ class DistributedDataParallel::Impl {
   ProcessGroup& group() const { return *group_; }
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
   const Reducer& reducer() const { return *reducer_; }
+  bool finds_unused() const { return missing_.asks_each_pass(); }
 
   bool synchronize = true;  // off: gradients gather locally
 
@@ -88,9 +98,12 @@ class DistributedDataParallel::Impl {
  private:
   nn::Module& begin_forward(std::span<const Tensor> inputs) {
     nn::Module& wrapped = module();
-    check_unmoved();
+    if (const std::string change = watch_.change(wrapped); !change.empty())
+      fail_on_all_ranks(*group_, fmt::format("DistributedDataParallel: rank {}: the module changed after it was wrapped: {}: build it, and "
+                                             "move it with .to(device), first, then wrap it",
+                                             group_->rank(), change));
     frozen_named_ = frozen_named_ || warn_of_frozen(group_->rank(), parameters_);
-    if (broadcast_buffers_ && wrapped.is_training() && synchronize && !buffers_.empty()) broadcast_tensors(*group_, buffers_, "buffers");
+    if (sync_buffers_ && wrapped.is_training() && synchronize && !buffers_.empty()) broadcast_tensors(*group_, buffers_, "buffers");
     for (const Tensor& input : inputs) note_input(input);
     return wrapped;
   }
@@ -99,19 +112,6 @@ class DistributedDataParallel::Impl {
   // through, the first calls finish_pass(), and the others' calls do nothing.
   void finish_at_end_of(const Tensor& output) {
     register_backward_end_hook(output, [this, alive = alive_] { finish_pass(*alive); });
-  }
-
-  // The buckets stay where the parameters were.
-  void check_unmoved() const {
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      const auto& [name, parameter] = parameters_[i];
-      const Device& device = *reducer_->slot(i).device();
-      if (&parameter.device() != &device)
-        throw InvalidArgument(
-            "DistributedDataParallel: parameter '{}' is on {}, and was on {} when the module was wrapped: move the module with .to(device) "
-            "first, then wrap it",
-            name, parameter.device().name(), device.name());
-    }
   }
 
   // For the warning at the end of the first pass, of which no more is asked than a user's usual step.
@@ -137,36 +137,27 @@ class DistributedDataParallel::Impl {
     // Not reached now, but by a pass under no_sync() before: that gradient waits to be averaged.
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       if (!reducer_->is_ready(i) && wants_and_has_grad(parameters_[i].tensor)) reducer_->mark_ready(i);
-    name_unused(reducer_->finish());
-    if (!std::exchange(unregistered_named_, true)) warn_of_unregistered_leaves(group_->rank(), parameters_, std::exchange(inputs_, {}));
-  }
-
-  void name_unused(const std::vector<std::size_t>& missing) {
-    std::string names;
-    std::size_t count = 0;
-    for (const std::size_t i : missing) {
-      if (!requires_grad(parameters_[i].tensor)) continue;  // frozen since: forward has said so
-      mark_grad_written(parameters_[i].tensor);
-      names += (names.empty() ? "'" : ", '") + parameters_[i].name + "'";
-      ++count;
-    }
-    if (count == 0 || std::exchange(unused_named_, true)) return;
-    log::warn("rank {}: backward did not reach {} of {} parameters; they count as zero gradients here: {}", group_->rank(), count,
-              parameters_.size(), names);
+    missing_.settle(reducer_->finish(), ++steps_);
+    if (!std::exchange(unregistered_named_, true)) warn_of_unregistered_leaves(group_->rank(), trained_, std::exchange(inputs_, {}));
   }
 
   nn::Module& module_;
   const std::weak_ptr<const void> module_lifetime_;
   const std::shared_ptr<ProcessGroup> group_;
-  const std::vector<NamedTensor> parameters_;
+  const std::vector<NamedTensor> trained_;     // the ignored ones, too
+  const std::vector<NamedTensor> parameters_;  // by the reducer's index
   const std::vector<NamedTensor> buffers_;
-  const bool broadcast_buffers_;
+  const bool sync_buffers_;
+  const ModuleWatch watch_;
+  WrapperClaim claim_;
+  MissingGradients missing_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // results may outlive the wrapper
   std::unique_ptr<Reducer> reducer_;
   std::vector<HookHandle> hooks_;
   std::uint64_t begun_pass_ = 0, finished_pass_ = 0;  // numbers of backward passes
+  std::uint64_t steps_ = 0;                           // passes that were reduced
   std::deque<Tensor> inputs_;                         // leaves that want a gradient, up to the first pass; the last ones
-  bool unused_named_ = false, frozen_named_ = false, unregistered_named_ = false;
+  bool frozen_named_ = false, unregistered_named_ = false;
 };
 
 DistributedDataParallel::DistributedDataParallel(nn::Module& module, std::shared_ptr<ProcessGroup> group,
@@ -182,6 +173,7 @@ ProcessGroup& DistributedDataParallel::group() const { return impl_->group(); }
 std::vector<NamedTensor> DistributedDataParallel::parameters() const { return impl_->parameters(); }
 const Reducer& DistributedDataParallel::reducer() const { return impl_->reducer(); }
 bool DistributedDataParallel::synchronizes() const { return impl_->synchronize; }
+bool DistributedDataParallel::finds_unused_parameters() const { return impl_->finds_unused(); }
 
 DistributedDataParallel::NoSync::NoSync(DistributedDataParallel& ddp) : ddp_(ddp), before_(std::exchange(ddp.impl_->synchronize, false)) {}
 DistributedDataParallel::NoSync::~NoSync() { ddp_.impl_->synchronize = before_; }

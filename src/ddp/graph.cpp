@@ -65,6 +65,10 @@ class CapturedStep::Impl {
     if (options_.warm_up < 1)
       throw InvalidArgument("capture: warm_up is {}: at least one step runs eagerly, in which libraries choose their kernels",
                             options_.warm_up);
+    if (ddp_.finds_unused_parameters())
+      throw InvalidArgument(
+          "capture: find_unused_parameters asks the other ranks at the end of each backward, and a replayed graph runs no code of the "
+          "host's: set .static_graph = true, which asks once, or use every parameter");
     if (device_.kind() == DeviceKind::kCpu)
       throw InvalidArgument(
           "capture: the model is on the CPU, where there is nothing to record: each call is done when it returns. Call the step directly");

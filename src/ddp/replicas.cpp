@@ -8,17 +8,18 @@
 #include "lockstep/core/crypto.h"
 #include "lockstep/core/error.h"
 #include "lockstep/ddp/ddp.h"
+#include "src/ddp/options.h"
 
 namespace lockstep {
 
 namespace {
 
-std::vector<std::string> lines_of(const nn::Module& module) {
+std::vector<std::string> lines_of(const nn::Module& module, const std::vector<std::string>& ignored) {
   std::vector<std::string> lines;
-  for (const auto& [name, tensor] : module.named_parameters())
+  for (const auto& [name, tensor] : without(module, module.named_parameters(), ignored))
     lines.push_back(fmt::format("parameter '{}' {} {}{}", name, name_of(tensor.dtype()), tensor.shape().text(),
                                 requires_grad(tensor) ? "" : ", frozen"));
-  for (const auto& [name, tensor] : module.named_buffers())
+  for (const auto& [name, tensor] : without(module, module.named_buffers(), ignored))
     lines.push_back(fmt::format("buffer '{}' {} {}", name, name_of(tensor.dtype()), tensor.shape().text()));
   return lines;
 }
@@ -47,8 +48,8 @@ std::string first_difference(int rank, const std::vector<std::string>& mine, con
 
 }  // namespace
 
-void check_same_model(ProcessGroup& group, const nn::Module& module, const char* operation) {
-  check_same_lines(group, lines_of(module), operation, "built different models");
+void check_same_model(ProcessGroup& group, const nn::Module& module, const char* operation, const std::vector<std::string>& ignored) {
+  check_same_lines(group, lines_of(module, ignored), operation, "built different models");
 }
 
 void check_same_lines(ProcessGroup& group, const std::vector<std::string>& mine, const char* operation, const char* what) {

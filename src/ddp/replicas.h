@@ -1,6 +1,7 @@
 // Making and keeping replicas equal: the collective checks around DistributedDataParallel.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
@@ -9,8 +10,9 @@
 namespace lockstep {
 
 // Collective. Throws MismatchError, the same on all ranks, that names the first parameter or buffer in which a rank's
-// module differs from rank 0's (count, name, shape, dtype, trained or not). `operation` begins the message.
-void check_same_model(ProcessGroup& group, const nn::Module& module, const char* operation);
+// module differs from rank 0's (count, name, shape, dtype, trained or not), those of the `ignored` names left out. `operation` begins the
+// message.
+void check_same_model(ProcessGroup& group, const nn::Module& module, const char* operation, const std::vector<std::string>& ignored = {});
 
 // The same of any list: each line a noun phrase, "optimizer SGD". `what` follows "the ranks ".
 void check_same_lines(ProcessGroup& group, const std::vector<std::string>& mine, const char* operation, const char* what);

@@ -13,6 +13,7 @@
 #include "lockstep/tensor/random.h"
 #include "src/comm/testing/delay_backend.h"
 #include "tests/ddp/ranks.h"
+#include "tests/support/in_mib.h"
 
 namespace lockstep {
 namespace {
@@ -48,7 +49,7 @@ struct Blocks : nn::Module {
 
 std::string train_blocks(const std::shared_ptr<ProcessGroup>& group, bool in_checkpoints, bool around_the_wrapper) {
   Blocks model(in_checkpoints);
-  DistributedDataParallel ddp(model, group, {.caps = {1024, 2048}});
+  DistributedDataParallel ddp(model, group, {.bucket_cap_mb = {testing::in_mib(1024), testing::in_mib(2048)}});
   optim::SGD sgd(ddp.parameters(), {.lr = 0.1f, .momentum = 0.9f});
   for (int step = 0; step < 3; ++step) {
     const Tensor x = Tensor::full({4, 16}, 1 + static_cast<float>(group->rank() + step));
@@ -76,7 +77,7 @@ std::vector<std::size_t> issued_at_each_gradient(bool in_checkpoint) {
   const auto group = ProcessGroup::wrap({}, std::move(owned));
   nn::Sequential model;
   for (int i = 0; i < 6; ++i) model.append<nn::Linear>(16, 16, nn::LinearLayerOptions{.bias = false});
-  DistributedDataParallel ddp(model, group, {.caps = {2048, 2048}});
+  DistributedDataParallel ddp(model, group, {.bucket_cap_mb = {testing::in_mib(2048), testing::in_mib(2048)}});
   const std::size_t before = wire.events().size();
   std::vector<std::size_t> issued;
   std::vector<HookHandle> hooks;

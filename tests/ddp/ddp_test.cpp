@@ -13,6 +13,7 @@
 #include "lockstep/optim/sgd.h"
 #include "lockstep/tensor/random.h"
 #include "tests/ddp/ranks.h"
+#include "tests/support/in_mib.h"
 
 namespace lockstep {
 namespace {
@@ -62,7 +63,7 @@ TEST_P(Transports, ReplicasAreEqualBitForBitAfter200StepsOnRandomData) {
   expect_all_well(run_ranks(3, GetParam(), [&](auto group) {
     manual_seed(static_cast<std::uint64_t>(group->rank()));  // other weights on every rank: rank 0's must win
     Net model;
-    DistributedDataParallel ddp(model, group, {.caps = {64, 256}});
+    DistributedDataParallel ddp(model, group, {.bucket_cap_mb = {testing::in_mib(64), testing::in_mib(256)}});
     optim::SGD sgd(ddp.parameters(), {.lr = 0.05f, .momentum = 0.9f, .weight_decay = 1e-3f});
     Philox random(17, static_cast<std::uint64_t>(group->rank()));
     for (int step = 0; step < 200; ++step) {
@@ -147,7 +148,7 @@ TEST(UnusedParameters, CountAsZeroOnTheRankThatDoesNotUseThem) {
     manual_seed(5);
     TwoHeads model;
     model.use = group->rank();
-    DistributedDataParallel ddp(model, group);
+    DistributedDataParallel ddp(model, group, {.find_unused_parameters = true});
     optim::SGD sgd(ddp.parameters(), {.lr = 0.1f});
     for (int step = 0; step < 3; ++step) {
       sgd.zero_grad();
@@ -164,7 +165,7 @@ TEST(UnusedParameters, APassThatReachesNoneStillTakesPart) {
   expect_all_well(run_ranks(2, "shm", [](auto group) {
     TwoHeads model;
     model.use = group->rank() == 0 ? 0 : 2;
-    DistributedDataParallel ddp(model, group);
+    DistributedDataParallel ddp(model, group, {.find_unused_parameters = true});
     const Tensor x = Tensor::full({1, 2}, 1);
     require_grad(x);  // else rank 1 has nothing to differentiate
     l2_loss(ddp(x)).backward();

@@ -14,6 +14,7 @@
 #include "lockstep/optim/sgd.h"
 #include "lockstep/tensor/random.h"
 #include "tests/ddp/ranks.h"
+#include "tests/support/in_mib.h"
 
 namespace lockstep {
 namespace {
@@ -66,7 +67,7 @@ std::vector<Outcome> train(int ranks, DType type, int steps, int bad_step = -1) 
     const AutoCast autocast(type);
     manual_seed(3);
     MixedNet model;
-    DistributedDataParallel ddp(model, group, {.caps = {1024, 16384}});
+    DistributedDataParallel ddp(model, group, {.bucket_cap_mb = {testing::in_mib(1024), testing::in_mib(16384)}});
     optim::LossScaler scaler;
     optim::SGD sgd(ddp.parameters(), {.lr = 0.05F, .momentum = 0.9F, .loss_scaler = type == DType::kFloat16 ? &scaler : nullptr});
     Outcome& outcome = outcomes[static_cast<std::size_t>(group->rank())];

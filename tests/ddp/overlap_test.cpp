@@ -9,6 +9,7 @@
 #include "lockstep/ddp/ddp.h"
 #include "lockstep/nn/layers.h"
 #include "src/comm/testing/delay_backend.h"
+#include "tests/support/in_mib.h"
 
 namespace lockstep {
 namespace {
@@ -29,7 +30,8 @@ class Overlap : public ::testing::Test {
     for (int i = 0; i < kLayers; ++i) model.append<nn::Linear>(16, 16, nn::LinearLayerOptions{.bias = false});
     before.push_back(
         register_grad_hook(model.parameters().front(), [this](const Tensor&) { std::this_thread::sleep_for(last_layer_takes); }));
-    ddp = std::make_unique<DistributedDataParallel>(model, group, DistributedDataParallelOptions{.caps = {2048, 2048}});
+    ddp = std::make_unique<DistributedDataParallel>(
+        model, group, DistributedDataParallelOptions{.bucket_cap_mb = {testing::in_mib(2048), testing::in_mib(2048)}});
     for (const Tensor& parameter : model.parameters())  // after ddp's own hook
       after.push_back(register_grad_hook(parameter, [this](const Tensor&) {
         ready.push_back(Clock::now());

@@ -20,6 +20,7 @@
 #include "lockstep/tensor/random.h"
 #include "tests/conformance/table_store.h"
 #include "tests/ddp/ranks.h"
+#include "tests/support/in_mib.h"
 #include "tests/support/sanitized.h"
 
 namespace lockstep {
@@ -58,7 +59,7 @@ class GeneratedSet : public ::testing::TestWithParam<bool> {
     expect_all_well(run_ranks(ranks, "shm", [&](auto group) {
       manual_seed(3);
       SmallNet model;
-      DistributedDataParallel ddp(model, group, {.caps = {1024, 16384}});
+      DistributedDataParallel ddp(model, group, {.bucket_cap_mb = {testing::in_mib(1024), testing::in_mib(16384)}});
       optim::SGD sgd(ddp.parameters(), {.lr = rate, .momentum = 0.9F});
       const data::Cifar10 images(folder.string(), {.augment = augment, .seed = 5});
       data::DistributedSampler sampler(images.size(), group->place(), {.seed = 7});
@@ -121,7 +122,7 @@ int train_as_process(int rank, int ranks, const std::string& transport, std::sha
     nn::Sequential model;
     model.append<nn::Linear>(16, 64, nn::LinearLayerOptions{.activation = Activation::kReLU});
     model.append<nn::Linear>(64, 10);
-    DistributedDataParallel ddp(model, group, {.caps = {512, 2048}});
+    DistributedDataParallel ddp(model, group, {.bucket_cap_mb = {testing::in_mib(512), testing::in_mib(2048)}});
     optim::SGD sgd(ddp.parameters(), {.lr = 0.05F, .momentum = 0.9F});
     Philox random(11, static_cast<std::uint64_t>(rank));
     const Tensor x = Tensor::empty({8, 16}), labels = Tensor::empty({8}, DType::kInt64);

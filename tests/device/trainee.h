@@ -9,6 +9,7 @@
 #include "lockstep/ddp/ddp.h"
 #include "tests/support/device_training.h"
 #include "tests/support/gpu_ranks.h"
+#include "tests/support/in_mib.h"
 
 namespace lockstep::testing {
 
@@ -21,7 +22,8 @@ struct Trainee {
     manual_seed(3);
     net = std::make_unique<SmallNet>();
     net->to(device);
-    ddp = std::make_unique<DistributedDataParallel>(*net, group, DistributedDataParallelOptions{.caps = {256, 512}});
+    ddp =
+        std::make_unique<DistributedDataParallel>(*net, group, DistributedDataParallelOptions{.bucket_cap_mb = {in_mib(256), in_mib(512)}});
     sgd = std::make_unique<optim::SGD>(ddp->parameters(), optim::SGDOptions{.lr = 0.05F, .momentum = 0.9F});
   }
   void fill(int number) const {

@@ -16,6 +16,7 @@
 #include "lockstep/lockstep.h"
 #include "tests/faults/rank_arguments.h"
 #include "tests/gpu/nets.h"
+#include "tests/support/in_mib.h"
 
 namespace {
 
@@ -31,7 +32,7 @@ int train(const RankArguments& arguments, const std::shared_ptr<ls::ProcessGroup
   ls::manual_seed(5);
   const auto net = ls::testing::make_net(name);
   net->to(device);
-  ls::DistributedDataParallel ddp(*net, group, {.caps = {.first_bucket_bytes = 4096, .bucket_bytes = 16384}});  // several buckets
+  ls::DistributedDataParallel ddp(*net, group, {.bucket_cap_mb = {ls::testing::in_mib(4096), ls::testing::in_mib(16384)}});  // several buckets
   ls::optim::SGD sgd(ddp.parameters(), {.lr = 0.05F, .momentum = 0.9F});
   const ls::testing::Samples first = ls::testing::make_samples(name, 0, 0, batch);
   const ls::Tensor inputs = ls::Tensor::empty(first.inputs.shape(), ls::DType::kFloat32, device);

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "lockstep/core/error.h"
+#include "lockstep/reduce/reducer.h"
 
 namespace lockstep {
 namespace {
@@ -27,6 +28,18 @@ TEST(BucketPlan, GoesBackwardsAndClosesOnReachingTheCap) {
   EXPECT_EQ(buckets_of(gradients, {300, 600}), (Buckets{{6, 5}, {4, 3, 2}, {1, 0}}));
   EXPECT_EQ(buckets_of(gradients, {256, 256}), (Buckets{{6}, {5}, {4}, {3}, {2}, {1}, {0}}));
   EXPECT_EQ(buckets_of(gradients, {1 << 20, 1 << 20}), (Buckets{{6, 5, 4, 3, 2, 1, 0}}));
+}
+
+TEST(BucketPlan, EachBucketHasItsCapAndTheLastCapHoldsForTheRest) {
+  const std::vector<GradientInfo> gradients(9, GradientInfo{"g", 64});  // 256 bytes each
+  EXPECT_EQ(buckets_of(gradients, {256, 768, 512}), (Buckets{{8}, {7, 6, 5}, {4, 3}, {2, 1}, {0}}));
+  EXPECT_EQ(buckets_of(gradients, {1024}), (Buckets{{8, 7, 6, 5}, {4, 3, 2, 1}, {0}}));
+}
+
+TEST(BucketPlan, DelayedGradientsAreInTheLastBucketsOfTheirOwnCaps) {
+  std::vector<GradientInfo> gradients(6, GradientInfo{"g", 64});
+  gradients[5].delayed = gradients[4].delayed = gradients[2].delayed = true;
+  EXPECT_EQ(buckets_of(gradients, {256, 512}), (Buckets{{3}, {1, 0}, {5}, {4, 2}}));
 }
 
 TEST(BucketPlan, ALargeGradientClosesItsBucket) {
@@ -51,7 +64,7 @@ TEST(BucketPlan, TheTutorialNetworkByTheDefaultCaps) {
   // conv1, conv2, local3, local4, softmax: weight and bias each. local3's weight is 3.5 MB, what comes after it 0.4 MB.
   std::vector<GradientInfo> gradients;
   for (const std::size_t count : {4800, 64, 102400, 64, 884736, 384, 73728, 192, 1920, 10}) gradients.push_back({"g", count});
-  EXPECT_EQ(buckets_of(gradients, {}), (Buckets{{9, 8, 7, 6, 5, 4}, {3, 2, 1, 0}}));
+  EXPECT_EQ(buckets_of(gradients, ReducerOptions{}.caps), (Buckets{{9, 8, 7, 6, 5, 4}, {3, 2, 1, 0}}));
 }
 
 TEST(BucketPlan, SlotsAreAlignedDisjointAndCoverEveryGradientOnce) {
@@ -91,8 +104,7 @@ TEST(BucketPlan, KeepsItsRulesOnRandomLists) {
         end = slot.offset + gradients[slot.gradient].bytes();
       }
       EXPECT_EQ(bucket.bytes, (end + 63) / 64 * 64);
-      EXPECT_LT(bucket.slots.back().offset, std::max(caps.first_bucket_bytes, caps.bucket_bytes))
-          << "only its last gradient exceeds the cap";
+      EXPECT_LT(bucket.slots.back().offset, std::max(caps.front(), caps.back())) << "only its last gradient exceeds the cap";
       EXPECT_LT(bucket.slots.back().gradient, last_of_previous) << "numbered in the order of their last gradient";
       last_of_previous = bucket.slots.back().gradient;
     }
@@ -101,8 +113,10 @@ TEST(BucketPlan, KeepsItsRulesOnRandomLists) {
 }
 
 TEST(BucketPlan, NothingGivesNothingAndCapsMustBePositive) {
-  EXPECT_TRUE(plan_buckets({}, {}).empty());
+  EXPECT_TRUE(plan_buckets({}, {1}).empty());
+  EXPECT_THROW(plan_buckets({}, {}), InvalidArgument) << "no cap";
   EXPECT_THROW(plan_buckets({}, {0, 1}), InvalidArgument);
+  EXPECT_THROW(plan_buckets({}, {1, 2, 0}), InvalidArgument);
 }
 
 }  // namespace

@@ -27,9 +27,7 @@ class ReducerTest : public ::testing::Test {
  protected:
   // Four gradients of 16 floats in buckets {3}, {2, 1}, {0}.
   std::vector<GradientInfo> gradients() const { return {{"a", 16}, {"b", 16}, {"c", 16}, {"d", 16}}; }
-  Reducer make(CommHook hook = {}) {
-    return Reducer(group, gradients(), {{.first_bucket_bytes = 64, .bucket_bytes = 128}, std::move(hook)});
-  }
+  Reducer make(CommHook hook = {}) { return Reducer(group, gradients(), {{64, 128}, std::move(hook)}); }
   static std::span<float> floats(const Buffer& slot) { return {reinterpret_cast<float*>(slot.data()), slot.bytes() / sizeof(float)}; }
 
   std::vector<std::int32_t> buckets() const {

@@ -11,26 +11,23 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/ddp/graph.h"
+#include "lockstep/ddp/options.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/reduce/reducer.h"
 
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-struct DistributedDataParallelOptions {
-  BucketCaps caps = {};
-  CommHook comm_hook = {};        // empty: average
-  bool broadcast_buffers = true;  // rank 0's buffers to all before each forward in training mode, when there are any
-};
-
-// Wraps a module that every rank built alike. Construction is collective: compares the parameters' count, names and
-// shapes with rank 0's (MismatchError names the first difference), broadcasts rank 0's parameters and buffers, moves
-// every gradient into its slot of a bucket, installs the hooks. From then on backward() averages the gradients over
-// all ranks by itself, while it runs; when it returns they are final.
+// Wraps a module that every rank built alike. Construction is collective: compares the options, and the parameters' count, names and
+// shapes with rank 0's (MismatchError names the first difference; an option that is refused is InvalidArgument on all ranks), broadcasts
+// rank 0's parameters and buffers, moves every gradient into its slot of a bucket, installs the hooks. From then on backward() averages the
+// gradients over all ranks by itself, while it runs; when it returns they are final. A parameter has one wrapper at a time.
 //
-// A parameter that a pass does not reach counts as a zero gradient; the first such pass warns and names it. So does the first pass that
-// computes a gradient of a tensor which is none of the parameters, and the first forward after one of them was frozen: these two on rank
-// 0 alone.
+// A pass that leaves a parameter without a gradient is an error unless an option allows it (ddp/options.h): its rank completes the pass
+// with zeros, so that no rank waits, then ends the group with a message that names rank, step and parameters: InvalidArgument there,
+// PeerLost with the same text from the call under way, or the next one, of the other ranks. So does a forward that finds the module
+// changed since. The first pass that computes a gradient of a tensor which is none of the parameters, and the first forward after
+// one of them was frozen, warn, on rank 0 alone.
 // With a world of one nothing is communicated, everything else is the same. The module must outlive the wrapper
 // (InvalidArgument from forward() and module() otherwise); its parameters must not be replaced or moved afterwards. Backward must run on
 // the thread that runs the other collectives.
@@ -43,7 +40,7 @@ class DistributedDataParallel {
   ~DistributedDataParallel();
 
   // The module's forward, called as the module is (see nn/module.h). A backward may go through any of the outputs, of one call or several:
-  // it reduces once. Ranks may use different outputs; each must run as many backward passes as the others.
+  // it reduces once. Ranks may use different outputs (.find_unused_parameters); each must run as many backward passes as the others.
   Tensor forward(const Tensor& x);
   Tensors forward_all(const Tensors& inputs);
   Tensor operator()(const Tensor& x) { return forward(x); }
@@ -56,7 +53,8 @@ class DistributedDataParallel {
 
   nn::Module& module() const;
   ProcessGroup& group() const;
-  // The parameters for an optimizer: those that want a gradient, each once, under the bare module's names.
+  // The parameters for an optimizer: those that want a gradient, each once, under the bare module's names; not
+  // the ignored ones.
   std::vector<NamedTensor> parameters() const;
 
   // While one lives, backward adds to the local gradients and communicates nothing: gradient accumulation.
@@ -78,6 +76,7 @@ class DistributedDataParallel {
 
   const Reducer& reducer() const;
   bool synchronizes() const;  // not under no_sync()
+  bool finds_unused_parameters() const;
 
  private:
   class Impl;

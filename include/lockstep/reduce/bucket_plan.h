@@ -18,14 +18,14 @@ struct GradientInfo {
   std::size_t count = 0;  // elements
   DType dtype = DType::kFloat32;
   DeviceKind device = DeviceKind::kCpu;
+  bool delayed = false;  // comes late out of turn: into the last buckets, with others of the kind
 
   std::size_t bytes() const { return count * size_of(dtype); }
 };
 
-struct BucketCaps {
-  std::size_t first_bucket_bytes = std::size_t{1} << 20;  // small, so that the first all-reduce starts early
-  std::size_t bucket_bytes = std::size_t{25} << 20;
-};
+// Bytes: of the first bucket, the second, ...; the last value holds for all further ones. A small first one lets the first all-reduce start
+// early.
+using BucketCaps = std::vector<std::size_t>;
 
 // A gradient's place in its bucket.
 struct Slot {
@@ -42,8 +42,8 @@ struct BucketLayout {
 
 // Walks the gradients in reverse order of registration (backward's order, roughly), appends each to the open bucket of
 // its dtype and device, and closes that bucket on reaching its cap, so that it may exceed the cap by its last gradient.
-// Every dtype and device has a small first bucket. Buckets are numbered in the order of their last gradient: the order in
-// which they are reduced.
+// Every dtype and device counts its own buckets; delayed gradients are in others, of the same caps. Buckets are numbered in the order of
+// their last gradient, those of delayed ones behind all others: the order in which they are reduced. InvalidArgument: no cap, or one of 0.
 std::vector<BucketLayout> plan_buckets(std::span<const GradientInfo> gradients, const BucketCaps& caps);
 
 }  // namespace lockstep

@@ -32,7 +32,7 @@ struct BucketView {
 using CommHook = std::function<Work(ProcessGroup&, const BucketView&)>;
 
 struct ReducerOptions {
-  BucketCaps caps = {};
+  BucketCaps caps = {std::size_t{1} << 20, std::size_t{25} << 20};
   CommHook comm_hook = {};  // empty: average
 };
 

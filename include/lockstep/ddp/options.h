@@ -1,0 +1,38 @@
+// The options of DistributedDataParallel: PyTorch's names where the meaning is PyTorch's. docs/ddp.md says which go together.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lockstep/reduce/reducer.h"
+
+#pragma GCC visibility push(default)
+namespace lockstep {
+
+// The same on all ranks: wrapping compares them, and a difference is an error on all.
+struct DistributedDataParallelOptions {
+  // MiB of gradients in each bucket: the first, the second, ...; the last value holds for all further ones. Any fraction above 0. A small
+  // first bucket starts the first all-reduce early. Each dtype and device counts its own buckets.
+  std::vector<double> bucket_cap_mb = {1, 25};
+
+  // Rank 0's buffers (statistics of batch normalisation) to all before each forward in training mode, when there are any.
+  bool forward_sync_buffers = true;
+
+  // Which parameters a pass may leave without a gradient. By default none: such a pass is an error, on all ranks, that names them.
+  //   find_unused_parameters: any. The ranks agree on them when backward ends, by one small all-reduce each pass (a bit a parameter).
+  //   static_graph: those that the first pass leaves, which the ranks agree on once; a later pass that differs is an error.
+  // A parameter that some ranks use has their sum divided by the number of all ranks; one that no rank uses keeps no gradient (has_grad()
+  // is false), so that an optimizer leaves it alone.
+  bool find_unused_parameters = false;
+  bool static_graph = false;
+
+  // Names of parameters and buffers that are each rank's own: not compared, not broadcast, not averaged, not in parameters().
+  std::vector<std::string> ignored_parameters = {};
+  // Names of parameters that are reduced last, in buckets of their own: those whose gradients come late out of turn.
+  std::vector<std::string> delayed_parameters = {};
+
+  CommHook comm_hook = {};  // empty: average
+};
+
+}  // namespace lockstep
+#pragma GCC visibility pop

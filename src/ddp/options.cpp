@@ -1,0 +1,110 @@
+#include "src/ddp/options.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "lockstep/core/error.h"
+#include "src/ddp/replicas.h"
+#include "src/nn/trainable.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr double kMiB = 1 << 20, kLargestCap = 1 << 20;  // MiB; a TiB
+constexpr std::size_t kNamesInMessages = 20;
+
+bool has_name(std::span<const NamedTensor> tensors, const std::string& name) {
+  return std::any_of(tensors.begin(), tensors.end(), [&](const NamedTensor& tensor) { return tensor.name == name; });
+}
+
+// "" when the options can be.
+std::string refusal_of(const nn::Module& module, const DistributedDataParallelOptions& options) {
+  if (options.bucket_cap_mb.empty()) return "bucket_cap_mb is empty: name a cap in MiB, {25}, or one for each bucket, {1, 25}";
+  for (const double cap : options.bucket_cap_mb)
+    if (!(cap > 0) || !(cap <= kLargestCap))
+      return fmt::format("bucket_cap_mb holds {}, expected MiB above 0, at most {}", cap, kLargestCap);
+  if (options.find_unused_parameters && options.static_graph)
+    return "find_unused_parameters lets the unused parameters differ from step to step, static_graph says that they do not: set one of "
+           "them";
+  const std::vector<NamedTensor> parameters = module.named_parameters(), buffers = module.named_buffers();
+  for (const std::string& name : options.ignored_parameters)
+    if (!has_name(parameters, name) && !has_name(buffers, name))
+      return fmt::format("ignored_parameters names '{}', which is no parameter or buffer of the module: see named_parameters()", name);
+  for (const std::string& name : options.delayed_parameters) {
+    const auto found = std::find_if(parameters.begin(), parameters.end(), [&](const NamedTensor& p) { return p.name == name; });
+    if (found == parameters.end() || !requires_grad(found->tensor))
+      return fmt::format("delayed_parameters names '{}', which is no parameter that requires a gradient: see named_parameters()", name);
+    if (is_among(module, found->tensor, options.ignored_parameters))
+      return fmt::format("'{}' is among ignored_parameters and delayed_parameters: what is ignored is not reduced, early or late", name);
+  }
+  const std::vector<NamedTensor> trained = nn::trainable_parameters(module);
+  if (!trained.empty() && without(module, trained, options.ignored_parameters).empty())
+    return "ignored_parameters names all parameters that require a gradient: nothing is left to reduce";
+  return "";
+}
+
+std::string joined(std::span<const std::string> texts, const char* between) {
+  std::string all;
+  for (const std::string& text : texts) all += (&text == &texts.front() ? "" : between) + text;
+  return all;
+}
+
+std::vector<std::string> option_lines(const DistributedDataParallelOptions& options) {
+  std::vector<std::string> caps;
+  for (const double cap : options.bucket_cap_mb) caps.push_back(fmt::format("{}", cap));
+  return {fmt::format("bucket_cap_mb {{{}}}", joined(caps, ", ")),
+          fmt::format("forward_sync_buffers {}", options.forward_sync_buffers),
+          fmt::format("find_unused_parameters {}", options.find_unused_parameters),
+          fmt::format("static_graph {}", options.static_graph),
+          fmt::format("ignored_parameters {{{}}}", joined(options.ignored_parameters, ", ")),
+          fmt::format("delayed_parameters {{{}}}", joined(options.delayed_parameters, ", ")),
+          options.comm_hook ? "a comm_hook" : "no comm_hook"};
+}
+
+}  // namespace
+
+void check_options(ProcessGroup& group, const nn::Module& module, const DistributedDataParallelOptions& options,
+                   const std::string& refusal) {
+  const std::string own = refusal.empty() ? refusal_of(module, options) : refusal;
+  const std::vector<std::string> refusals = group.all_gather_text(own, {.purpose = {"options check"}});
+  for (std::size_t rank = 0; rank < refusals.size(); ++rank)
+    if (!refusals[rank].empty()) throw InvalidArgument("DistributedDataParallel: rank {}: {}", rank, refusals[rank]);
+  check_same_lines(group, option_lines(options), "DistributedDataParallel", "have different options");
+}
+
+bool is_among(const nn::Module& module, const Tensor& tensor, const std::vector<std::string>& names) {
+  for (const auto& list : {module.named_parameters(), module.named_buffers()})
+    for (const auto& [name, other] : list)
+      if (other.is_same(tensor) && std::find(names.begin(), names.end(), name) != names.end()) return true;
+  return false;
+}
+
+std::vector<NamedTensor> without(const nn::Module& module, const std::vector<NamedTensor>& tensors,
+                                 const std::vector<std::string>& ignored) {
+  std::vector<NamedTensor> others;
+  for (const NamedTensor& entry : tensors)
+    if (ignored.empty() || !is_among(module, entry.tensor, ignored)) others.push_back(entry);
+  return others;
+}
+
+ReducerOptions reducer_options(const DistributedDataParallelOptions& options) {
+  BucketCaps caps;
+  for (const double cap : options.bucket_cap_mb) caps.push_back(static_cast<std::size_t>(std::ceil(cap * kMiB)));
+  return {std::move(caps), options.comm_hook};
+}
+
+void fail_on_all_ranks(ProcessGroup& group, const std::string& reason) {
+  if (group.world_size() > 1) group.abort(reason);
+  throw InvalidArgument("{}", reason);
+}
+
+std::string quoted(const std::vector<std::string>& names) {
+  const std::size_t shown = std::min(names.size(), kNamesInMessages);
+  std::string text = fmt::format("'{}'", joined(std::span(names).first(shown), "', '"));
+  if (shown < names.size()) text += fmt::format(" and {} more", names.size() - shown);
+  return text;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,32 @@
+// What wrapping asks of the options: that each rank's can be, and that all are the same.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/options.h"
+#include "lockstep/nn/module.h"
+
+namespace lockstep {
+
+// Collective. InvalidArgument on all ranks when the options of one cannot be, MismatchError when they differ. `refusal`: a further reason
+// of this rank's, or "".
+void check_options(ProcessGroup& group, const nn::Module& module, const DistributedDataParallelOptions& options,
+                   const std::string& refusal);
+
+// The entries whose names, and other names of the same tensor, are not among `ignored`.
+std::vector<NamedTensor> without(const nn::Module& module, const std::vector<NamedTensor>& tensors,
+                                 const std::vector<std::string>& ignored);
+// Has the tensor one of these names in the module?
+bool is_among(const nn::Module& module, const Tensor& tensor, const std::vector<std::string>& names);
+
+ReducerOptions reducer_options(const DistributedDataParallelOptions& options);
+
+// Ends the group for all ranks (a group of one goes on), and throws InvalidArgument: the others learn the reason from their next call.
+[[noreturn]] void fail_on_all_ranks(ProcessGroup& group, const std::string& reason);
+
+// "'a', 'b' and 7 more"
+std::string quoted(const std::vector<std::string>& names);
+
+}  // namespace lockstep

@@ -1,0 +1,46 @@
+// Modules of scalar weights whose gradients are their inputs: sums and averages are exact.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lockstep/autograd/engine.h"
+#include "lockstep/ddp/ddp.h"
+#include "lockstep/nn/module.h"
+
+namespace lockstep::testing {
+
+// x times trunk, and the sum of that over the heads in use: of weights 1, the gradient of a head is x, that of trunk x times their number.
+struct Heads : nn::Module {
+  std::vector<Tensor> heads;
+  Tensor trunk = Tensor::full({1, 1}, 1);
+  std::vector<std::size_t> use;  // none: the result does not depend on any weight
+  explicit Heads(std::size_t count = 3) : heads(count) {
+    add_parameter("trunk", trunk);
+    for (std::size_t h = 0; h < count; ++h) {
+      heads[h] = Tensor::full({1, 1}, 1);
+      add_parameter("head" + std::to_string(h), heads[h]);
+      use.push_back(h);
+    }
+  }
+  Tensor forward(const Tensor& x) override {
+    if (use.empty()) return scale(x, 1);
+    const Tensor inner = linear(x, trunk, Tensor());
+    Tensor sum = linear(inner, heads[use[0]], Tensor());
+    for (std::size_t i = 1; i < use.size(); ++i) sum = sum + linear(inner, heads[use[i]], Tensor());
+    return sum;
+  }
+};
+
+// The loss of the input {{x}}, which wants a gradient where no weight may: then there is something to differentiate.
+inline Tensor heads_loss(DistributedDataParallel& ddp, float x, bool input_wants_grad = false) {
+  const Tensor input = Tensor::full({1, 1}, x);
+  if (input_wants_grad) require_grad(input);
+  return reshape(ddp(input), {});
+}
+inline float gradient_of(const Tensor& leaf) { return grad(leaf).item(); }
+inline void clear_gradients(DistributedDataParallel& ddp) {
+  for (const NamedTensor& parameter : ddp.parameters()) clear_grad(parameter.tensor);
+}
+
+}  // namespace lockstep::testing
