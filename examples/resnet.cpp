@@ -13,6 +13,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "examples/lib/resnet20.h"
 #include "examples/lib/training.h"
 
 namespace ls = lockstep;
@@ -20,48 +21,6 @@ namespace nn = lockstep::nn;
 namespace ex = lockstep::examples;
 
 namespace {
-
-nn::Conv2dLayerOptions plain(std::int64_t stride) { return {.stride = {stride, stride}, .padding = ls::Padding::all(1), .bias = false}; }
-
-// Two convolutions and a shortcut without parameters, which a stride subsamples and new channels surround by zeros (option A).
-struct Residual : nn::Module {
-  nn::Conv2d conv1, conv2;
-  nn::BatchNorm2d norm1, norm2;
-  std::int64_t stride, extra;
-  Residual(std::int64_t inside, std::int64_t outside)
-      : conv1(inside, outside, {3, 3}, plain(outside / inside)),
-        conv2(outside, outside, {3, 3}, plain(1)),
-        norm1(outside, {.activation = ls::Activation::kReLU}),
-        norm2(outside),
-        stride(outside / inside),
-        extra(outside - inside) {
-    add("conv1", conv1), add("norm1", norm1), add("conv2", conv2), add("norm2", norm2);
-  }
-  ls::Tensor forward(const ls::Tensor& x) override {
-    const ls::Tensor y = norm2(conv2(norm1(conv1(x))));
-    if (stride == 1) return ls::relu(y + x);
-    const ls::Range all, some{.step = stride};
-    return ls::relu(y + ls::pad(ls::slice(x, {all, some, some}), {{0, 0}, {0, 0}, {0, 0}, {extra / 2, extra / 2}}));
-  }
-  std::string kind() const override { return "Residual"; }
-};
-
-struct ResNet20 : nn::Sequential {
-  ResNet20() {
-    append_named<nn::Conv2d>("stem", 3, 16, ls::Size2{3, 3}, plain(1));
-    append_named<nn::BatchNorm2d>("norm", 16, nn::BatchNormLayerOptions{.activation = ls::Activation::kReLU});
-    std::int64_t inside = 16;
-    for (const std::int64_t outside : {16, 32, 64})
-      for (int block = 0; block < 3; ++block, inside = outside)
-        append_named<Residual>(fmt::format("block{}_{}", outside, block), inside, outside);
-    append_named<nn::GlobalAvgPool2d>("average");
-    append_named<nn::Linear>("head", 64, 10);
-    apply([](nn::Module& module) {  // He et al. 2015
-      if (const auto* conv = dynamic_cast<nn::Conv2d*>(&module))
-        nn::init::kaiming_normal(conv->weight, {.mode = nn::FanMode::kFanOut, .nonlinearity = nn::Nonlinearity::kReLU});
-    });
-  }
-};
 
 struct Flags : ex::TrainingFlags {
   std::int64_t train_images = 0, test_images = 0;
@@ -86,7 +45,8 @@ int train(const Flags& flags) {
   const ex::Steps steps = steps_of(flags, images.size());
 
   ls::manual_seed(flags.seed);
-  ResNet20 net;
+  const std::unique_ptr<nn::Module> model = ex::make_resnet20();
+  nn::Module& net = *model;
   net.to(device);
   ls::DistributedDataParallel ddp(net, group);
   ls::optim::SGD sgd(ddp.parameters(), {.momentum = 0.9F, .weight_decay = 1e-4F});

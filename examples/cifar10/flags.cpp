@@ -38,8 +38,12 @@ bool read_cifar10_flags(int argc, char** argv, Flags& flags) {
 }
 
 const Recipe& recipe_named(const std::string& name) {
-  if (name != kQuick.name) throw ls::InvalidArgument("--recipe {}: the only recipe is '{}'", name, kQuick.name);
-  return kQuick;
+  for (const Recipe* recipe : {&kQuick, &kModern})
+    if (name == recipe->name) return *recipe;
+  throw ls::InvalidArgument("--recipe {}: there are {}", name, recipe_list());
 }
 
-std::string recipe_list() { return fmt::format("the only one is '{}': {}", kQuick.name, kQuick.purpose); }
+std::string recipe_list() {
+  return fmt::format("'{}' ({}), '{}' ({}), 'classic' (TensorFlow's tutorial; its flags: --recipe classic --help)", kQuick.name,
+                     kQuick.purpose, kModern.name, kModern.purpose);
+}

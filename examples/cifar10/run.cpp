@@ -61,7 +61,7 @@ void Run::train_epoch() {
        ls::data::DataLoader(*data.train, sampler, {.batch_size = each, .device = &group.local_device(), .drop_last = true})) {
     sgd.set_lr(rate.at(step));
     sgd.zero_grad();
-    const ls::Tensor loss = nn::cross_entropy(ddp(images), labels);
+    const ls::Tensor loss = nn::cross_entropy(ddp(images), labels, {.label_smoothing = recipe.label_smoothing});
     ls::check_finite(loss, step + 1);
     (scaler != nullptr ? scaler->scale(loss) : loss).backward();  // buckets all-reduce while this runs
     sgd.step();

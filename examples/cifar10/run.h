@@ -3,14 +3,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "examples/cifar10/data.h"
 #include "examples/cifar10/flags.h"
 #include "examples/cifar10/recipe.h"
-
-struct Data {
-  std::unique_ptr<lockstep::data::Cifar10> train, test;
-  std::string what;
-  bool is_generated = false;
-};
 
 // A training run: all that a step reads and changes.
 struct Run {

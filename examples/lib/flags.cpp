@@ -35,19 +35,25 @@ void check_ranges(const TrainingFlags& flags) {
 
 }  // namespace
 
-bool read_flags(const Program& program, int argc, char** argv, TrainingFlags& flags, const AddFlags& add_flags) {
-  cxxopts::Options options = options_of(program, flags, add_flags);
+std::optional<cxxopts::ParseResult> parse_flags(cxxopts::Options& options, int argc, char** argv) {
   try {
-    const auto parsed = options.parse(argc, argv);
+    cxxopts::ParseResult parsed = options.parse(argc, argv);
     if (parsed.count("help") != 0) {
       std::printf("%s", options.help().c_str());
-      return false;
+      return std::nullopt;
     }
-    for (const cxxopts::KeyValue& argument : parsed.arguments()) flags.given.insert(argument.key());
     if (!parsed.unmatched().empty()) throw InvalidArgument("unknown argument '{}', see --help", parsed.unmatched().front());
+    return parsed;
   } catch (const cxxopts::exceptions::exception& error) {
     throw InvalidArgument("{}, see --help", error.what());
   }
+}
+
+bool read_flags(const Program& program, int argc, char** argv, TrainingFlags& flags, const AddFlags& add_flags) {
+  cxxopts::Options options = options_of(program, flags, add_flags);
+  const auto parsed = parse_flags(options, argc, argv);
+  if (!parsed) return false;
+  for (const cxxopts::KeyValue& argument : parsed->arguments()) flags.given.insert(argument.key());
   check_ranges(flags);
   return true;
 }

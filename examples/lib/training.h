@@ -6,6 +6,7 @@
 #include <cxxopts.hpp>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -38,6 +39,10 @@ using AddFlags = std::function<void(cxxopts::OptionAdder& add)>;
 // Reads the command line. False: it asks for --help, which was printed. Throws InvalidArgument, which names the flag, for an unknown one,
 // a value that is none, and a value out of range.
 bool read_flags(const Program& program, int argc, char** argv, TrainingFlags& flags, const AddFlags& add_flags = {});
+
+// For programs with other flags: the command line by these options, which include --help. Nullopt: it asks for that, which was printed.
+// Throws as read_flags() for what the options do not take.
+std::optional<cxxopts::ParseResult> parse_flags(cxxopts::Options& options, int argc, char** argv);
 
 // Samples a rank takes in a step: the batch, which all ranks share. InvalidArgument: it cannot be divided, or has more samples than the
 // set.

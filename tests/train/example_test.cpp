@@ -132,7 +132,7 @@ TEST_F(Example, MistakesAreNamed) {
   expect_refusal("stray", 2, "unknown argument 'stray'");
   expect_refusal("--batch 9", 2, "--batch 9 cannot be divided among 2 ranks");
   expect_refusal("--batch 88", 2, "larger than the set of 80 samples");
-  expect_refusal("--recipe slow", 2, "the only recipe is 'quick'");
+  expect_refusal("--recipe slow", 2, "--recipe slow: there are 'quick' (");
   expect_refusal("--resume", 2, "need --checkpoint");
   expect_refusal("--resume --auto-resume --checkpoint " + in_folder("a"), 2, "only one of them");
   expect_refusal("--data " + in_folder("nowhere"), 1, "nowhere: holds no CIFAR-10");

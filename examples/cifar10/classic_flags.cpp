@@ -1,0 +1,57 @@
+#include "examples/cifar10/classic_flags.h"
+
+#include "lockstep/core/error.h"
+#include "lockstep/train/strategy.h"
+
+namespace ls = lockstep;
+
+namespace {
+
+std::string strategy_list() {
+  std::string list = "how to use several devices:";
+  for (const ls::train::StrategyKind& kind : ls::train::strategies()) list += fmt::format("\n{}: {}", kind.name, kind.summary);
+  return list;
+}
+
+cxxopts::Options options_of(ClassicFlags& flags) {
+  cxxopts::Options options("cifar10 --recipe classic", "Trains the network of TensorFlow's CIFAR-10 tutorial as the tutorial does.");
+  auto add = options.add_options();
+  const auto text = [](const auto& value) { return fmt::format("{}", value); };
+  add("recipe", "classic", cxxopts::value<std::string>());
+  add("data", "folder with data_batch_*.bin and test_batch.bin; else LOCKSTEP_DATA", cxxopts::value(flags.data)->default_value(""));
+  add("generated", "train on the generated set even if there is data", cxxopts::value(flags.generated));
+  add("train-dir", "folder for checkpoints and event files", cxxopts::value(flags.train_dir)->default_value(flags.train_dir));
+  add("overwrite", "begin anew in a --train-dir that is not empty: removes checkpoints and event files there",
+      cxxopts::value(flags.overwrite));
+  add("resume", "go on from the newest checkpoint in --train-dir", cxxopts::value(flags.resume));
+  add("max-steps", "steps of the whole training", cxxopts::value(flags.steps)->default_value(text(flags.steps)));
+  add("batch-size", "images a step of each device", cxxopts::value(flags.batch)->default_value(text(flags.batch)));
+  add("num-gpus", "devices: ddp's ranks, other strategies' GPUs, or parts of the CPU where there is no GPU (0: all there are)",
+      cxxopts::value(flags.num_gpus)->default_value("0"));
+  add("strategy", strategy_list(), cxxopts::value(flags.strategy)->default_value(flags.strategy));
+  add("lr", "initial learning rate, whatever the number of devices", cxxopts::value(flags.lr)->default_value(text(flags.lr)));
+  add("log-device-placement", "print each variable's device", cxxopts::value(flags.log_device_placement));
+  add("log-every", "steps between two lines", cxxopts::value(flags.log_every)->default_value(text(flags.log_every)));
+  add("summary-every", "steps between two summaries for TensorBoard (0: none)",
+      cxxopts::value(flags.summary_every)->default_value(text(flags.summary_every)));
+  add("save-every", "steps between two checkpoints; the last step has one, too",
+      cxxopts::value(flags.save_every)->default_value(text(flags.save_every)));
+  add("seed", "of weights, order and augmentation", cxxopts::value(flags.seed)->default_value(text(flags.seed)));
+  add("json-file", "write the figures there", cxxopts::value(flags.json_file)->default_value(""));
+  add("help", "this text");
+  return options;
+}
+
+}  // namespace
+
+bool read_classic_flags(int argc, char** argv, ClassicFlags& flags) {
+  cxxopts::Options options = options_of(flags);
+  if (!ls::examples::parse_flags(options, argc, argv)) return false;
+  if (flags.steps < 1 || flags.batch < 1 || flags.log_every < 1 || flags.save_every < 1)
+    throw ls::InvalidArgument("--max-steps, --batch-size, --log-every and --save-every must be positive");
+  if (flags.num_gpus < 0 || flags.summary_every < 0 || !(flags.lr >= 0))
+    throw ls::InvalidArgument("--num-gpus, --summary-every and --lr must not be negative");
+  if (flags.overwrite && flags.resume) throw ls::InvalidArgument("--overwrite and --resume: only one of them");
+  if (flags.train_dir.empty()) throw ls::InvalidArgument("--train-dir: the folder's name is empty");
+  return true;
+}

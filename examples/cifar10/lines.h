@@ -1,0 +1,7 @@
+// Lines as TensorFlow's tutorial prints them.
+#pragma once
+
+#include <string>
+
+// "2026-01-31 12:00:00.000000", local time, with microseconds.
+std::string time_now();

@@ -1,0 +1,205 @@
+// The recipes of examples/cifar10, and cifar10_eval beside a training, on a small set.
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "examples/cifar10/classic_net.h"
+#include "tests/faults/child.h"
+
+namespace lockstep::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr auto kDeadline = std::chrono::seconds(200);
+
+std::string bytes_of(const fs::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+class Cifar10Recipes : public ::testing::Test {
+ protected:
+  void SetUp() override { data::write_generated_cifar10((folder_ / "data").string(), {.train_images = 24, .test_images = 10}); }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string in_folder(const std::string& name) const { return (folder_ / name).string(); }
+
+  // Four images a step of each device: with two devices three steps an epoch.
+  std::vector<std::string> classic(const std::string& train_dir, const std::vector<std::string>& more, int ranks = 1) const {
+    std::vector<std::string> words = {LOCKRUN, "-n", std::to_string(ranks), EXAMPLES_FOLDER "/cifar10"};
+    if (ranks == 0) words.erase(words.begin(), words.begin() + 3);
+    words.insert(words.end(),
+                 {"--recipe", "classic", "--data", in_folder("data"), "--batch-size", "4", "--train-dir", in_folder(train_dir)});
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  // One thread a rank: with more, oneDNN may add in another order.
+  std::string run(const std::vector<std::string>& words, int exit_code = 0) const {
+    Child child(words, {.environment = {{"OMP_NUM_THREADS", "1"}}, .unset = {"LOCKSTEP_DATA", "LOCKSTEP_LOGICAL_DEVICES"}});
+    EXPECT_EQ(child.wait(kDeadline), exit_code) << child.output() << child.errors();
+    return exit_code == 0 ? child.output() : child.errors();
+  }
+  std::vector<double> losses(const std::string& name) const { return nlohmann::json::parse(std::ifstream(in_folder(name)))["losses"]; }
+
+  const fs::path folder_ = fs::path(::testing::TempDir()) / ("cifar10-recipes-" + std::to_string(::getpid()));
+};
+
+TEST_F(Cifar10Recipes, QuickAndModernTrainAFewSteps) {
+  for (const std::string recipe : {"quick", "modern"})
+    for (const std::string ranks : {"1", "2"})
+      EXPECT_THAT(run({LOCKRUN, "-n", ranks, EXAMPLES_FOLDER "/cifar10", "--recipe", recipe, "--data", in_folder("data"), "--batch", "4",
+                       "--steps", "2", "--log-every", "1"}),
+                  AllOf(HasSubstr("[0] step 2 loss "), HasSubstr("[0] accuracy 0."), Not(HasSubstr("[1]"))));
+}
+
+TEST_F(Cifar10Recipes, ClassicPrintsTheTutorialsLinesAndWritesItsSummaries) {
+  const std::regex line(
+      R"(\[0\] \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}: step (\d+), loss = (\d+\.\d\d) \((\d+\.\d) examples/sec; (\d+\.\d{3}) sec/batch\))");
+  for (const int ranks : {1, 2}) {
+    const std::string dir = "train" + std::to_string(ranks);
+    const std::string output =
+        run(classic(dir, {"--max-steps", "4", "--lr", "0", "--log-every", "2", "--summary-every", "3", "--log-device-placement"}, ranks));
+    std::vector<std::string> steps;
+    for (std::sregex_iterator found(output.begin(), output.end(), line), end; found != end; ++found) {
+      steps.push_back((*found)[1]);
+      // Cross-entropy about ln 10, weight losses about 2.2 and 0.2: of the first weights, which stay with --lr 0.
+      EXPECT_NEAR(std::stod((*found)[2]), 4.67, 0.2);
+      // examples/sec is of all devices; sec/batch the step's time divided by them. The last digit printed is 0.001 s.
+      const double rate = std::stod((*found)[3]), seconds = std::stod((*found)[4]);
+      EXPECT_NEAR(rate * seconds, 4, rate * 0.001 + 0.1 * seconds + 0.01);
+    }
+    EXPECT_THAT(steps, ::testing::ElementsAre("2", "4")) << output;
+    EXPECT_THAT(output, AllOf(HasSubstr("local3.weight (384, 2304): c"), HasSubstr("checkpoint in " + in_folder(dir + "/step-00000004")),
+                              Not(HasSubstr("[1]"))));
+    std::string events;
+    for (const auto& entry : fs::directory_iterator(folder_ / dir))
+      if (entry.path().filename().string().rfind("events.out.tfevents.", 0) == 0) events += bytes_of(entry.path());
+    for (const char* tag :
+         {"cross_entropy (raw)", "local3/weight_loss (raw)", "local4/weight_loss (raw)", "total_loss (raw)", "total_loss", "learning_rate",
+          "conv1/weight/gradients", "softmax_linear/bias", "conv2/activations", "local4/sparsity", "images"})
+      EXPECT_THAT(events, HasSubstr(tag));
+  }
+}
+
+TEST_F(Cifar10Recipes, ClassicResumedIsTheRunNeverStopped) {
+  const std::vector<std::string> five = {"--max-steps", "5", "--summary-every", "0", "--json-file", in_folder("whole.json")};
+  run(classic("whole", five, 2));
+  run(classic("parts", {"--max-steps", "2", "--summary-every", "0"}, 2));
+  const std::string output =
+      run(classic("parts", {"--max-steps", "5", "--summary-every", "0", "--resume", "--json-file", in_folder("rest.json")}, 2));
+  EXPECT_THAT(output, HasSubstr("resumed at step 2 from " + in_folder("parts/step-00000002")));
+  const std::vector<double> whole = losses("whole.json");
+  ASSERT_EQ(whole.size(), 5u);
+  EXPECT_EQ(losses("rest.json"), std::vector<double>(whole.begin() + 2, whole.end()));
+  for (const std::string file : {"model.safetensors", "averages.safetensors"})
+    EXPECT_EQ(bytes_of(folder_ / "parts/step-00000005" / file), bytes_of(folder_ / "whole/step-00000005" / file)) << file;
+  EXPECT_NE(bytes_of(folder_ / "whole/step-00000005/model.safetensors"), bytes_of(folder_ / "parts/step-00000002/model.safetensors"));
+  EXPECT_THAT(run(classic("parts", {"--max-steps", "6", "--resume"}, 1), 2), HasSubstr("another --batch-size, --seed, data set or number"));
+}
+
+TEST_F(Cifar10Recipes, ClassicByAnyStrategyHasTheSameLosses) {
+  std::vector<std::vector<double>> all;
+  for (const std::string strategy : {"towers", "mirrored", "data_parallel"}) {
+    const std::string json = in_folder(strategy + ".json");
+    const std::vector<std::string> flags = {"--max-steps", "3",          "--summary-every", "3",           "--num-gpus",
+                                            "2",           "--strategy", strategy,          "--json-file", json};
+    EXPECT_THAT(run(classic(strategy, flags, 0)), HasSubstr("strategy " + strategy + ", 2 devices, 4 images a step each"));
+    all.push_back(losses(strategy + ".json"));
+    ASSERT_EQ(all.back().size(), 3u);
+  }
+  EXPECT_EQ(all[0], all[1]) << "they add in the same order";
+  for (std::size_t step = 0; step < 3; ++step) EXPECT_NEAR(all[2][step], all[0][step], 1e-3);
+}
+
+TEST_F(Cifar10Recipes, ClassicRefusesAFolderThatIsNotEmpty) {
+  const std::vector<std::string> step = {"--max-steps", "1", "--summary-every", "1"};
+  fs::create_directories(folder_ / "train");
+  std::ofstream(folder_ / "train/notes.txt") << "mine";
+  EXPECT_THAT(run(classic("train", step), 2),
+              AllOf(HasSubstr("--train-dir " + in_folder("train") + ": it is not empty"), HasSubstr("--resume"), HasSubstr("--overwrite")));
+  run(classic("train", {"--max-steps", "2", "--overwrite"}));
+  EXPECT_TRUE(fs::exists(folder_ / "train/step-00000002"));
+  run(classic("train", {"--max-steps", "1", "--overwrite"}));
+  EXPECT_FALSE(fs::exists(folder_ / "train/step-00000002"));
+  EXPECT_TRUE(fs::exists(folder_ / "train/step-00000001"));
+  EXPECT_EQ(bytes_of(folder_ / "train/notes.txt"), "mine");
+}
+
+TEST_F(Cifar10Recipes, ClassicStopsWhereALossIsNotFinite) {
+  const std::string errors = run(classic("train", {"--max-steps", "8", "--lr", "1e30", "--summary-every", "0"}, 2), 1);
+  EXPECT_TRUE(std::regex_search(errors, std::regex("step [23]: Model diverged with loss = (NaN|inf) on rank [01]"))) << errors;
+  EXPECT_FALSE(fs::exists(folder_ / "train/latest"));
+}
+
+TEST_F(Cifar10Recipes, ClassicNamesMistakes) {
+  EXPECT_THAT(run(classic("train", {"--epochs", "3"}), 2), HasSubstr("epochs"));
+  EXPECT_THAT(run(classic("train", {"--max-steps", "0"}), 2), HasSubstr("must be positive"));
+  EXPECT_THAT(run(classic("train", {"--overwrite", "--resume"}), 2), HasSubstr("only one of them"));
+  EXPECT_THAT(run(classic("train", {"--strategy", "tower"}), 2), HasSubstr("there is no strategy 'tower'"));
+  EXPECT_THAT(run(classic("train1", {"--num-gpus", "3"}, 2), 2), HasSubstr("each rank has one device, and this job has 2 ranks"));
+  EXPECT_THAT(run(classic("train2", {"--strategy", "towers"}, 2), 2), HasSubstr("start it without lockrun"));
+  EXPECT_THAT(run(classic("train3", {"--batch-size", "25"}), 2), HasSubstr("takes 25 images, and there are 24"));
+  EXPECT_THAT(run(classic("none", {"--resume"}), 1), HasSubstr("there is no checkpoint to go on from"));
+  EXPECT_FALSE(fs::exists(folder_ / "none"));
+}
+
+// A checkpoint whose averages have every image in class 7, and whose weights have it in class 3.
+void save_two_minds(const std::string& folder) {
+  ClassicNet net;
+  const auto prefer = [&net](std::size_t label) {
+    for (const auto& [name, tensor] : net.named_parameters())
+      if (name == "softmax_linear.bias") {
+        nn::init::zeros(tensor);
+        tensor.data<float>()[label] = 1000;
+      }
+  };
+  prefer(7);
+  optim::ExponentialMovingAverage averages(net.named_parameters());
+  prefer(3);
+  save_checkpoint(folder, {.model = net, .ema = averages, .step = 12});
+}
+
+void set_labels(const fs::path& file, const std::vector<char>& labels) {
+  std::fstream records(file, std::ios::in | std::ios::out | std::ios::binary);
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    records.seekp(static_cast<std::streamoff>(3073 * i));
+    records.put(labels[i]);
+  }
+}
+
+TEST_F(Cifar10Recipes, EvalTakesTheMovingAverages) {
+  set_labels(folder_ / "data/test_batch.bin", {7, 7, 7, 7, 7, 7, 3, 3, 0, 1});
+  save_two_minds(in_folder("train"));
+  const std::vector<std::string> eval = {EXAMPLES_FOLDER "/cifar10_eval", "--data", in_folder("data"), "--run-once", "--train-dir"};
+  std::vector<std::string> words = eval;
+  words.insert(words.end(), {in_folder("train"), "--eval-dir", in_folder("eval")});
+  EXPECT_TRUE(std::regex_search(run(words), std::regex(R"(\d\.\d{6}: precision @ 1 = 0\.600 \(step 12, 10 images\))")));
+  EXPECT_FALSE(fs::is_empty(folder_ / "eval"));
+  words = eval;
+  words.push_back(in_folder("nowhere"));
+  EXPECT_THAT(run(words, 1), HasSubstr("there is no such folder"));
+}
+
+TEST_F(Cifar10Recipes, EvalFollowsATrainingThatRuns) {
+  Child eval({EXAMPLES_FOLDER "/cifar10_eval", "--data", in_folder("data"), "--train-dir", in_folder("train"), "--eval-interval-secs",
+              "0.02", "--until-step", "6"});
+  ASSERT_TRUE(eval.wait_for_output("waiting for checkpoints in ", kDeadline)) << eval.errors();
+  run(classic("train", {"--max-steps", "6", "--save-every", "1", "--summary-every", "0"}, 2));
+  EXPECT_EQ(eval.wait(kDeadline), 0) << eval.errors();
+  EXPECT_TRUE(std::regex_search(eval.output(), std::regex(R"(precision @ 1 = (0\.\d{3}|1\.000) \(step 6, 10 images\))"))) << eval.output();
+}
+
+}  // namespace
+}  // namespace lockstep::testing
