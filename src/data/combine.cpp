@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "lockstep/core/error.h"
+#include "src/data/shuffle.h"
 #include "src/data/stack.h"
 
 namespace lockstep::data {
@@ -161,7 +162,7 @@ std::vector<Subset> random_split(KeptDataset set, const std::vector<std::int64_t
   std::vector<std::int64_t> order(static_cast<std::size_t>(total));
   std::iota(order.begin(), order.end(), 0);
   Philox random(seed, random_stream(RandomUse::kOrder, 0), std::uint64_t{1} << 40);  // far behind the numbers of a sampler's epoch 0
-  for (std::size_t left = order.size(); left > 1; --left) std::swap(order[left - 1], order[random.below(static_cast<std::uint32_t>(left))]);
+  shuffle(order, random);
   std::vector<Subset> parts;
   auto begin = order.begin();
   for (const std::int64_t size : sizes) {

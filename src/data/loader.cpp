@@ -18,7 +18,7 @@ namespace lockstep::data {
 
 namespace {
 
-void check_loader(const Dataset& dataset, const DistributedSampler& sampler, const DataLoaderOptions& options) {
+void check_loader(const Dataset& dataset, const Sampler& sampler, const DataLoaderOptions& options) {
   if (options.batch_size < 1 || options.prefetch < 1 || options.num_workers < 1)
     throw InvalidArgument("DataLoader: batch_size {}, prefetch {} and num_workers {} must be positive", options.batch_size,
                           options.prefetch, options.num_workers);
@@ -27,6 +27,11 @@ void check_loader(const Dataset& dataset, const DistributedSampler& sampler, con
         "DataLoader: rank {}: the sampler is for {} samples, the data set has {}: make it with this set's size(), or with fewer for a "
         "subset",
         sampler.place().rank, sampler.set_size(), dataset.size());
+  if (sampler.makes_batches() && (options.batch_size != 1 || options.drop_last))
+    throw InvalidArgument(
+        "DataLoader: rank {}: batch_size {} and drop_last {} beside a sampler that makes the batches: leave both out, and give the "
+        "sampler the size",
+        sampler.place().rank, options.batch_size, options.drop_last);
   if (options.drop_last && sampler.size() < options.batch_size)
     throw InvalidArgument("DataLoader: a batch of {} is larger than the {} samples of rank {}: nothing is left to train on",
                           options.batch_size, sampler.size(), sampler.place().rank);
@@ -39,7 +44,7 @@ void check_loader(const Dataset& dataset, const DistributedSampler& sampler, con
 // `claimed_` lie at most num_workers batches.
 class DataLoader::Impl {
  public:
-  Impl(const Dataset& dataset, const DistributedSampler& sampler, const DataLoaderOptions& options)
+  Impl(const Dataset& dataset, const Sampler& sampler, const DataLoaderOptions& options)
       : sampler_(sampler), options_(options), maker_(dataset, options.collate) {
     check_loader(dataset, sampler, options);
     if (options.device == nullptr || options.device->kind() == DeviceKind::kCpu) return;
@@ -50,16 +55,30 @@ class DataLoader::Impl {
   ~Impl() { stop(); }
 
   std::int64_t batches() const {
-    const auto samples = static_cast<std::int64_t>(sampler_.indices().size());
-    return samples / options_.batch_size + (!options_.drop_last && samples % options_.batch_size != 0 ? 1 : 0);
+    const std::int64_t left = sampler_.remaining();  // of batches, where the sampler makes these: batch_size is 1
+    return left / options_.batch_size + (!options_.drop_last && left % options_.batch_size != 0 ? 1 : 0);
+  }
+
+  // Ranks that had batches of b samples have consumed the first batches x b x n positions behind the pass's begin; a smaller batch is the
+  // last, so the rest of the pass is consumed with it.
+  SamplerState state() const {
+    if (!begun_ || sampler_.jumps_ != jumps_) return sampler_.state();
+    const std::int64_t whole = sampler_.whole_size(), end = sampler_.end_of_pass(first_, whole);
+    if (at_end() && !options_.drop_last && handed_out_ == batches_) return sampler_.state_at(end);
+    const std::int64_t step = std::min(options_.batch_size, whole) * sampler_.place().world_size;
+    return sampler_.state_at(std::min(end, first_ + handed_out_ * step));
   }
 
   void begin() {
     stop();
-    indices_ = sampler_.indices();
+    order_ = sampler_.order();
+    if (!sampler_.makes_batches()) cut_batches();
+    batches_ = static_cast<std::int64_t>(order_.batch_ends.size());
     epoch_ = sampler_.epoch();
-    batches_ = batches();
-    taken_ = claimed_ = queued_ = 0;
+    first_ = sampler_.state_.consumed;
+    jumps_ = sampler_.jumps_;
+    begun_ = true;
+    taken_ = handed_out_ = claimed_ = queued_ = 0;
     failure_ = nullptr;
     stop_ = false;
     if (allocates_ahead())
@@ -93,6 +112,7 @@ class DataLoader::Impl {
     ready_.pop_front();
     if (berth) berths_.push_back(std::move(*berth));
     ++taken_;
+    ++handed_out_;
     lock.unlock();
     changed_.notify_all();
   }
@@ -171,9 +191,18 @@ class DataLoader::Impl {
   bool allocates_ahead() const { return feed_ && maker_.in_place(); }
   bool has_room() const { return allocates_ahead() ? !berths_.empty() : ready_.size() < static_cast<std::size_t>(options_.prefetch); }
 
+  void cut_batches() {
+    const auto samples = static_cast<std::int64_t>(order_.indices.size());
+    for (std::int64_t begin = 0, size = options_.batch_size; begin < samples; begin += size) {
+      size = std::min(size, samples - begin);
+      if (size == options_.batch_size || !options_.drop_last) order_.batch_ends.push_back(begin + size);
+    }
+  }
+
   std::span<const std::int64_t> indices_of(std::int64_t number) const {
-    const auto all = std::span(indices_).subspan(static_cast<std::size_t>(number * options_.batch_size));
-    return all.first(std::min(all.size(), static_cast<std::size_t>(options_.batch_size)));
+    const auto at = static_cast<std::size_t>(number);
+    const auto begin = at == 0 ? 0 : static_cast<std::size_t>(order_.batch_ends[at - 1]);
+    return std::span(order_.indices).subspan(begin, static_cast<std::size_t>(order_.batch_ends[at]) - begin);
   }
 
   DeviceFeed::Berth berth_of(std::int64_t number) {
@@ -198,12 +227,15 @@ class DataLoader::Impl {
     return made;
   }
 
-  const DistributedSampler& sampler_;
+  const Sampler& sampler_;
   const DataLoaderOptions options_;
   const BatchMaker maker_;
-  std::unique_ptr<DeviceFeed> feed_;   // null: batches stay on the CPU
-  std::vector<std::int64_t> indices_;  // of the present pass
+  std::unique_ptr<DeviceFeed> feed_;  // null: batches stay on the CPU
+  SampleOrder order_;                 // of the present pass, with its batches
   std::int64_t epoch_ = 0, batches_ = 0, taken_ = 0;
+  bool begun_ = false;
+  std::int64_t first_ = 0, handed_out_ = 0;  // where the pass began, over all ranks; batches that the iterator has stood at
+  std::uint64_t jumps_ = 0;                  // the sampler's when the pass began
   std::optional<Batch> current_;
   std::vector<std::thread> workers_;
 
@@ -216,11 +248,12 @@ class DataLoader::Impl {
   bool stop_ = false;
 };
 
-DataLoader::DataLoader(const Dataset& dataset, const DistributedSampler& sampler, const DataLoaderOptions& options)
+DataLoader::DataLoader(const Dataset& dataset, const Sampler& sampler, const DataLoaderOptions& options)
     : impl_(std::make_unique<Impl>(dataset, sampler, options)) {}
 DataLoader::~DataLoader() = default;
 
 std::int64_t DataLoader::batches() const { return impl_->batches(); }
+SamplerState DataLoader::state() const { return impl_->state(); }
 
 DataLoader::Iterator DataLoader::begin() {
   impl_->begin();

@@ -66,9 +66,11 @@ void check_against(const LoadedCheckpoint& loaded, const CheckpointParts& parts)
   }
   if (parts.sampler) {
     if (!loaded.state.contains("sampler")) throw FileError("{}: holds no sampler position", state_path);
-    data::DistributedSampler probe = *parts.sampler.get();
-    const json& sampler = loaded.state.at("sampler");
-    probe.restore({sampler.at("seed"), sampler.at("epoch"), sampler.at("consumed")});
+    try {
+      parts.sampler->check(loaded.state.at("sampler").get<data::SamplerState>());
+    } catch (const InvalidArgument& error) {
+      throw FileError("{}: {}", state_path, error.what());
+    }
   }
 }
 
@@ -83,9 +85,9 @@ std::vector<std::string> lines_of(const CheckpointParts& parts) {
   if (parts.optimizer) add("optimizer state", parts.optimizer->state());
   lines.push_back(parts.ema ? "averages" : "no averages");
   if (parts.ema) add("average", parts.ema->state());
-  lines.push_back(parts.sampler
-                      ? fmt::format("a sampler of {} samples for {} ranks", parts.sampler->total(), parts.sampler->place().world_size)
-                      : "no sampler");
+  lines.push_back(parts.sampler ? fmt::format("a sampler of {} samples for {} ranks: {}", parts.sampler->set_size(),
+                                              parts.sampler->place().world_size, parts.sampler->state().options)
+                                : "no sampler");
   return lines;
 }
 
@@ -156,10 +158,7 @@ std::optional<CheckpointState> load(const char* operation, const std::string& fo
   }
   const json state = json::parse(outcome.substr(1));
   load_tensors(group.get(), loaded, parts);
-  if (parts.sampler) {
-    const json& sampler = state.at("sampler");
-    parts.sampler->restore({sampler.at("seed"), sampler.at("epoch"), sampler.at("consumed")});
-  }
+  if (parts.sampler) parts.sampler->restore(state.at("sampler").get<data::SamplerState>());
   if (parts.optimizer) parts.optimizer->set_lr(state.at("optimizer").at("lr"));
   set_random_state(random_of(state));
   return state_of(state);

@@ -27,10 +27,10 @@ ordered_json describe_state(const CheckpointParts& parts, int world_size) {
                         {"world_size", world_size},
                         {"random", {{"seed", random.seed}, {"next_stream", random.next_stream}, {"next_dropout", random.next_dropout}}}};
   if (parts.optimizer) state["optimizer"] = {{"kind", parts.optimizer->kind()}, {"lr", parts.optimizer->lr()}};
-  if (parts.sampler) {
-    const data::SamplerState sampler = parts.sampler->state();
-    state["sampler"] = {{"seed", sampler.seed}, {"epoch", sampler.epoch}, {"consumed", sampler.consumed}};
-  }
+  if (parts.loader)
+    state["sampler"] = nlohmann::json(parts.loader->state());
+  else if (parts.sampler)
+    state["sampler"] = nlohmann::json(parts.sampler->state());
   if (parts.ddp) {
     ordered_json buckets = ordered_json::array();
     for (const BucketLayout& layout : parts.ddp->reducer().buckets()) {

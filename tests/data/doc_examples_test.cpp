@@ -30,6 +30,60 @@ TEST(DocExamples, SequencesOfDifferentLengths) {
   EXPECT_EQ(tokens_seen, 9);
 }
 
+TEST(DocExamples, WeightsAndLengths) {
+  const ls::data::TestFile file("{\"tokens\":[5,6,7],\"label\":1}\n{\"tokens\":[8],\"label\":0}\n{\"tokens\":[9,9],\"label\":1}\n");
+  const ls::data::JsonLines documents(file.path(), [](const nlohmann::json& record) {
+    return ls::data::Sample{ls::data::int64_tensor(record.at("tokens")), ls::data::int64_tensor(record.at("label"))};
+  });
+  const std::vector<std::int64_t> labels = {1, 0, 1};
+  const ls::Place place;
+  std::int64_t seen = 0;
+
+  const std::vector<double> weights = ls::data::balancing_weights(labels);  // all classes equally often
+  const ls::data::WeightedSampler balanced(documents.size(), weights, place, {.samples = 3, .replacement = true, .seed = 1});
+
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t i = 0; i < documents.size(); ++i) lengths.push_back(documents.get(i, 0)[0].count());
+  const ls::data::LengthBucketSampler bucketed(documents.size(), lengths, place, {.batch_size = 64, .max_tokens = 4096, .seed = 1});
+  ls::data::DataLoader loader(documents, bucketed, {.num_workers = 2, .collate = ls::data::pad_collate()});  // its batches
+  for (auto& [tokens, targets] : loader) seen += targets.count();
+
+  EXPECT_EQ(balanced.indices().size(), 3U);
+  EXPECT_EQ(seen, 3);
+}
+
+// Trains up to step `last`, from where the run before has stopped; returns how many samples it took.
+std::int64_t train(const std::string& folder, const ls::data::Dataset& set, std::int64_t last) {
+  const ls::Place place;
+  std::int64_t seen = 0;
+  ls::nn::Linear net(2, 1);
+  ls::optim::SGD sgd(net.named_parameters(), {.lr = 0.01f});
+
+  ls::data::DistributedSampler sampler(set.size(), place, {.seed = 1});
+  ls::data::DataLoader loader(set, sampler, {.batch_size = 4, .num_workers = 2});
+  ls::CheckpointParts parts{.model = net, .optimizer = sgd, .sampler = sampler, .loader = loader};
+  if (const auto saved = ls::load_checkpoint(folder, parts)) parts.step = saved->step;
+  for (; parts.step < last; sampler.set_epoch(sampler.epoch() + 1))
+    for (auto& [inputs, targets] : loader) {  // in the first pass: what the run before had not taken
+      sgd.zero_grad();
+      ls::nn::mse_loss(net(inputs), targets).backward();
+      sgd.step();
+      seen += targets.count();
+      if (++parts.step % 4 == 0) ls::save_checkpoint(folder, parts);
+      if (parts.step == last) break;
+    }
+
+  return seen;
+}
+
+TEST(DocExamples, AnEpochInTwoRuns) {
+  const std::string folder = lockstep::testing::temporary("data-doc-checkpoint");
+  const ls::data::TensorDataset set({ls::Tensor::full({24, 2}, 1), ls::Tensor::full({24, 1}, 1)});
+  EXPECT_EQ(train(folder, set, 4), 16) << "of 24 samples";
+  EXPECT_EQ(train(folder, set, 8), 8 + 8) << "the rest of the first epoch, and two steps of the second";
+  std::filesystem::remove_all(folder);
+}
+
 TEST(DocExamples, SetsOfSets) {
   const ls::Tensor inputs = ls::Tensor::full({10, 4}, 1), labels = ls::Tensor::zeros({10}, ls::DType::kInt64);
 

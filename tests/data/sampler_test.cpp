@@ -6,11 +6,10 @@
 #include <numeric>
 
 #include "lockstep/core/error.h"
+#include "tests/data/samplers_for_tests.h"
 
 namespace lockstep::data {
 namespace {
-
-using Indices = std::vector<std::int64_t>;
 
 Indices of_all_ranks(std::int64_t size, int ranks, const DistributedSamplerOptions& options, std::int64_t epoch = 0) {
   Indices all;
@@ -78,7 +77,38 @@ TEST(DistributedSampler, ResumesInTheMiddleOfAnEpoch) {
   later.set_epoch(4);
   EXPECT_EQ(later.indices().size(), 20u);
   EXPECT_THROW(later.restore({9, 0, 41}), InvalidArgument);
-  EXPECT_THROW(later.restore({9, 0, 3}), InvalidArgument) << "not between two steps of both ranks";
+  later.restore({9, 0, 3});  // of three ranks, for example
+  EXPECT_EQ(later.remaining(), 19);
+  EXPECT_EQ(later.indices().size(), 19u);
+}
+
+// A sampler of one's own: the set backwards, every epoch from another sample on.
+class Backwards : public Sampler {
+ public:
+  Backwards(std::int64_t size, const Place& place, Remainder remainder) : Sampler("Backwards", size, place, 0, remainder, "step 1") {
+    check_not_all_dropped();
+  }
+
+ private:
+  SampleOrder whole_order(std::uint64_t, std::int64_t epoch) const override {
+    SampleOrder order;
+    for (std::int64_t i = set_size() - 1; i >= 0; --i) order.indices.push_back((i + epoch) % set_size());
+    return order;
+  }
+  std::int64_t whole_size(std::uint64_t, std::int64_t) const override { return set_size(); }
+};
+
+TEST(Sampler, OfOnesOwnIsSharedOutAndResumed) {
+  Backwards sampler(7, rank_of(1, 2), Remainder::kPad);
+  EXPECT_EQ(sampler.indices(), (Indices{5, 3, 1, 6})) << "the last one repeats the head";
+  sampler.set_epoch(1);
+  sampler.advance(4);
+  EXPECT_EQ(sampler.state().options, "Backwards(step 1, remainder pad)");
+  Backwards alone(7, {}, Remainder::kPad);
+  alone.restore(sampler.state());
+  EXPECT_EQ(alone.indices(), (Indices{3, 2, 1}));
+  EXPECT_THROW(Backwards(1, rank_of(0, 2), Remainder::kDrop), InvalidArgument);
+  EXPECT_THROW(alone.restore(DistributedSampler(7, {}).state()), InvalidArgument);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "lockstep/data/cifar10.h"
+#include "lockstep/data/length_bucket_sampler.h"
 #include "lockstep/data/loader.h"
 #include "tests/support/device_training.h"
 #include "tests/support/recording_device.h"
@@ -76,6 +77,27 @@ TEST(DeviceLoader, SeveralThreadsGiveTheBatchesOfOne) {
     for (auto& batch : loader)
       for (const std::int64_t target : targets_of(batch)) all.push_back(target);
     EXPECT_EQ(all, sampler.indices());
+  }
+}
+
+// Batches grow and shrink, and with them the pinned memory that they take turns in.
+TEST(DeviceLoader, BatchesOfDifferentSizesKeepTheirSamples) {
+  RecordingDevice device;
+  const Numbers set(120);
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t i = 0; i < 120; ++i) lengths.push_back(1 + i * 7 % 30);
+  const data::LengthBucketSampler sampler(120, lengths, {}, {.batch_size = 100, .max_tokens = 60, .pool_batches = 0, .seed = 1});
+  data::DataLoader loader(set, sampler, {.device = &device, .num_workers = 3});
+  const data::SampleOrder order = sampler.order();
+  for (int pass = 0; pass < 2; ++pass) {
+    std::vector<std::int64_t> all, ends;
+    for (auto& batch : loader) {
+      for (const std::int64_t target : targets_of(batch)) all.push_back(target);
+      ends.push_back(static_cast<std::int64_t>(all.size()));
+      EXPECT_EQ(loader.state().consumed, static_cast<std::int64_t>(ends.size()));
+    }
+    EXPECT_EQ(all, order.indices);
+    EXPECT_EQ(ends, order.batch_ends);
   }
 }
 

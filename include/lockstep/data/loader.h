@@ -27,7 +27,7 @@ struct DataLoaderOptions {
   Collate collate = {};         // makes a batch of a list of samples; empty: stack(), in place where the set has an element_spec()
 };
 
-// One pass over the sampler's indices from its present position. begin() starts the threads; destroying the loader, or
+// One pass over what the sampler has left for this rank, from its present position. begin() starts the threads; destroying the loader, or
 // begin() again, ends them (and waits for copies under way, and for the samples that are being read). Iterating, begin() and the destructor
 // belong to the thread that computes.
 //
@@ -37,15 +37,22 @@ struct DataLoaderOptions {
 class DataLoader {
  public:
   // Throws InvalidArgument when the sampler was made for more samples than the set has (for fewer: a subset, the first ones), or when the
-  // batch is larger than what the sampler holds and drop_last leaves nothing, or for a batch_size, prefetch or num_workers below 1.
-  DataLoader(const Dataset& dataset, const DistributedSampler& sampler, const DataLoaderOptions& options);
+  // batch is larger than what the sampler holds and drop_last leaves nothing, or for a batch_size, prefetch or num_workers below 1, or for
+  // a batch_size or drop_last beside a sampler that makes the batches (LengthBucketSampler).
+  DataLoader(const Dataset& dataset, const Sampler& sampler, const DataLoaderOptions& options);
   // Both must outlive the loader; a temporary would be gone before the first batch.
-  DataLoader(const Dataset& dataset, const DistributedSampler&& sampler, const DataLoaderOptions& options) = delete;
-  DataLoader(const Dataset&& dataset, const DistributedSampler& sampler, const DataLoaderOptions& options) = delete;
-  DataLoader(const Dataset&& dataset, const DistributedSampler&& sampler, const DataLoaderOptions& options) = delete;
+  DataLoader(const Dataset& dataset, const Sampler&& sampler, const DataLoaderOptions& options) = delete;
+  DataLoader(const Dataset&& dataset, const Sampler& sampler, const DataLoaderOptions& options) = delete;
+  DataLoader(const Dataset&& dataset, const Sampler&& sampler, const DataLoaderOptions& options) = delete;
   ~DataLoader();
 
-  std::int64_t batches() const;  // in a whole pass from the present position
+  std::int64_t batches() const;  // in a whole pass from the sampler's present position
+
+  // The sampler's state behind the batch at which the iterator stands: what was made ahead and not handed out does not count as consumed.
+  // sampler.restore() of it, with any number of ranks, goes on behind that batch; so does a checkpoint with `.loader`. All ranks must have
+  // taken equally many batches, of one batch_size. Before begin(), and once the sampler was set anew (set_epoch(), restore()): the
+  // sampler's own state. Behind a pass with drop_last the samples that made no whole batch are not consumed.
+  SamplerState state() const;
 
   class Iterator {
    public:

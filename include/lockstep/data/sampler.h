@@ -1,4 +1,8 @@
 // Which samples a rank sees, in which order: a pure function of (seed, epoch, place).
+//
+// A sampler has one order of an epoch for all ranks. Of what is left of it, behind `consumed`, rank r of n takes positions r, r + n,
+// r + 2n, ... A position is a sample, or a batch where the sampler makes these (LengthBucketSampler). As the order does not depend on n,
+// any number of ranks goes on where another one stopped: with just those samples that no rank had.
 #pragma once
 
 #include <cstdint>
@@ -6,15 +10,17 @@
 #include <vector>
 
 #include "lockstep/core/place.h"
+#include "lockstep/data/sampler_state.h"
 
 #pragma GCC visibility push(default)
 namespace lockstep::data {
 
 enum class Remainder {
   kPad,   // repeat the head, so that all ranks have equally many (training)
-  kDrop,  // leave out the last size % world_size
+  kDrop,  // leave out the last size % world_size; on resuming, of what is left
   kExact  // some ranks have one sample less: each counts exactly once (evaluation)
 };
+const char* name_of(Remainder remainder);  // "pad", "drop", "exact"
 
 struct DistributedSamplerOptions {
   bool shuffle = true;
@@ -22,37 +28,81 @@ struct DistributedSamplerOptions {
   Remainder remainder = Remainder::kPad;
 };
 
-// A sampler's place in the data, for a checkpoint.
-struct SamplerState {
-  std::uint64_t seed = 0;
-  std::int64_t epoch = 0;
-  std::int64_t consumed = 0;  // samples of this epoch already trained on, over all ranks
+// Samples in their order.
+struct SampleOrder {
+  std::vector<std::int64_t> indices;
+  std::vector<std::int64_t> batch_ends = {};  // of a sampler that makes batches: where each ends in `indices`; else empty
 };
 
-// One global permutation from (seed, epoch), the same on all ranks; rank r takes positions r, r + n, r + 2n, ...
-class DistributedSampler {
+// What a DataLoader and a checkpoint need of a sampler; one of your own says the order of an epoch. One thread at a time.
+class Sampler {
  public:
-  // Throws InvalidArgument for an empty set.
-  DistributedSampler(std::int64_t size, const Place& place, const DistributedSamplerOptions& options = {});
+  virtual ~Sampler() = default;
 
   void set_epoch(std::int64_t epoch);  // and back to the epoch's begin
   std::int64_t epoch() const { return state_.epoch; }
-  std::int64_t set_size() const { return size_; }  // what it was made for
-  std::int64_t size() const;                       // samples of this rank in an epoch
-  std::int64_t total() const;                      // samples of all ranks in an epoch
-  std::vector<std::int64_t> indices() const;       // this rank's, from the present position on
+  std::int64_t set_size() const { return state_.set_size; }  // what it was made for
   const Place& place() const { return place_; }
+  bool makes_batches() const { return makes_batches_; }
 
-  // Called by the training loop after each global step; what state() then gives resumes behind that step.
-  void advance(std::int64_t samples_over_all_ranks) { state_.consumed += samples_over_all_ranks; }
-  SamplerState state() const { return state_; }
+  // Samples, or batches of a sampler that makes these: of an epoch from its begin, and from the present position on.
+  std::int64_t size() const;       // of this rank
+  std::int64_t total() const;      // of all ranks
+  std::int64_t remaining() const;  // of this rank, from here on
+  // This rank's, from the present position on.
+  SampleOrder order() const;
+  std::vector<std::int64_t> indices() const { return order().indices; }
+
+  // Called by the training loop after each global step, with samples, or batches; what state() then gives resumes behind that step. A
+  // DataLoader counts by itself: its state() needs no advance().
+  void advance(std::int64_t over_all_ranks) { state_.consumed += over_all_ranks; }
+  SamplerState state() const;
+  // Goes on behind what `state` says was consumed, with its seed; the number of ranks may be another. Throws InvalidArgument, with what
+  // differs, for the state of another data set's size, of other options (Remainder, weights, lengths, ...), of another kind of sampler, or
+  // of a position that the epoch does not have. check() only throws.
   void restore(const SamplerState& state);
+  void check(const SamplerState& state) const;
+
+ protected:
+  // `kind` begins messages; `options` is text that differs wherever two samplers of a seed have another order: "shuffle, size 3".
+  // Throws InvalidArgument for an empty set, or one of 2^32 samples and more.
+  Sampler(const char* kind, std::int64_t set_size, const Place& place, std::uint64_t seed, Remainder remainder, const std::string& options,
+          bool makes_batches = false);
+  // For constructors: throws InvalidArgument when dropping the remainder leaves a rank without anything.
+  void check_not_all_dropped() const;
 
  private:
-  std::int64_t size_;
+  friend class DataLoader;  // which notices set_epoch() and restore()
+
+  // The epoch's order for all ranks, the same on all; never empty.
+  virtual SampleOrder whole_order(std::uint64_t seed, std::int64_t epoch) const = 0;
+  virtual std::int64_t whole_size(std::uint64_t seed, std::int64_t epoch) const = 0;  // its samples, or batches
+
+  std::int64_t whole_size() const { return whole_size(state_.seed, state_.epoch); }
+  // Of a pass that begins behind `consumed` of `whole` positions: where it ends, and how many are this rank's.
+  std::int64_t end_of_pass(std::int64_t consumed, std::int64_t whole) const;
+  std::int64_t size_of_pass(std::int64_t consumed) const;
+  SamplerState state_at(std::int64_t consumed) const;
+
+  const char* kind_;
   Place place_;
-  DistributedSamplerOptions options_;
+  Remainder remainder_;
+  bool makes_batches_;
   SamplerState state_;
+  std::uint64_t jumps_ = 0;  // how often the position was set, not advanced
+};
+
+// One permutation of the set from (seed, epoch), or its own order.
+class DistributedSampler : public Sampler {
+ public:
+  // Throws InvalidArgument for an empty set, or where dropping the remainder leaves nothing.
+  DistributedSampler(std::int64_t size, const Place& place, const DistributedSamplerOptions& options = {});
+
+ private:
+  SampleOrder whole_order(std::uint64_t seed, std::int64_t epoch) const override;
+  std::int64_t whole_size(std::uint64_t, std::int64_t) const override { return set_size(); }
+
+  bool shuffle_;
 };
 
 }  // namespace lockstep::data

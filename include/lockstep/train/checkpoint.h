@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/ddp/ddp.h"
 #include "lockstep/nn/module.h"
@@ -48,7 +49,8 @@ struct CheckpointParts {
   nn::Module& model;  // the bare one, not the wrapper
   OptionalReference<optim::Optimizer> optimizer = {};
   OptionalReference<optim::ExponentialMovingAverage> ema = {};
-  OptionalReference<data::DistributedSampler> sampler = {};
+  OptionalReference<data::Sampler> sampler = {};
+  OptionalReference<const data::DataLoader> loader = {};      // saves its state() as the sampler's; a load does not look at it
   OptionalReference<const DistributedDataParallel> ddp = {};  // for the bucket layout
   std::int64_t step = 0;                                      // steps done
   std::int64_t epoch = 0;
