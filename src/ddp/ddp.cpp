@@ -14,6 +14,7 @@
 #include "src/ddp/module_watch.h"
 #include "src/ddp/options.h"
 #include "src/ddp/replicas.h"
+#include "src/ddp/shares.h"
 #include "src/nn/only_output.h"
 #include "src/nn/trainable.h"
 
@@ -47,14 +48,16 @@ class DistributedDataParallel::Impl {
         buffers_(without(module, module.named_buffers(), options.ignored_parameters)),
         sync_buffers_(options.forward_sync_buffers),
         watch_(module),
-        missing_(*group_, parameters_, options) {
+        missing_(*group_, parameters_, options),
+        shares_(*group_),
+        is_static_(options.static_graph) {
     check_options(*group_, module, options, claim_.take(parameters_));
     check_same_model(*group_, module, "DistributedDataParallel", options.ignored_parameters);
     if (parameters_.empty()) throw InvalidArgument("DistributedDataParallel: the module has no parameter that requires a gradient");
-    replace_by_rank_zeros(*group_, without(module, module.named_parameters(), options.ignored_parameters), "initial parameters");
-    replace_by_rank_zeros(*group_, buffers_, "initial buffers");
-    reducer_ =
-        std::make_unique<Reducer>(group_, describe_gradients(module, parameters_, options.delayed_parameters), reducer_options(options));
+    replace_by_roots(*group_, without(module, module.named_parameters(), options.ignored_parameters), "initial parameters");
+    replace_by_roots(*group_, buffers_, "initial buffers");
+    reducer_ = std::make_unique<Reducer>(group_, describe_gradients(module, parameters_, options.delayed_parameters),
+                                         reducer_options(options, [this] { return shares_.factor(); }));
     for (const NamedTensor& parameter : module.named_parameters()) set_name(parameter.tensor, parameter.name);
     // The join of autograd and communication: every gradient lies in its bucket, and says when it is final.
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -91,6 +94,34 @@ class DistributedDataParallel::Impl {
   const Reducer& reducer() const { return *reducer_; }
   bool finds_unused() const { return missing_.asks_each_pass(); }
 
+  void set_weight(double samples) { shares_.set_weight(samples); }
+  bool has_weight() const { return shares_.has_weight(); }
+  bool is_joining() const { return shares_.is_joining(); }
+
+  void join(const std::function<void()>& train, const JoinOptions& options) {
+    if (is_static_)
+      throw InvalidArgument(
+          "DistributedDataParallel::join: not with static_graph, by which each rank's first step says what the later ones use, and a rank "
+          "without data has none: set .find_unused_parameters instead");
+    shares_.begin_join(options);
+    struct Joining {
+      Shares& shares;
+      ~Joining() { shares.end_join(); }
+    } const joining{shares_};
+    train();
+    for (;;) {
+      const Shares::Act act = shares_.announce(Shares::Act::kNothing, steps_ + 1);
+      if (act == Shares::Act::kNothing) break;
+      if (act == Shares::Act::kBuffers)
+        broadcast_tensors(*group_, buffers_, "buffers", shares_.first_with_data());
+      else
+        follow_pass(options.after_step);
+    }
+    if (!shares_.was_uneven()) return;
+    if (!options.after_step) replace_by_roots(*group_, parameters_, "final parameters", shares_.first_with_data());
+    replace_by_roots(*group_, buffers_, "final buffers", shares_.first_with_data());
+  }
+
   bool synchronize = true;  // off: gradients gather locally
 
   ~Impl() { *alive_ = false; }
@@ -103,7 +134,10 @@ class DistributedDataParallel::Impl {
                                              "move it with .to(device), first, then wrap it",
                                              group_->rank(), change));
     frozen_named_ = frozen_named_ || warn_of_frozen(group_->rank(), parameters_);
-    if (sync_buffers_ && wrapped.is_training() && synchronize && !buffers_.empty()) broadcast_tensors(*group_, buffers_, "buffers");
+    if (sync_buffers_ && wrapped.is_training() && synchronize && !buffers_.empty()) {
+      if (shares_.is_joining()) shares_.announce(Shares::Act::kBuffers, steps_ + 1);
+      broadcast_tensors(*group_, buffers_, "buffers", shares_.is_joining() ? shares_.first_with_data() : 0);
+    }
     for (const Tensor& input : inputs) note_input(input);
     return wrapped;
   }
@@ -124,16 +158,30 @@ class DistributedDataParallel::Impl {
   void gradient_ready(std::size_t i) {
     if (!synchronize) return;
     if (std::exchange(begun_pass_, backward_pass()) != backward_pass()) {
-      if (reducer_->in_pass()) reducer_->abandon_pass();  // the pass before ended by an exception
+      begin_pass();
       queue_callback([this, alive = alive_] { finish_pass(*alive); });
     }
     reducer_->mark_ready(i);
   }
 
+  void begin_pass() {
+    if (reducer_->in_pass()) reducer_->abandon_pass();  // the pass before ended by an exception
+    shares_.begin_pass(steps_ + 1);
+  }
+
+  // A backward of the others, on a rank that has no data left.
+  void follow_pass(const std::function<void()>& after_step) {
+    for (const NamedTensor& parameter : parameters_)
+      if (requires_grad(parameter.tensor)) clear_grad(parameter.tensor);
+    missing_.follow(reducer_->finish());
+    ++steps_;
+    if (after_step) after_step();
+  }
+
   // Called for everything of ours that the pass went through, and for its first gradient: the first call counts.
   void finish_pass(bool alive) {
     if (!alive || !synchronize || std::exchange(finished_pass_, backward_pass()) == backward_pass()) return;
-    if (begun_pass_ != finished_pass_ && reducer_->in_pass()) reducer_->abandon_pass();
+    if (begun_pass_ != finished_pass_) begin_pass();
     // Not reached now, but by a pass under no_sync() before: that gradient waits to be averaged.
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       if (!reducer_->is_ready(i) && wants_and_has_grad(parameters_[i].tensor)) reducer_->mark_ready(i);
@@ -151,6 +199,8 @@ class DistributedDataParallel::Impl {
   const ModuleWatch watch_;
   WrapperClaim claim_;
   MissingGradients missing_;
+  Shares shares_;
+  const bool is_static_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // results may outlive the wrapper
   std::unique_ptr<Reducer> reducer_;
   std::vector<HookHandle> hooks_;
@@ -173,6 +223,11 @@ ProcessGroup& DistributedDataParallel::group() const { return impl_->group(); }
 std::vector<NamedTensor> DistributedDataParallel::parameters() const { return impl_->parameters(); }
 const Reducer& DistributedDataParallel::reducer() const { return impl_->reducer(); }
 bool DistributedDataParallel::synchronizes() const { return impl_->synchronize; }
+void DistributedDataParallel::set_weight(double samples) { impl_->set_weight(samples); }
+bool DistributedDataParallel::has_weight() const { return impl_->has_weight(); }
+void DistributedDataParallel::begin_epoch(std::int64_t steps) { check_same_steps(impl_->group(), steps); }
+void DistributedDataParallel::join(const std::function<void()>& train, const JoinOptions& options) { impl_->join(train, options); }
+bool DistributedDataParallel::is_joining() const { return impl_->is_joining(); }
 bool DistributedDataParallel::finds_unused_parameters() const { return impl_->finds_unused(); }
 
 DistributedDataParallel::NoSync::NoSync(DistributedDataParallel& ddp) : ddp_(ddp), before_(std::exchange(ddp.impl_->synchronize, false)) {}

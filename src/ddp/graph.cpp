@@ -90,6 +90,10 @@ class CapturedStep::Impl {
   Impl& operator=(const Impl&) = delete;
 
   Tensor run() {
+    if (ddp_.has_weight() || ddp_.is_joining())
+      throw InvalidArgument(
+          "capture: set_weight() and join() tell the other ranks in each backward, and a replayed graph runs no code of the host's: call "
+          "the step directly where there is one of them");
     if (counts_.eager < static_cast<std::size_t>(options_.warm_up) || has_changed()) return run_eagerly();
     if (!graph_) return record();
     launch();

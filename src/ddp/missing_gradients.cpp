@@ -43,6 +43,13 @@ void MissingGradients::settle(const std::vector<std::size_t>& missing, std::uint
   }
 }
 
+void MissingGradients::follow(const std::vector<std::size_t>& missing) {
+  missing_ = missing;
+  std::erase_if(missing_, [&](std::size_t i) { return !requires_grad(parameters_[i].tensor); });
+  if (policy_ == Policy::kFind) return take_what_others_have(true);
+  for (const std::size_t i : missing_) mark_grad_written(parameters_[i].tensor);
+}
+
 void MissingGradients::refuse(std::uint64_t step) {
   std::vector<std::string> names;
   for (const std::size_t i : missing_) names.push_back(parameters_[i].name);

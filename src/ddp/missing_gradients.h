@@ -21,6 +21,9 @@ class MissingGradients {
   // Frozen ones never count. `step` is for messages, from 1.
   void settle(const std::vector<std::size_t>& missing, std::uint64_t step);
 
+  // The same for a rank without data, which takes part in the others' pass: none of its own is missing.
+  void follow(const std::vector<std::size_t>& missing);
+
   bool asks_each_pass() const { return policy_ == Policy::kFind; }
 
  private:

@@ -89,10 +89,10 @@ std::vector<NamedTensor> without(const nn::Module& module, const std::vector<Nam
   return others;
 }
 
-ReducerOptions reducer_options(const DistributedDataParallelOptions& options) {
+ReducerOptions reducer_options(const DistributedDataParallelOptions& options, std::function<float()> factor) {
   BucketCaps caps;
   for (const double cap : options.bucket_cap_mb) caps.push_back(static_cast<std::size_t>(std::ceil(cap * kMiB)));
-  return {std::move(caps), options.comm_hook};
+  return {std::move(caps), options.comm_hook, std::move(factor)};
 }
 
 void fail_on_all_ranks(ProcessGroup& group, const std::string& reason) {

@@ -1,6 +1,7 @@
 // What wrapping asks of the options: that each rank's can be, and that all are the same.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,7 @@ std::vector<NamedTensor> without(const nn::Module& module, const std::vector<Nam
 // Has the tensor one of these names in the module?
 bool is_among(const nn::Module& module, const Tensor& tensor, const std::vector<std::string>& names);
 
-ReducerOptions reducer_options(const DistributedDataParallelOptions& options);
+ReducerOptions reducer_options(const DistributedDataParallelOptions& options, std::function<float()> factor);
 
 // Ends the group for all ranks (a group of one goes on), and throws InvalidArgument: the others learn the reason from their next call.
 [[noreturn]] void fail_on_all_ranks(ProcessGroup& group, const std::string& reason);

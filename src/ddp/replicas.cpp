@@ -59,23 +59,23 @@ void check_same_lines(ProcessGroup& group, const std::vector<std::string>& mine,
     if (!difference.empty()) throw MismatchError("{}: the ranks {}: {}", operation, what, difference);
 }
 
-void broadcast_tensors(ProcessGroup& group, const std::vector<NamedTensor>& tensors, const char* what) {
+void broadcast_tensors(ProcessGroup& group, const std::vector<NamedTensor>& tensors, const char* what, int root) {
   std::vector<std::pair<Work, Device*>> under_way;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const Tensor& tensor = tensors[i].tensor;
     const auto count = static_cast<std::size_t>(tensor.count());
     const CallOptions call{.purpose = {what, static_cast<std::int32_t>(i)}, .device = tensor.device().kind()};
     if (call.device == DeviceKind::kCpu)
-      group.broadcast(tensor.buffer().data(), count, tensor.dtype(), 0, call);
+      group.broadcast(tensor.buffer().data(), count, tensor.dtype(), root, call);
     else
-      under_way.emplace_back(group.broadcast_async(tensor.buffer().data(), count, tensor.dtype(), 0, call), &tensor.device());
+      under_way.emplace_back(group.broadcast_async(tensor.buffer().data(), count, tensor.dtype(), root, call), &tensor.device());
   }
   for (const auto& [work, device] : under_way) work.stream_wait(device->default_stream());
 }
 
-void replace_by_rank_zeros(ProcessGroup& group, const std::vector<NamedTensor>& tensors, const char* what) {
+void replace_by_roots(ProcessGroup& group, const std::vector<NamedTensor>& tensors, const char* what, int root) {
   for (const auto& [name, tensor] : tensors) tensor.mark_changed();
-  broadcast_tensors(group, tensors, what);
+  broadcast_tensors(group, tensors, what, root);
 }
 
 std::string hash_of(const std::vector<NamedTensor>& tensors) {

@@ -17,10 +17,10 @@ void check_same_model(ProcessGroup& group, const nn::Module& module, const char*
 // The same of any list: each line a noun phrase, "optimizer SGD". `what` follows "the ranks ".
 void check_same_lines(ProcessGroup& group, const std::vector<std::string>& mine, const char* operation, const char* what);
 
-// Rank 0's bytes to all. `what` is a string literal: the purpose of the calls. On the CPU they are there when it returns; a GPU's default
+// The root's bytes to all. `what` is a string literal: the purpose of the calls. On the CPU they are there when it returns; a GPU's default
 // stream goes on when they are. Tapes that read the tensors before stay valid: what is sent before each forward is equal as a rule.
-void broadcast_tensors(ProcessGroup& group, const std::vector<NamedTensor>& tensors, const char* what);
+void broadcast_tensors(ProcessGroup& group, const std::vector<NamedTensor>& tensors, const char* what, int root = 0);
 // The same where the values are new ones: a backward that read the ones before is refused.
-void replace_by_rank_zeros(ProcessGroup& group, const std::vector<NamedTensor>& tensors, const char* what);
+void replace_by_roots(ProcessGroup& group, const std::vector<NamedTensor>& tensors, const char* what, int root = 0);
 
 }  // namespace lockstep

@@ -26,6 +26,7 @@ class Reducer::Impl {
   Impl(std::shared_ptr<ProcessGroup> group, std::vector<GradientInfo> gradients, ReducerOptions options)
       : group_(std::move(group)),
         gradients_(std::move(gradients)),
+        ask_factor_(std::move(options.factor)),
         comm_hook_(options.comm_hook ? std::move(options.comm_hook) : CommHook(average)),
         layouts_(plan_buckets(gradients_, options.caps)),
         buckets_(layouts_.size()),
@@ -36,6 +37,9 @@ class Reducer::Impl {
       for (const Slot& slot : layouts_[b].slots) places_[slot.gradient] = {b, slot.offset, false};
     }
     missing_.reserve(gradients_.size());
+    for (const GradientInfo& gradient : gradients_)
+      if (ask_factor_ && gradient.dtype != DType::kFloat32)
+        throw InvalidArgument("reducer: the factor is for gradients of float32, '{}' is {}", gradient.name, name_of(gradient.dtype));
   }
 
   ~Impl() { abandon_pass(); }
@@ -129,12 +133,22 @@ class Reducer::Impl {
   // Strictly in bucket order, the same on all ranks, whatever the order in which gradients come on this one.
   void launch_full_buckets() {
     while (next_to_launch_ < buckets_.size() && buckets_[next_to_launch_].pending == 0) {
+      if (next_to_launch_ == 0 && ask_factor_) factor_ = ask_factor_();
       const std::size_t b = next_to_launch_++;
       const BucketLayout& layout = layouts_[b];
+      if (factor_ != 1) multiply(b);
       times_[b].launched = seconds_between(pass_begin_, Clock::now());
       buckets_[b].work = comm_hook_(
           *group_, {static_cast<int>(b), buckets_[b].memory.data(), layout.bytes / size_of(layout.dtype), layout.dtype, layout.device});
     }
+  }
+
+  void multiply(std::size_t bucket) {
+    const Buffer& memory = buckets_[bucket].memory;
+    const Shape shape{static_cast<std::int64_t>(layouts_[bucket].bytes / sizeof(float))};
+    auto* values = reinterpret_cast<float*>(memory.data());
+    Device& device = *memory.device();
+    device.kernels().scale({values, shape}, factor_, {values, shape}, device.default_stream());
   }
 
   // All bits zero is 0 in every dtype; slots are whole cache lines, so that they can be filled as floats.
@@ -147,6 +161,7 @@ class Reducer::Impl {
 
   const std::shared_ptr<ProcessGroup> group_;
   const std::vector<GradientInfo> gradients_;
+  const std::function<float()> ask_factor_;
   const CommHook comm_hook_;
   const std::vector<BucketLayout> layouts_;
   std::vector<Bucket> buckets_;
@@ -154,6 +169,7 @@ class Reducer::Impl {
   std::vector<BucketTimes> times_;
   std::vector<std::size_t> missing_;
   std::size_t next_to_launch_ = 0;
+  float factor_ = 1;  // of this pass
   Clock::time_point pass_begin_;
   bool in_pass_ = false;
 };

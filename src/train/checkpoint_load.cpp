@@ -130,7 +130,7 @@ void load_tensors(ProcessGroup* group, const std::optional<LoadedCheckpoint>& lo
                              const char* checked) {
     if (loaded) copy_tensors(*loaded.*saved, tensors);
     if (group == nullptr) return;
-    replace_by_rank_zeros(*group, tensors, sent);
+    replace_by_roots(*group, tensors, sent);
     check_replicas_equal(*group, tensors, checked);
   };
   load_part(parts.model.state_dict(), &LoadedCheckpoint::model, "checkpoint weights", "weights from the checkpoint");

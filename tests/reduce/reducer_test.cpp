@@ -181,6 +181,32 @@ TEST_F(ReducerTest, ACommHookReplacesTheAverage) {
   for (const RecordedCall& call : record.calls()) EXPECT_EQ(call.operation.signature.op, ReduceOp::kSum);
 }
 
+TEST_F(ReducerTest, TheFactorIsAskedOnceAPassBeforeTheFirstBucket) {
+  int asked = 0;
+  float factor = 0.5F;
+  ReducerOptions options{.caps = {64, 128}, .factor = [&] {
+                           ++asked;
+                           if (factor == 0) throw Error("no factor");
+                           return factor;
+                         }};
+  Reducer reducer(group, gradients(), options);
+  for (std::size_t i = 0; i < 4; ++i) std::fill(floats(reducer.slot(i)).begin(), floats(reducer.slot(i)).end(), 3.0F);
+  reducer.mark_ready(0);
+  EXPECT_EQ(asked, 0);
+  for (const std::size_t i : {3, 2, 1}) reducer.mark_ready(i);
+  reducer.finish();
+  EXPECT_EQ(asked, 1);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_THAT(floats(reducer.slot(i)), ::testing::Each(1.5F));
+  factor = 0;
+  EXPECT_THROW(reducer.mark_ready(3), Error);
+  EXPECT_FALSE(reducer.in_pass());
+  factor = 1;
+  reducer.finish();
+  EXPECT_EQ(asked, 3);
+  options.factor = [] { return 1.0F; };
+  EXPECT_THROW(Reducer(group, {{"d", 4, DType::kFloat64}}, options), InvalidArgument);
+}
+
 TEST_F(ReducerTest, AFailedStartEndsThePass) {
   Reducer reducer = make();
   record.plan({.starting = 2});

@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -73,6 +74,22 @@ class DistributedDataParallel {
 
   // Graph mode, for GPUs: see ddp/graph.h. Throws InvalidArgument for a model on the CPU.
   CapturedStep capture(std::function<Tensor()> step, const CaptureOptions& options = {}) { return {*this, std::move(step), options}; }
+
+  // The weight of this rank's gradients in the next pass that is reduced: the number of samples of its loss, where that is their mean. The
+  // result is then the mean over all ranks' samples although a last batch is smaller on some. For one pass; all ranks set one for the same
+  // passes. Equal weights give the bits of the plain mean. Costs 16 bytes a rank, gathered while the first bucket fills. A weight that is
+  // not a finite number above 0 is InvalidArgument on all ranks in that backward.
+  void set_weight(double samples);
+  bool has_weight() const;
+
+  // Collective, at an epoch's start: MismatchError with all numbers, on all ranks, when the ranks do not have as many steps before them.
+  void begin_epoch(std::int64_t steps);
+
+  // Uneven data: `train` runs this rank's steps, as many as it has; then this rank takes part in what the others still reduce, with zeros,
+  // until all are through. Collective. Inside, ranks make no collective calls but this wrapper's, and each backward follows a zero_grad().
+  // One more small exchange a backward, and a forward that sends buffers. Not with static_graph, nor capture().
+  void join(const std::function<void()>& train, const JoinOptions& options = {});
+  bool is_joining() const;
 
   const Reducer& reducer() const;
   bool synchronizes() const;  // not under no_sync()

@@ -1,6 +1,7 @@
 // The options of DistributedDataParallel: PyTorch's names where the meaning is PyTorch's. docs/ddp.md says which go together.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,18 @@ struct DistributedDataParallelOptions {
   std::vector<std::string> delayed_parameters = {};
 
   CommHook comm_hook = {};  // empty: average
+};
+
+struct JoinOptions {
+  // The sum of a step's gradients is divided by the number of all ranks, as before; else by the number of those that still have data. Where
+  // ranks set weights, the mean is over the samples of those that have data, in both cases.
+  bool divide_by_initial_world_size = true;
+  // Instead of going on: an Error on all ranks as soon as one has no data left and another one has.
+  bool throw_on_early_termination = false;
+  // Called on a rank without data after each step of the others, whose gradients it then has: optimizer.step(), schedules. The ranks'
+  // weights and momenta stay equal. Empty: weights and buffers of a rank that had data to the end go to all, and an optimizer's state is
+  // left alone.
+  std::function<void()> after_step = {};
 };
 
 }  // namespace lockstep

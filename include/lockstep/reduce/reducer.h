@@ -34,6 +34,9 @@ using CommHook = std::function<Work(ProcessGroup&, const BucketView&)>;
 struct ReducerOptions {
   BucketCaps caps = {std::size_t{1} << 20, std::size_t{25} << 20};
   CommHook comm_hook = {};  // empty: average
+  // Not empty: this rank's values are multiplied by it before their buckets are reduced. Asked once a pass, before its first bucket; what
+  // it throws ends the pass. At 1 nothing is touched. For gradients that are float32.
+  std::function<float()> factor = {};
 };
 
 // The times of the last pass. They are seconds since the pass's first mark_ready().

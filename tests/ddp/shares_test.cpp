@@ -1,0 +1,222 @@
+// Unequal shares in the mean: weights by samples, ranks without data in join(), and epochs of unequal length.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <mutex>
+
+#include "lockstep/core/error.h"
+#include "lockstep/optim/sgd.h"
+#include "lockstep/tensor/random.h"
+#include "tests/ddp/heads.h"
+#include "tests/ddp/ranks.h"
+#include "tests/support/in_mib.h"
+#include "tests/support/message_of.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+class Shares : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Wire, Shares, ::testing::Values("threads", "shm", "tcp"),
+                         [](const auto& test) { return std::string(test.param); });
+
+// 5 samples on rank 0, one on each other: the sum of all samples' gradients is a power of two, and so is their number.
+TEST_P(Shares, AMeanByWeightsIsTheMeanOfAllSamples) {
+  expect_all_well(run_ranks(4, GetParam(), [](auto group) {
+    Heads model;
+    DistributedDataParallel ddp(model, group, {.bucket_cap_mb = {in_mib(64)}});
+    const bool is_large = group->rank() == 0;
+    for (int step = 0; step < 2; ++step) {
+      clear_gradients(ddp);
+      ddp.set_weight(is_large ? 5 : 1);
+      EXPECT_TRUE(ddp.has_weight());
+      heads_loss(ddp, is_large ? 2.F : 10.F).backward();
+      EXPECT_FALSE(ddp.has_weight());
+      for (const Tensor& head : model.heads) EXPECT_EQ(gradient_of(head), (5 * 2 + 3 * 10) / 8.F);
+      EXPECT_EQ(gradient_of(model.trunk), 3 * (5 * 2 + 3 * 10) / 8.F);
+      clear_gradients(ddp);
+      heads_loss(ddp, is_large ? 2.F : 10.F).backward();
+      EXPECT_EQ(gradient_of(model.heads[0]), (2 + 3 * 10) / 4.F) << "for one pass";
+    }
+  }));
+}
+
+TEST_P(Shares, EqualWeightsHaveTheBitsOfThePlainMean) {
+  expect_all_well(run_ranks(3, GetParam(), [](auto group) {
+    Heads model(16);
+    DistributedDataParallel ddp(model, group);
+    Philox random(5, static_cast<std::uint64_t>(group->rank()));
+    for (const double weight : {1.0, 0.1, 3.0, 1e-300, 1e300}) {
+      const float x = random.normal();
+      std::vector<float> plain;
+      clear_gradients(ddp);
+      heads_loss(ddp, x).backward();
+      for (const NamedTensor& parameter : ddp.parameters()) plain.push_back(gradient_of(parameter.tensor));
+      clear_gradients(ddp);
+      ddp.set_weight(weight);
+      heads_loss(ddp, x).backward();
+      for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_EQ(gradient_of(ddp.parameters()[i].tensor), plain[i]) << weight;
+    }
+  }));
+}
+
+TEST_P(Shares, AWeightThatIsNoneIsAnErrorOnAllRanksAndTheGroupGoesOn) {
+  for (const double wrong : {0.0, -3.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    expect_all_well(run_ranks(4, GetParam(), [wrong](auto group) {
+      Heads model;
+      DistributedDataParallel ddp(model, group);
+      ddp.set_weight(group->rank() == 2 ? wrong : 8);
+      EXPECT_THAT(message_of([&] { heads_loss(ddp, 1).backward(); }),
+                  HasSubstr(fmt::format("step 1: rank 2 set the weight {}, expected the number of its samples, above 0", wrong)));
+      clear_gradients(ddp);
+      heads_loss(ddp, 1).backward();
+      EXPECT_EQ(gradient_of(model.heads[0]), 1);
+    }));
+  }
+}
+
+TEST_P(Shares, AWeightOnOneRankOnlyIsAnErrorOnAllRanks) {
+  const auto failures = run_ranks(2, GetParam(), [](auto group) {
+    Heads model;
+    DistributedDataParallel ddp(model, group);
+    if (group->rank() == 1) ddp.set_weight(3);
+    heads_loss(ddp, 1).backward();
+  });
+  EXPECT_THAT(failures, Each(AllOf(HasSubstr("the ranks make different calls"), HasSubstr("weights"))));
+}
+
+// Rank r has r + 1 batches; in step s those with data have x = rank + 1.
+TEST_P(Shares, JoinAveragesOverAllOrOverThoseWithData) {
+  for (const bool over_all : {true, false})
+    for (const int ranks : {2, 4})
+      expect_all_well(run_ranks(ranks, GetParam(), [over_all, ranks](auto group) {
+        Heads model;
+        DistributedDataParallel ddp(model, group, {.bucket_cap_mb = {in_mib(64)}});
+        for (int epoch = 0; epoch < 2; ++epoch)
+          ddp.join(
+              [&] {
+                for (int step = 0; step <= group->rank(); ++step) {
+                  clear_gradients(ddp);
+                  heads_loss(ddp, 12 * static_cast<float>(group->rank() + 1)).backward();
+                  int sum = 0;
+                  for (int rank = step; rank < ranks; ++rank) sum += 12 * (rank + 1);
+                  EXPECT_EQ(gradient_of(model.heads[0]), static_cast<float>(sum) / static_cast<float>(over_all ? ranks : ranks - step));
+                }
+              },
+              {.divide_by_initial_world_size = over_all});
+      }));
+}
+
+TEST_P(Shares, JoinWithWeightsIsTheMeanOfTheSamplesThatThereAre) {
+  expect_all_well(run_ranks(2, GetParam(), [](auto group) {
+    Heads model;
+    DistributedDataParallel ddp(model, group);
+    const int steps = group->rank() == 0 ? 2 : 1;
+    ddp.join([&] {
+      for (int step = 0; step < steps; ++step) {
+        clear_gradients(ddp);
+        ddp.set_weight(group->rank() == 0 ? 3 : 1);
+        heads_loss(ddp, group->rank() == 0 ? 4.F : 8.F).backward();
+        EXPECT_EQ(gradient_of(model.heads[0]), step == 0 ? (3 * 4 + 8) / 4.F : 4);
+      }
+    });
+  }));
+}
+
+// A model with a buffer that counts its forwards, momenta, and steps after the others' too.
+TEST_P(Shares, JoinLeavesEqualReplicasAndWithAfterStepEqualMomenta) {
+  struct Counting : Heads {
+    Tensor seen = Tensor::zeros({1});
+    Counting() { add_buffer("seen", seen); }
+    Tensor forward(const Tensor& x) override {
+      if (is_training()) seen.data<float>()[0] += 1;
+      return Heads::forward(x);
+    }
+  };
+  for (const bool steps_along : {true, false})
+    for (const bool finds : {true, false})
+      expect_all_well(run_ranks(3, GetParam(), [steps_along, finds](auto group) {
+        Counting model;
+        if (finds) model.use = {0, 2};
+        DistributedDataParallel ddp(model, group, {.find_unused_parameters = finds});
+        optim::SGD sgd(ddp.parameters(), {.lr = 0.01F, .momentum = 0.9F});
+        JoinOptions options;
+        if (steps_along) options.after_step = [&] { sgd.step(); };
+        ddp.join(
+            [&] {
+              for (int step = 0; step < 5 - 2 * group->rank(); ++step) {  // 5, 3, 1
+                sgd.zero_grad();
+                heads_loss(ddp, static_cast<float>(step + group->rank())).backward();
+                sgd.step();
+              }
+            },
+            options);
+        check_replicas_equal(*group, model.named_parameters(), "weights");
+        if (steps_along) check_replicas_equal(*group, sgd.state(), "momenta");
+        EXPECT_EQ(model.heads[1].item() == 1, finds) << "in use by none";
+        EXPECT_EQ(model.seen.item(), 5) << "of rank 0, which had data to the end";
+      }));
+}
+
+TEST_P(Shares, ARankWithoutAnyDataTakesPart) {
+  expect_all_well(run_ranks(2, GetParam(), [](auto group) {
+    Heads model;
+    DistributedDataParallel ddp(model, group);
+    ddp.join([&] {
+      if (group->rank() == 0) return;
+      clear_gradients(ddp);
+      heads_loss(ddp, 4).backward();
+      EXPECT_EQ(gradient_of(model.heads[0]), 2);
+    });
+    check_replicas_equal(*group, model.named_parameters(), "weights");
+  }));
+}
+
+TEST_P(Shares, JoinMayEndAtTheFirstRankWithoutData) {
+  const auto failures = run_ranks(3, GetParam(), [](auto group) {
+    Heads model;
+    DistributedDataParallel ddp(model, group);
+    ddp.join(
+        [&] {
+          for (int step = 0; step < (group->rank() == 1 ? 1 : 3); ++step) {
+            clear_gradients(ddp);
+            heads_loss(ddp, 1).backward();
+          }
+        },
+        {.throw_on_early_termination = true});
+  });
+  EXPECT_THAT(failures, Each(HasSubstr("step 2: rank 1 has no data left, rank 0 has")));
+}
+
+TEST_P(Shares, JoinRefusesOptionsThatDifferAndStaticGraphs) {
+  const auto failures = run_ranks(2, GetParam(), [](auto group) {
+    Heads model;
+    DistributedDataParallel ddp(model, group);
+    ddp.join([] {}, {.divide_by_initial_world_size = group->rank() == 0});
+  });
+  EXPECT_THAT(failures, Each(HasSubstr("rank 1 has divide_by_initial_world_size false")));
+  const auto refused = run_ranks(2, GetParam(), [](auto group) {
+    Heads model;
+    DistributedDataParallel ddp(model, group, {.static_graph = true});
+    ddp.join([] {});
+  });
+  EXPECT_THAT(refused, Each(HasSubstr("not with static_graph")));
+}
+
+TEST_P(Shares, EpochsOfUnequalLengthAreAnErrorWithTheNumbers) {
+  const auto failures = run_ranks(4, GetParam(), [](auto group) {
+    Heads model;
+    DistributedDataParallel ddp(model, group);
+    ddp.begin_epoch(12);
+    ddp.begin_epoch(group->rank() == 2 ? 11 : 12);
+  });
+  EXPECT_THAT(failures, Each(HasSubstr("11 on rank 2; 12 on rank 0, 1, 3.")));
+}
+
+}  // namespace
+}  // namespace lockstep::testing
