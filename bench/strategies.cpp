@@ -1,9 +1,10 @@
 // Trains the same model from the same weights, on the same samples, by each strategy of train/strategy.h:
-//   build/bench/strategies --model cifar10 --devices 2 [--steps 20] [--rounds 3] [--json]
+//   build/bench/strategies --model cifar10 --devices 2 [--steps 20] [--rounds 3] [--micro-batches 4] [--json]
 //   build/bench/strategies --devices 1,2 --plot samples.svg      beside one device, with a picture
 // Columns: samples_per_s, the median of the rounds, in which the strategies take turns; bytes_per_step, what the busiest device sent and
-// received in a step; peak_rss_mb, of all processes together; final_loss; equals_ddp, "bits", "rounding" (with max_difference, the largest
-// of any weight), or "no". On the CPU, as logical devices with a share of the cores each; the global batch stays the same.
+// received in a step; peak_rss_mb, of all processes together; final_loss; of model_parallel bubble, the share of a step for which stages of
+// equal speed wait, and idle, the mean share for which they did wait in the last step; equals_ddp, "bits", "rounding" (with max_difference,
+// the largest of any weight), or "no". On the CPU, as logical devices with a share of the cores each; the global batch stays the same.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -29,13 +30,13 @@ namespace {
 namespace ls = lockstep;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kWarmUp = 3;              // steps whose time does not count
+constexpr int kWarmUp = 3;               // steps whose time does not count
 constexpr double kRoundingBound = 1e-3;  // of a weight, after the default number of steps
 
 struct Options {
   std::string model, strategy, result, plot;
   std::vector<int> devices;
-  int steps = 20, rounds = 3;
+  int steps = 20, rounds = 3, micro_batches = 0;
   bool json = false;
 };
 
@@ -50,6 +51,7 @@ Options parse(int argc, char** argv) {
   add("strategy", names + "; all if it is not given", value<std::string>()->default_value(""));
   add("steps", "steps that count, the first ones apart", value<int>()->default_value("20"));
   add("rounds", "turns of each strategy", value<int>()->default_value("3"));
+  add("micro-batches", "of model_parallel, which divide the samples of a step; 0: as many as devices", value<int>()->default_value("0"));
   add("plot", "a picture of samples/s over devices, as SVG", value<std::string>()->default_value(""), "FILE");
   add("json", "one JSON line a strategy");
   add("result", "of this program's own use", value<std::string>()->default_value(""));
@@ -63,9 +65,11 @@ Options parse(int argc, char** argv) {
                   given["plot"].as<std::string>(), given["devices"].as<std::vector<int>>()};
   options.steps = given["steps"].as<int>();
   options.rounds = given["rounds"].as<int>();
+  options.micro_batches = given["micro-batches"].as<int>();
   options.json = given.count("json") != 0;
   if (options.model == "gpt") throw ls::InvalidArgument("strategies: --model gpt has a label a token; strategies split samples");
   if (options.steps < 1 || options.rounds < 1) throw ls::InvalidArgument("strategies: --steps and --rounds must be positive");
+  if (options.micro_batches < 0) throw ls::InvalidArgument("strategies: --micro-batches must not be negative");
   for (const int devices : options.devices)
     if (devices < 1 || devices > 64) throw ls::InvalidArgument("strategies: --devices {}: 1 to 64 make sense", devices);
   if (!options.strategy.empty() && names.find(options.strategy) == std::string::npos)
@@ -86,6 +90,15 @@ ls::Tensor rows_of_rank(const ls::Tensor& all, const ls::ProcessGroup& group) {
   return ls::slice(all, 0, {.start = group.rank() * each, .stop = (group.rank() + 1) * each});
 }
 
+// Of the last step; the devices of strategies without a pipeline are not watched.
+double mean_idle(const ls::train::Strategy& strategy) {
+  const auto bubble = strategy.bubble();
+  if (!bubble) return 0;
+  double sum = 0;
+  for (const double idle : bubble->idle) sum += idle;
+  return sum / static_cast<double>(bubble->idle.size());
+}
+
 // Rank 0 writes the figures to options.result, and the weights beside it.
 int run_strategy(const Options& options) {
   const bool by_processes = options.strategy == "ddp";
@@ -94,17 +107,24 @@ int run_strategy(const Options& options) {
   const ls::bench::TrainStepModel sample = ls::bench::make_model(options.model, 0);
   if (sample.batch % options.devices.front() != 0)
     throw ls::InvalidArgument("strategies: {} devices do not divide the {} samples of a step", options.devices.front(), sample.batch);
+  ls::train::StrategyOptions choices;
+  if (options.strategy == "model_parallel") choices.micro_batches = options.micro_batches;
   const auto strategy = ls::train::make_strategy(
       options.strategy,
       {.model = [&] { return std::move(ls::bench::make_model(options.model, 0).module); },
-       .optimizer = [&](std::vector<ls::NamedTensor> parameters) { return ls::bench::make_optimizer(options.model, std::move(parameters), nullptr); },
-       .loss = [](const ls::Tensor& outputs, const ls::Tensor& targets) { return ls::nn::cross_entropy(outputs, targets); }});
+       .optimizer =
+           [&](std::vector<ls::NamedTensor> parameters) {
+             return ls::bench::make_optimizer(options.model, std::move(parameters), nullptr);
+           },
+       .loss = [](const ls::Tensor& outputs, const ls::Tensor& targets) { return ls::nn::cross_entropy(outputs, targets); }},
+      choices);
   const ls::Tensor inputs = rows_of_rank(sample.inputs, *group), labels = rows_of_rank(sample.labels, *group);
   for (int i = 0; i < kWarmUp; ++i) strategy->step(inputs, labels);
   group->barrier();
   const auto begin = Clock::now();
   float loss = 0;
   for (int i = 0; i < options.steps; ++i) loss = strategy->step(inputs, labels);
+  const double idle_share = mean_idle(*strategy);
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   std::uint64_t busiest = 0;
   for (const ls::train::DeviceTraffic& each : strategy->traffic()) busiest = std::max(busiest, each.sent + each.received);
@@ -116,7 +136,9 @@ int run_strategy(const Options& options) {
   const nlohmann::json figures = {{"samples_per_s", static_cast<double>(sample.batch) * options.steps / seconds},
                                   {"bytes_per_step", static_cast<double>(busiest) / (options.steps + kWarmUp)},
                                   {"peak_rss_mb", rss},
-                                  {"final_loss", mean_loss}};
+                                  {"final_loss", mean_loss},
+                                  {"bubble", strategy->bubble() ? strategy->bubble()->expected : 0},
+                                  {"idle", idle_share}};
   std::ofstream(options.result) << figures.dump() << "\n";
   return 0;
 }
@@ -137,8 +159,19 @@ void take_turn(const Options& options, const std::string& folder, Row& row) {
   spec.ranks = row.strategy == "ddp" ? row.devices : 1;
   spec.gpus = "none";
   spec.prefix = false;
-  spec.command = {std::filesystem::read_symlink("/proc/self/exe").string(), "--model", options.model, "--strategy", row.strategy, "--devices",
-                  std::to_string(row.devices), "--steps", std::to_string(options.steps), "--result", result};
+  spec.command = {std::filesystem::read_symlink("/proc/self/exe").string(),
+                  "--model",
+                  options.model,
+                  "--strategy",
+                  row.strategy,
+                  "--devices",
+                  std::to_string(row.devices),
+                  "--steps",
+                  std::to_string(options.steps),
+                  "--micro-batches",
+                  std::to_string(options.micro_batches),
+                  "--result",
+                  result};
   if (const int code = ls::launch::launch(spec); code != 0)
     throw ls::Error("strategies: {} on {} devices ended with {}", row.strategy, row.devices, code);
   row.figures = nlohmann::json::parse(std::ifstream(result));
@@ -162,6 +195,10 @@ void print_rows(const Options& options, const std::vector<Row>& rows) {
     const auto ddp = std::find_if(rows.begin(), rows.end(), is_ddp);
     const double difference = ddp == rows.end() ? 0 : largest_difference(row.weights, ddp->weights);
     const char* equals = ddp == rows.end() ? "not compared" : difference == 0 ? "bits" : difference < kRoundingBound ? "rounding" : "no";
+    const auto share = [&](const char* name) -> nlohmann::json {
+      if (row.strategy != "model_parallel") return "-";
+      return ls::bench::rounded(row.figures[name].get<double>(), 3);
+    };
     report.row({{"strategy", row.strategy},
                 {"model", options.model},
                 {"devices", row.devices},
@@ -169,6 +206,8 @@ void print_rows(const Options& options, const std::vector<Row>& rows) {
                 {"bytes_per_step", std::llround(row.figures["bytes_per_step"].get<double>())},
                 {"peak_rss_mb", ls::bench::rounded(row.figures["peak_rss_mb"].get<double>(), 1)},
                 {"final_loss", ls::bench::rounded(row.figures["final_loss"].get<double>(), 5)},
+                {"bubble", share("bubble")},
+                {"idle", share("idle")},
                 {"equals_ddp", equals},
                 {"max_difference", difference}});
   }

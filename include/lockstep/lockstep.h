@@ -11,6 +11,7 @@
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/reductions.h"
 #include "lockstep/autograd/shapes.h"
+#include "lockstep/autograd/transfer.h"
 #include "lockstep/autograd/variable.h"
 #include "lockstep/comm/backend_context.h"
 #include "lockstep/comm/bootstrap.h"

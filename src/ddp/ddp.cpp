@@ -31,6 +31,12 @@ std::vector<GradientInfo> describe_gradients(const nn::Module& module, const std
   return gradients;
 }
 
+// The CPU's logical devices share its memory: a bucket there may hold gradients of each, as a model has whose parts lie on several.
+Buffer slot_on(Device& device, const Buffer& slot) {
+  if (slot.device() == &device || device.kind() != DeviceKind::kCpu || slot.device()->kind() != DeviceKind::kCpu) return slot;
+  return Buffer(slot.data(), slot.bytes(), &device, [slot] {});
+}
+
 constexpr std::size_t kMostInputs = 64;
 
 bool wants_and_has_grad(const Tensor& parameter) { return requires_grad(parameter) && has_grad(parameter); }
@@ -62,7 +68,7 @@ class DistributedDataParallel::Impl {
     // The join of autograd and communication: every gradient lies in its bucket, and says when it is final.
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       set_name(parameters_[i].tensor, parameters_[i].name);  // of several names, the reducer's
-      bind_grad(parameters_[i].tensor, reducer_->slot(i));
+      bind_grad(parameters_[i].tensor, slot_on(parameters_[i].tensor.device(), reducer_->slot(i)));
       hooks_.push_back(register_grad_hook(parameters_[i].tensor, [this, i](const Tensor&) { gradient_ready(i); }));
     }
   }

@@ -203,7 +203,7 @@ TEST(Strategies, ReplicasHaveTheModesOfTheModel) {
 
 TEST(Strategies, WhatIsRefused) {
   EXPECT_THAT(message_of([] { make_strategy("horovod", training_of_net()); }),
-              HasSubstr("there is no strategy 'horovod': ddp, mirrored, data_parallel, towers"));
+              HasSubstr("there is no strategy 'horovod': ddp, mirrored, data_parallel, towers, model_parallel"));
   EXPECT_THAT(message_of([] { make_strategy("ddp", training_of_net()); }), HasSubstr("call init_process_group() first"));
   EXPECT_THAT(message_of([] { make_strategy("ddp", training_of_net(), on_cpus(0, 1)); }), HasSubstr(".devices is for strategies with one process"));
   EXPECT_THAT(message_of([] { make_strategy("mirrored", training_of_net(), {.devices = {&cpu_device(), &cpu_device()}}); }),

@@ -1,8 +1,8 @@
 // Strategies: the ways to train one model on several devices, behind one interface, so that they can be compared.
 //
 //   auto strategy = train::make_strategy("mirrored", {.model = [] { return std::make_unique<Net>(); },
-//                                                     .optimizer = [](auto parameters) { return std::make_unique<optim::SGD>(parameters, ...); },
-//                                                     .loss = nn::cross_entropy});
+//                                                     .optimizer = [](auto parameters) { return std::make_unique<optim::SGD>(parameters,
+//                                                     ...); }, .loss = nn::cross_entropy});
 //   for (auto& [inputs, targets] : loader) strategy->step(inputs, targets);
 //
 // `ddp` is what Lockstep is for: a process for each device. The others drive all their devices from one process, for users who come from
@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,14 +34,24 @@ struct Training {
 struct StrategyOptions {
   // Those that compute. Empty: the logical GPUs, or where there are none the logical CPUs; ddp takes the group's device and no other.
   std::vector<Device*> devices = {};
-  Device* parameter_device = nullptr;             // of `towers`: where the variables are; null: the CPU
-  std::shared_ptr<ProcessGroup> group = nullptr;  // of `ddp`; null: the thread's default group
+  Device* parameter_device = nullptr;  // of `towers`: where the variables are; null: the CPU
+  // Of `ddp`; null: the thread's default group. Of `model_parallel`: a rank for each stage; null: this process has all stages.
+  std::shared_ptr<ProcessGroup> group = nullptr;
+  int micro_batches = 0;               // of `model_parallel`: equal parts of a batch, one behind the other; 0: as many as stages
+  std::vector<int> stage_layers = {};  // of `model_parallel`: layers of each stage; empty: by the bytes of their parameters
 };
 
 // Bytes that a device has sent to the others and received from them, inputs included, since the strategy was made.
 struct DeviceTraffic {
   const Device* device = nullptr;
   std::uint64_t sent = 0, received = 0;
+};
+
+// Of stages that wait for each other.
+struct PipelineBubble {
+  int stages = 1, micro_batches = 1;
+  double expected = 0;            // (stages - 1) / (micro_batches + stages - 1): the share of a step in which a stage waits
+  std::vector<double> idle = {};  // the share of the last step in which each device of this process waited
 };
 
 struct NamedLoss {
@@ -63,14 +74,18 @@ class Strategy {
   // model, loss and optimizer throw, of several devices that of the first.
   virtual float step(const Tensor& inputs, const Tensor& targets) = 0;
 
-  // The model with the current weights, to be evaluated and saved between steps.
+  // The model with the current weights, to be evaluated and saved between steps. Of model_parallel with a group: collective; without one its
+  // layers lie on the devices of their stages, and its forward() copies activations from one to the next.
   virtual nn::Module& model() = 0;
   virtual optim::Optimizer& optimizer() = 0;  // whose state belongs to model(); change the rate by set_lr()
   virtual void set_lr(float lr) = 0;          // on all replicas
+  // All that hold state of this process: of model_parallel one for each stage that trains something, and optimizer() is the first.
+  virtual std::vector<optim::Optimizer*> optimizers() { return {&optimizer()}; }
 
   virtual std::vector<DeviceTraffic> traffic() const = 0;
   // Of the last step, by part of the model or batch: "tower_0/loss", ...; empty where the strategy has one loss.
   virtual std::vector<NamedLoss> losses() const { return {}; }
+  virtual std::optional<PipelineBubble> bubble() const { return std::nullopt; }  // of model_parallel
 };
 
 // "ddp", "mirrored", ...: see strategies(). Throws InvalidArgument that lists them, and for options that the strategy has no use for.

@@ -12,7 +12,7 @@
 namespace lockstep::train {
 
 // run() is the only way in which the threads meet: they never wait for each other, only the caller for all of them. So nothing hangs when
-// one of them fails.
+// one of them fails. Work whose parts do wait for each other stops the others itself when one fails, as model_parallel's stages do.
 class DeviceThreads {
  public:
   explicit DeviceThreads(int count);

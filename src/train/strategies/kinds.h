@@ -13,4 +13,6 @@ std::unique_ptr<Strategy> make_mirrored(Training training, const StrategyOptions
 std::unique_ptr<Strategy> make_data_parallel(Training training, const StrategyOptions& options);
 std::unique_ptr<Strategy> make_towers(Training training, const StrategyOptions& options);
 
+std::unique_ptr<Strategy> make_model_parallel(Training training, const StrategyOptions& options);
+
 }  // namespace lockstep::train

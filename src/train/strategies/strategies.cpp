@@ -10,18 +10,31 @@ namespace {
 
 struct Entry {
   StrategyKind kind;
-  bool one_process;            // drives options.devices
+  bool one_process;  // drives options.devices
   bool has_parameter_device;
+  bool is_pipeline;  // of stages, which ranks of a group may have instead of devices of this process
   std::unique_ptr<Strategy> (*make)(Training training, const StrategyOptions& options);
 };
 
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> kEntries = {
-      {{"ddp", "a process for each device, gradients all-reduced while backward runs"}, false, false, make_ddp},
-      {{"mirrored", "one process, a thread and a replica for each device, gradients all-reduced among them"}, true, false, make_mirrored},
-      {{"data_parallel", "one process, parameters copied from device 0 in each step, outputs and gradients gathered there"}, true, false,
+      {{"ddp", "a process for each device, gradients all-reduced while backward runs"}, false, false, false, make_ddp},
+      {{"mirrored", "one process, a thread and a replica for each device, gradients all-reduced among them"},
+       true,
+       false,
+       false,
+       make_mirrored},
+      {{"data_parallel", "one process, parameters copied from device 0 in each step, outputs and gradients gathered there"},
+       true,
+       false,
+       false,
        make_data_parallel},
-      {{"towers", "one process, variables on one device, a clone on each of the others"}, true, true, make_towers},
+      {{"towers", "one process, variables on one device, a clone on each of the others"}, true, true, false, make_towers},
+      {{"model_parallel", "layers cut into stages on devices or ranks, micro-batches pass through them"},
+       true,
+       false,
+       true,
+       make_model_parallel},
   };
   return kEntries;
 }
@@ -31,18 +44,21 @@ StrategyOptions checked(const Entry& entry, const StrategyOptions& asked) {
   StrategyOptions options = asked;
   if (options.parameter_device != nullptr && !entry.has_parameter_device)
     throw InvalidArgument("{}: .parameter_device is an option of towers: here every device has the parameters", name);
-  if (!entry.one_process) {
+  if (!entry.is_pipeline && (options.micro_batches != 0 || !options.stage_layers.empty()))
+    throw InvalidArgument("{}: .micro_batches and .stage_layers are options of model_parallel: here each device has all layers", name);
+  if (!entry.one_process || (entry.is_pipeline && options.group)) {
     if (!options.devices.empty())
       throw InvalidArgument("{}: a rank computes on its group's device; .devices is for strategies with one process", name);
     return options;
   }
-  if (options.group) throw InvalidArgument("{}: one process drives all devices; .group is an option of ddp", name);
+  if (options.group) throw InvalidArgument("{}: one process drives all devices; .group is an option of ddp and model_parallel", name);
   if (options.devices.empty()) options.devices = default_devices();
   std::set<const Device*> seen;
   for (const Device* device : options.devices)
     if (device == nullptr || !seen.insert(device).second)
-      throw InvalidArgument("{}: .devices: {}", name,
-                            device == nullptr ? "one of them is null" : device->name() + " comes twice; Device::configure() makes several of one");
+      throw InvalidArgument(
+          "{}: .devices: {}", name,
+          device == nullptr ? "one of them is null" : device->name() + " comes twice; Device::configure() makes several of one");
   if (entry.has_parameter_device && options.parameter_device == nullptr) options.parameter_device = &cpu_device();
   return options;
 }

@@ -1,0 +1,131 @@
+// The pipeline of model_parallel.cpp with a process for each stage.
+//
+//     rank 0: layers 0..2, their optimizer       rank 1: layers 3..5, their optimizer
+//     forward micro-batch 0  -- activations -->
+//     forward micro-batch 1  -- activations -->  forward, loss, backward of 0
+//     backward of 0          <-- gradients ----  forward, loss, backward of 1
+//     backward of 1          <-- gradients ----
+//     optimizer              <== loss =========  optimizer
+//
+// All ranks build the whole model from the same weights, rank 0's, and train the layers of their stage; the others' are out of date until
+// model() is asked for them. What travels: as within a process, by send and recv; the loss from the last rank to all; and, with model(),
+// the weights of each stage to all.
+#include "src/train/strategies/model_parallel_ranks.h"
+
+#include <array>
+#include <bit>
+#include <chrono>
+
+#include "lockstep/core/error.h"
+#include "src/ddp/replicas.h"
+#include "src/train/strategies/pipeline_plan.h"
+#include "src/train/strategies/pipeline_stage.h"
+
+namespace lockstep::train {
+
+namespace {
+
+class ModelParallelRanks : public Strategy {
+ public:
+  ModelParallelRanks(Training training, const StrategyOptions& options)
+      : training_(std::move(training)), group_(options.group), devices_({&group_->local_device()}), links_(group_) {
+    const int rank = group_->rank(), ranks = group_->world_size();
+    check_kernels(*devices_.front(), static_cast<std::size_t>(rank));
+    micro_batches_ = micro_batches_of(options, static_cast<std::size_t>(ranks));
+    model_ = training_.model();
+    if (!model_) throw InvalidArgument("strategy: Training::model() returned no module");
+    cut_ = cut_into_stages(*model_, static_cast<std::size_t>(ranks), options.stage_layers);
+    check_same_model(*group_, *model_, kModelParallel);
+    model_->to(*devices_.front());
+    replace_by_rank_zeros(*group_, model_->state_dict(), "initial weights");
+    stage_ =
+        std::make_unique<PipelineStage>(training_, cut_[static_cast<std::size_t>(rank)], *devices_.front(), rank, ranks, micro_batches_);
+    bubble_ = {ranks, micro_batches_, pipeline_bubble(ranks, micro_batches_), {0}};
+  }
+
+  const char* name() const override { return kModelParallel; }
+  const std::vector<Device*>& devices() const override { return devices_; }
+
+  float step(const Tensor& inputs, const Tensor& targets) override {
+    check_micro_batches(inputs, targets, micro_batches_);
+    const auto begin = std::chrono::steady_clock::now();
+    run_stage({inputs, targets, random_state()});
+    const float loss = loss_of_last_rank();
+    const std::chrono::duration<double> busy = worked_, seconds = std::chrono::steady_clock::now() - begin;
+    bubble_.idle = {1 - busy / seconds};
+    stage_->update();
+    is_gathered_ = false;
+    return loss;
+  }
+
+  nn::Module& model() override {
+    for (std::size_t rank = 0; rank < cut_.size() && !is_gathered_; ++rank)
+      for (const nn::Module* layer : cut_[rank])
+        for (const NamedTensor& each : layer->state_dict()) broadcast(each.tensor, static_cast<int>(rank));
+    is_gathered_ = true;
+    return *model_;
+  }
+  optim::Optimizer& optimizer() override {
+    if (stage_->optimizer() == nullptr)
+      throw InvalidArgument("{}: rank {} has no parameter to train, so no optimizer", kModelParallel, group_->rank());
+    return *stage_->optimizer();
+  }
+  std::vector<optim::Optimizer*> optimizers() override {
+    return stage_->optimizer() == nullptr ? std::vector<optim::Optimizer*>() : std::vector{stage_->optimizer()};
+  }
+  void set_lr(float lr) override {
+    for (optim::Optimizer* optimizer : optimizers()) optimizer->set_lr(lr);
+  }
+  std::vector<DeviceTraffic> traffic() const override { return {{devices_.front(), links_.sent(), links_.received()}}; }
+  std::optional<PipelineBubble> bubble() const override { return bubble_; }
+
+ private:
+  // What fails here alone must end the others, which wait for this rank.
+  void run_stage(const StepSamples& samples) {
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+      stage_->run(samples, links_);
+      worked_ = std::chrono::steady_clock::now() - begin - stage_->waited();
+      links_.finish_sends();
+    } catch (const std::exception& error) {
+      group_->abort(fmt::format("{}: stage {} (rank {}) failed: {}", kModelParallel, group_->rank(), group_->rank(), error.what()));
+      throw;
+    }
+  }
+
+  // With it the place in the random streams, which the draws of all stages have moved on.
+  float loss_of_last_rank() {
+    const RandomState after = stage_->random_after();
+    std::array<std::uint64_t, 4> told{std::bit_cast<std::uint32_t>(stage_->loss()), after.seed, after.next_stream, after.next_dropout};
+    group_->broadcast(told.data(), told.size(), DType::kInt64, group_->world_size() - 1, {.purpose = {"loss"}});
+    set_random_state({told[1], told[2], told[3]});
+    return std::bit_cast<float>(static_cast<std::uint32_t>(told[0]));
+  }
+
+  void broadcast(const Tensor& tensor, int root) {
+    const Tensor host = tensor.to(cpu_device());
+    group_->broadcast(host.buffer().data(), static_cast<std::size_t>(host.count()), host.dtype(), root, {.purpose = {"stage's weights"}});
+    if (!host.is_same(tensor)) tensor.copy_from(host);
+    tensor.mark_changed();
+  }
+
+  Training training_;
+  std::shared_ptr<ProcessGroup> group_;
+  std::vector<Device*> devices_;
+  RankLinks links_;
+  std::unique_ptr<nn::Module> model_;
+  std::vector<std::vector<nn::Module*>> cut_;
+  std::unique_ptr<PipelineStage> stage_;
+  int micro_batches_ = 1;
+  bool is_gathered_ = true;  // the same on all ranks
+  std::chrono::duration<double> worked_{0};
+  PipelineBubble bubble_;
+};
+
+}  // namespace
+
+std::unique_ptr<Strategy> make_model_parallel_ranks(Training training, const StrategyOptions& options) {
+  return std::make_unique<ModelParallelRanks>(std::move(training), options);
+}
+
+}  // namespace lockstep::train
