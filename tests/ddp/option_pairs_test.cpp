@@ -1,4 +1,4 @@
-// Every pair of options of DistributedDataParallel: the averages are right, or wrapping says why the two cannot be.
+// Every pair of options and calls of DistributedDataParallel: the averages are right, or an error says why the two cannot be.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,9 +17,13 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
+struct Settings {
+  DistributedDataParallelOptions options;
+  bool weighs = false, joins = false, gathers = false;
+};
 struct Choice {
   const char* name;
-  std::function<void(DistributedDataParallelOptions&)> choose;
+  std::function<void(Settings&)> choose;
 };
 
 Work sum_of_halves(ProcessGroup& group, const BucketView& bucket) {
@@ -31,15 +35,18 @@ Work sum_of_halves(ProcessGroup& group, const BucketView& bucket) {
 const std::vector<Choice>& choices() {
   static const std::vector<Choice> all = {
       {"bucket_cap_mb",
-       [](auto& options) {
-         options.bucket_cap_mb = {in_mib(64), in_mib(128)};
+       [](auto& settings) {
+         settings.options.bucket_cap_mb = {in_mib(64), in_mib(128)};
        }},
-      {"forward_sync_buffers", [](auto& options) { options.forward_sync_buffers = false; }},
-      {"find_unused_parameters", [](auto& options) { options.find_unused_parameters = true; }},
-      {"static_graph", [](auto& options) { options.static_graph = true; }},
-      {"ignored_parameters", [](auto& options) { options.ignored_parameters = {"head0"}; }},
-      {"delayed_parameters", [](auto& options) { options.delayed_parameters = {"head3"}; }},
-      {"comm_hook", [](auto& options) { options.comm_hook = sum_of_halves; }},
+      {"forward_sync_buffers", [](auto& settings) { settings.options.forward_sync_buffers = false; }},
+      {"find_unused_parameters", [](auto& settings) { settings.options.find_unused_parameters = true; }},
+      {"static_graph", [](auto& settings) { settings.options.static_graph = true; }},
+      {"ignored_parameters", [](auto& settings) { settings.options.ignored_parameters = {"head0"}; }},
+      {"delayed_parameters", [](auto& settings) { settings.options.delayed_parameters = {"head3"}; }},
+      {"comm_hook", [](auto& settings) { settings.options.comm_hook = sum_of_halves; }},
+      {"set_weight", [](auto& settings) { settings.weighs = true; }},
+      {"join", [](auto& settings) { settings.joins = true; }},
+      {"no_sync", [](auto& settings) { settings.gathers = true; }},
   };
   return all;
 }
@@ -49,25 +56,43 @@ struct WithBuffer : Heads {
   WithBuffer() : Heads(4) { add_buffer("seen", seen); }
 };
 
-// Rank 0 has 1, rank 1 has 3. Where a pass may leave parameters alone, head1 is rank 0's, and head2 nobody's.
-void train(const std::shared_ptr<ProcessGroup>& group, const DistributedDataParallelOptions& options) {
+// Rank 0 has 1 (three samples, where they count), rank 1 has 3 (one sample, and in join() a step less). Where a pass may leave parameters
+// alone, head1 is rank 0's, and head2 nobody's. Gathered are two passes of the same.
+void train(const std::shared_ptr<ProcessGroup>& group, const Settings& settings) {
+  const DistributedDataParallelOptions& options = settings.options;
   WithBuffer model;
   DistributedDataParallel ddp(model, group, options);
-  const float mine = group->rank() == 0 ? 1 : 3;
+  const bool is_first = group->rank() == 0;
+  const float mine = is_first ? 1 : 3;
   model.seen.fill(mine);
   const bool may_leave = options.find_unused_parameters || options.static_graph;
-  if (may_leave) model.use = group->rank() == 0 ? std::vector<std::size_t>{0, 1, 3} : std::vector<std::size_t>{0, 3};
-  for (int step = 0; step < 3; ++step) {
+  if (may_leave) model.use = is_first ? std::vector<std::size_t>{0, 1, 3} : std::vector<std::size_t>{0, 3};
+  const auto run_step = [&](int step) {
     for (const Tensor& weight : model.parameters()) clear_grad(weight);
+    if (settings.gathers) {
+      const auto local = ddp.no_sync();
+      heads_loss(ddp, mine).backward();
+    }
+    if (settings.weighs) ddp.set_weight(is_first ? 3 : 1);
     heads_loss(ddp, mine).backward();
-    const bool ignores = !options.ignored_parameters.empty();
-    EXPECT_EQ(gradient_of(model.heads[0]), ignores ? mine : 2);
-    EXPECT_EQ(gradient_of(model.heads[1]), may_leave ? 0.5F : 2);
+    const float passes = settings.gathers ? 2 : 1;
+    const bool is_alone = settings.joins && step == 2;
+    const float first = passes * (!settings.weighs ? 0.5F : is_alone ? 1 : 0.75F), second = is_alone ? 0 : passes - first;
+    const float mean = first * 1 + second * 3;
+    EXPECT_EQ(gradient_of(model.heads[0]), options.ignored_parameters.empty() ? mean : passes * mine);
+    EXPECT_EQ(gradient_of(model.heads[1]), may_leave ? first * 1 : mean);
     EXPECT_EQ(has_grad(model.heads[2]), !may_leave);
-    EXPECT_EQ(gradient_of(model.heads[3]), 2);
-    EXPECT_EQ(gradient_of(model.trunk), may_leave ? (3 * 1 + 2 * 3) / 2.0F : 4 * 2);
+    EXPECT_EQ(gradient_of(model.heads[3]), mean);
+    EXPECT_EQ(gradient_of(model.trunk), may_leave ? first * 3 + second * 6 : 4 * mean);
     EXPECT_EQ(model.seen.item(), options.forward_sync_buffers ? 1 : mine);
-  }
+  };
+  const auto run_steps = [&] {
+    for (int step = 0; step < (settings.joins && !is_first ? 2 : 3); ++step) run_step(step);
+  };
+  if (settings.joins)
+    ddp.join(run_steps);
+  else
+    run_steps();
 }
 
 using Pair = std::tuple<std::size_t, std::size_t>;
@@ -84,12 +109,14 @@ INSTANTIATE_TEST_SUITE_P(All, OptionPairs, ::testing::ValuesIn([] {
                          });
 
 TEST_P(OptionPairs, AverageRightOrAreRefused) {
-  DistributedDataParallelOptions options;
-  choices()[std::get<0>(GetParam())].choose(options);
-  choices()[std::get<1>(GetParam())].choose(options);
-  const auto failures = run_ranks(2, "threads", [&options](auto group) { train(group, options); });
-  if (options.find_unused_parameters && options.static_graph)
+  Settings settings;
+  choices()[std::get<0>(GetParam())].choose(settings);
+  choices()[std::get<1>(GetParam())].choose(settings);
+  const auto failures = run_ranks(2, "threads", [&settings](auto group) { train(group, settings); });
+  if (settings.options.find_unused_parameters && settings.options.static_graph)
     EXPECT_THAT(failures, Each(HasSubstr("static_graph says that they do not")));
+  else if (settings.joins && settings.options.static_graph)
+    EXPECT_THAT(failures, Each(HasSubstr("join: not with static_graph")));
   else
     expect_all_well(failures);
 }
