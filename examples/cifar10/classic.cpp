@@ -50,8 +50,9 @@ void check_ranks(const ClassicFlags& flags, const ls::ProcessGroup& group) {
     throw ls::InvalidArgument("--num-gpus {}: with --strategy ddp each rank has one device, and this job has {} ranks: lockrun -n {}",
                               flags.num_gpus, group.world_size(), flags.num_gpus);
   if (flags.strategy != "ddp" && group.world_size() > 1)
-    throw ls::InvalidArgument("--strategy {}: one process drives all devices, and this job has {} ranks: start it without lockrun",
-                              flags.strategy, group.world_size());
+    throw ls::InvalidArgument(
+        "--strategy {}: of those that this program starts only ddp has several ranks, and this job has {}: start it without lockrun",
+        flags.strategy, group.world_size());
 }
 
 // A network from which all replicas begin: drawn, or that of the checkpoint.
