@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "src/train/xml_text.h"
+
 namespace lockstep::bench {
 
 struct PlotPoint {
@@ -59,7 +61,6 @@ struct PlotRange {
 // From mark to mark around `values`, so that at least two marks are seen even when all values are the same.
 PlotRange range_around(PlotRange values, double base);
 
-// Fit for XML: <, >, &, quotes escaped; what is no UTF-8 or may not occur becomes '?'.
-std::string xml_text(const std::string& text);
+using lockstep::xml_text;
 
 }  // namespace lockstep::bench

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "lockstep/core/error.h"
 #include "lockstep/data/sampler.h"
@@ -6,9 +8,28 @@
 
 namespace lockstep::data {
 
+namespace {
+
+std::string options_text(const DistributedSamplerOptions& options) {
+  const std::string buffer = options.shuffle && options.shuffle_buffer > 0 ? fmt::format(", buffer {}", options.shuffle_buffer) : "";
+  return fmt::format("shuffle {}{}", options.shuffle, buffer);
+}
+
+// What waits stands from `next` on: a sample that is drawn changes places with the one at `next`, and the window moves on.
+void shuffle_by_buffer(std::vector<std::int64_t>& order, std::int64_t buffer, Philox& random) {
+  for (std::size_t next = 0; next + 1 < order.size(); ++next) {
+    const std::size_t waiting = std::min(static_cast<std::size_t>(buffer), order.size() - next);
+    std::swap(order[next], order[next + random.below(static_cast<std::uint32_t>(waiting))]);
+  }
+}
+
+}  // namespace
+
 DistributedSampler::DistributedSampler(std::int64_t size, const Place& place, const DistributedSamplerOptions& options)
-    : Sampler("DistributedSampler", size, place, options.seed, options.remainder, fmt::format("shuffle {}", options.shuffle)),
-      shuffle_(options.shuffle) {
+    : Sampler("DistributedSampler", size, place, options.seed, options.remainder, options_text(options)),
+      shuffle_(options.shuffle),
+      buffer_(options.shuffle_buffer) {
+  if (buffer_ < 0) throw InvalidArgument("DistributedSampler: shuffle_buffer {} is negative; 0 shuffles the whole set", buffer_);
   check_not_all_dropped();
 }
 
@@ -17,7 +38,10 @@ SampleOrder DistributedSampler::whole_order(std::uint64_t seed, std::int64_t epo
   std::iota(order.indices.begin(), order.indices.end(), 0);
   if (shuffle_) {
     Philox random(seed, random_stream(RandomUse::kOrder, static_cast<std::uint64_t>(epoch)));
-    shuffle(order.indices, random);
+    if (buffer_ > 0 && buffer_ < set_size())
+      shuffle_by_buffer(order.indices, buffer_, random);
+    else
+      shuffle(order.indices, random);
   }
   return order;
 }

@@ -134,7 +134,8 @@ class PadCollate {
       const std::int64_t length = from.shape().dims() == 0 ? 1 : from.shape()[0];
       const std::size_t bytes = length == 0 ? 0 : from.bytes() / static_cast<std::size_t>(length) * static_cast<std::size_t>(cut(from));
       const std::size_t begin = options_.front ? to.size() - bytes : 0;
-      if (bytes > 0) std::memcpy(to.data() + begin, from.buffer().data(), bytes);
+      const std::size_t lost = options_.cut_front ? from.bytes() - bytes : 0;
+      if (bytes > 0) std::memcpy(to.data() + begin, from.buffer().data() + lost, bytes);
       padding.fill(options_.front ? to.first(begin) : to.subspan(bytes));
     }
     return stacked;

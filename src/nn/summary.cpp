@@ -11,6 +11,7 @@
 #include "lockstep/autograd/variable.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/tensor/random.h"
+#include "src/nn/count_text.h"
 #include "src/nn/forward_observer.h"
 
 namespace lockstep::nn {
@@ -20,13 +21,6 @@ namespace {
 struct Row {
   std::string name, kind, output, parameters;
 };
-
-// "1,234,567"
-std::string with_commas(std::int64_t number) {
-  std::string digits = std::to_string(number);
-  for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3) digits.insert(static_cast<std::size_t>(at), ",");
-  return digits;
-}
 
 std::int64_t own_count(const Module& module) {
   std::int64_t count = 0;

@@ -101,4 +101,16 @@ TEST(DocExamples, SetsOfSets) {
   EXPECT_NE(train.get(0, 0)[0].span<float>()[0], train.get(0, 1)[0].span<float>()[0]);
 }
 
+TEST(DocExamples, Pipelines) {
+  const ls::data::TensorDataset all({ls::Tensor::full({10, 4}, 1), ls::Tensor::zeros({10}, ls::DType::kInt64)});
+  const ls::Place place;
+  std::int64_t seen = 0;
+
+  const auto chain = ls::data::Pipeline(all).shuffle(1000, /*seed=*/1).batch(4).prefetch(2).cache();
+  for (std::int64_t epoch = 0; epoch < 2; ++epoch)
+    for (auto batches = chain.epoch(epoch, {.place = place}); auto& [x, y] : batches) seen += x.shape()[0];
+
+  EXPECT_EQ(seen, 20);
+}
+
 }  // namespace

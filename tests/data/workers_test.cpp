@@ -221,6 +221,14 @@ TEST(PadCollate, CutsAtTheMaximumAndTellsLengths) {
   EXPECT_EQ(values_of<std::int64_t>(wide[0]), (std::vector<std::int64_t>{1, 2, 3, 0, 0, 4, 0, 0, 0, 0}));
 }
 
+TEST(PadCollate, KeepsTheEndWhereItCutsTheFront) {
+  const std::vector<Sample> samples = {{values<std::int64_t>({1, 2, 3}), scalar<std::int64_t>(7)},
+                                       {values<std::int64_t>({4}), scalar<std::int64_t>(8)}};
+  const Batch last = pad_collate({.front = true, .max_length = 2, .to_max_length = true, .cut_front = true})(samples);
+  EXPECT_EQ(values_of<std::int64_t>(last[0]), (std::vector<std::int64_t>{2, 3, 0, 4}));
+  EXPECT_EQ(values_of<std::int64_t>(last[1]), (std::vector<std::int64_t>{7, 8}));
+}
+
 TEST(PadCollate, PadsRowsOfMatricesInTheirType) {
   const std::vector<Sample> samples = {{Tensor::full({1, 2}, 1)}, {Tensor::full({2, 2}, 2)}};
   EXPECT_EQ(values_of<float>(pad_collate(0.5)(samples)[0]), (std::vector<float>{1, 1, 0.5, 0.5, 2, 2, 2, 2}));

@@ -10,7 +10,7 @@ namespace lockstep::testing {
 namespace {
 
 // What stands between the first command and the next sentence.
-std::string promised_output() {
+std::string promised_lines() {
   std::ifstream source(STRATEGIES_SOURCE);
   std::string text;
   bool begun = false;
@@ -24,7 +24,7 @@ std::string promised_output() {
 std::string without_bytes(const std::string& output) { return output.substr(0, output.find("cpu")); }
 
 TEST(StrategiesExample, PrintsWhatItPromises) {
-  const std::string promised = promised_output();
+  const std::string promised = promised_lines();
   ASSERT_GT(promised.size(), 100u);
   Child towers({STRATEGIES, "towers"});
   EXPECT_EQ(towers.wait(std::chrono::seconds(60)), 0) << towers.errors();
@@ -39,7 +39,7 @@ TEST(StrategiesExample, PrintsWhatItPromises) {
 TEST(StrategiesExample, DdpLearnsTheSame) {
   Child ddp({LOCKRUN, "-n", "2", "--no-prefix", STRATEGIES, "ddp"});
   EXPECT_EQ(ddp.wait(std::chrono::seconds(60)), 0) << ddp.errors();
-  const std::string promised = without_bytes(promised_output()), first = "1 physical CPU, 2 logical\n";
+  const std::string promised = without_bytes(promised_lines()), first = "1 physical CPU, 2 logical\n";
   EXPECT_EQ(without_bytes(ddp.output()), "1 physical CPU, 1 logical\n" + promised.substr(first.size()));
 }
 

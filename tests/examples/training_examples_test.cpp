@@ -32,6 +32,7 @@ const std::vector<Example>& examples() {
   static const std::vector<Example> all = {
       {"own_dataset", "reuters", "reuters_train.jsonl.gz", {"--batch", "8", "--steps", "3"}, true},
       {"fashion_mnist", "fashion-mnist", "train-images-idx3-ubyte", {"--batch", "8", "--steps", "3"}, true},
+      {"reuters", "reuters", "reuters_train.jsonl.gz", {"--batch", "8", "--steps", "3"}, true},
       {"resnet", "cifar10", "data_batch_1.bin", {"--batch", "8", "--steps", "2"}, true, "CIFAR-10 (data_batch_*.bin)"},
       {"gpt", "tinyshakespeare", "input.txt", {"--batch", "4", "--steps", "2", "--sample", "8"}, false},
   };
@@ -69,6 +70,9 @@ void write_small_sets(const fs::path& folder) {
   }
   write_articles(folder / "reuters/reuters_train.jsonl.gz", 24, random);
   write_articles(folder / "reuters/reuters_test.jsonl.gz", 10, random);
+  std::ofstream words(folder / "reuters/reuters_vocab.txt"), topics(folder / "reuters/reuters_topics.txt");
+  for (int word = 0; word < 10000; ++word) words << "word" << word << "\n";
+  for (int topic = 0; topic < 52; ++topic) topics << "topic" << topic << "\n";
   data::write_generated_cifar10((folder / "cifar10").string(), {.train_images = 24, .test_images = 10});
   std::ofstream text(folder / "tinyshakespeare/input.txt");
   for (int i = 0; i < 4000; ++i) text.put(static_cast<char>('a' + random.below(26)));
@@ -180,7 +184,7 @@ TEST_P(TrainingExamples, SayHowToUseThem) {
 
 std::string name_of(const ::testing::TestParamInfo<Example>& tested) { return tested.param.name; }
 INSTANTIATE_TEST_SUITE_P(Each, TrainingExamples, ::testing::ValuesIn(examples()), name_of);
-INSTANTIATE_TEST_SUITE_P(Each, QuickTrainingExamples, ::testing::Values(examples()[0], examples()[1]), name_of);
+INSTANTIATE_TEST_SUITE_P(Each, QuickTrainingExamples, ::testing::Values(examples()[0], examples()[1], examples()[2]), name_of);
 
 }  // namespace
 }  // namespace lockstep::testing

@@ -21,8 +21,9 @@ Batch stack(std::span<const Sample> samples);
 struct PadCollateOptions {
   double value = 0;             // of the padding, in each tensor's type
   bool front = false;           // the padding lies before the elements, not behind them
-  std::int64_t max_length = 0;  // longer tensors are cut at their end; 0: as long as the batch's longest
+  std::int64_t max_length = 0;  // longer tensors are cut; 0: as long as the batch's longest
   bool to_max_length = false;   // all batches are max_length long, not only as long as their longest
+  bool cut_front = false;       // longer tensors lose their begin, not their end
   bool lengths = false;         // the batch has one more tensor, (N) int64: the length of each sample's first tensor, as it was cut
 };
 

@@ -26,6 +26,9 @@ struct DistributedSamplerOptions {
   bool shuffle = true;
   std::uint64_t seed = 0;
   Remainder remainder = Remainder::kPad;
+  // 0: the whole set is shuffled. Else as tf.data does with a buffer of so many samples: each is drawn at random from those that wait,
+  // whose place the next of the set takes, so that none comes more than shuffle_buffer - 1 places early.
+  std::int64_t shuffle_buffer = 0;
 };
 
 // Samples in their order.
@@ -95,7 +98,7 @@ class Sampler {
 // One permutation of the set from (seed, epoch), or its own order.
 class DistributedSampler : public Sampler {
  public:
-  // Throws InvalidArgument for an empty set, or where dropping the remainder leaves nothing.
+  // Throws InvalidArgument for an empty set, a negative shuffle_buffer, or where dropping the remainder leaves nothing.
   DistributedSampler(std::int64_t size, const Place& place, const DistributedSamplerOptions& options = {});
 
  private:
@@ -103,6 +106,7 @@ class DistributedSampler : public Sampler {
   std::int64_t whole_size(std::uint64_t, std::int64_t) const override { return set_size(); }
 
   bool shuffle_;
+  std::int64_t buffer_;
 };
 
 }  // namespace lockstep::data

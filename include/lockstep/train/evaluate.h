@@ -5,8 +5,10 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <span>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/data/collate.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/train/metrics.h"
@@ -18,6 +20,7 @@ struct EvaluateOptions {
   std::int64_t batch_size = 250;                  // of each rank
   Device* device = nullptr;                       // where batches go; null: the CPU
   std::shared_ptr<ProcessGroup> group = nullptr;  // null: the thread's default group; none: a job of one
+  data::Collate collate = {};                     // makes batches; empty: data::stack()
 };
 
 // Collective: shares the samples of `dataset` out to the ranks, each exactly once, gives `forward` batch after batch without recording a
@@ -29,6 +32,13 @@ std::int64_t evaluate(const std::function<Tensor(const Tensor& inputs)>& forward
 // The same of a module, in evaluation mode meanwhile: train(false), and as it was before at the end, also where an exception ends it.
 std::int64_t evaluate(nn::Module& model, const data::Dataset& dataset, std::initializer_list<Metric*> metrics,
                       const EvaluateOptions& options = {});
+std::int64_t evaluate(nn::Module& model, const data::Dataset& dataset, std::span<Metric* const> metrics,
+                      const EvaluateOptions& options = {});
+
+// Collective: the model's outputs (N, ...), float32, for all samples in their order, on the CPU of every rank; each is computed once, in
+// evaluation mode and without a tape. The first tensor of a sample is the input, others are not looked at. InvalidArgument: batch_size below
+// 1, an empty set, outputs that are not a row a sample, or of another shape in another batch.
+Tensor predict(nn::Module& model, const data::Dataset& dataset, const EvaluateOptions& options = {});
 
 }  // namespace lockstep
 #pragma GCC visibility pop

@@ -17,6 +17,7 @@ struct ProgressOptions {
   std::int64_t steps_per_epoch = 0;
   std::int64_t log_every = 20;  // steps between two lines of a log
   std::FILE* out = stdout;
+  const char* samples = "images";  // what is counted in a second
 };
 
 // Throws FileError when a line cannot be written (a full disk): a run that nobody can read is no success.

@@ -81,6 +81,9 @@ class Strategy {
   virtual void set_lr(float lr) = 0;          // on all replicas
   // All that hold state of this process: of model_parallel one for each stage that trains something, and optimizer() is the first.
   virtual std::vector<optim::Optimizer*> optimizers() { return {&optimizer()}; }
+  // All replicas take over what model() and optimizer() hold, which the caller has changed: loaded, for instance. Under ddp it is for the
+  // caller to change them on all ranks alike.
+  virtual void update_replicas() {}
 
   virtual std::vector<DeviceTraffic> traffic() const = 0;
   // Of the last step, by part of the model or batch: "tower_0/loss", ...; empty where the strategy has one loss.

@@ -78,6 +78,14 @@ class Mirrored : public Strategy {
   void set_lr(float lr) override {
     for (Mirror& mirror : mirrors_) mirror.optimizer->set_lr(lr);
   }
+  void update_replicas() override {
+    const Mirror& first = mirrors_.front();
+    for (std::size_t i = 1; i < mirrors_.size(); ++i) {
+      copy_values(first.replica.model->state_dict(), mirrors_[i].replica.model->state_dict(), traffic_);
+      copy_values(first.optimizer->state(), mirrors_[i].optimizer->state(), traffic_);
+      mirrors_[i].optimizer->set_lr(first.optimizer->lr());
+    }
+  }
   std::vector<DeviceTraffic> traffic() const override { return traffic_.all(); }
 
  private:

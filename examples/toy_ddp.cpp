@@ -1,0 +1,110 @@
+// The classic steps of a tutorial on data parallelism, each on numbers that can be checked by hand, and checked on every rank. Run it from
+// the build's folder:
+//
+//   launcher/lockrun -n 2 examples/toy_ddp
+//
+//   [0] all-reduce: 1 + ... + 2 = 3 on each of 2 ranks
+//   [0] gradients: every rank has other samples, all have the mean 1.5, not the sum 3
+//   [0] backward: the gradients that it left are final, equal on all ranks, and the weights step to 0.85
+//   [0] checkpoint: rank 0 saved, all waited, and loaded it from cpu:0 onto cpu:1
+//
+// Any number of ranks does: lockrun -n 4, or none for one rank.
+#include <lockstep/lockstep.h>
+
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace ls = lockstep;
+
+namespace {
+
+constexpr float kRate = 0.1F;
+constexpr const char* kFile = "run/toy.safetensors";
+
+// A rank that finds something else ends, and with it the job.
+void expect(bool holds, const ls::ProcessGroup& group, const std::string& step) {
+  if (!holds) throw ls::Error("rank {}: {}: the numbers are not those that were expected", group.rank(), step);
+}
+
+// One weight, which is 1 on rank 0. Others start elsewhere: DistributedDataParallel gives them rank 0's.
+struct Toy : ls::nn::Module {
+  ls::Tensor weight;
+  explicit Toy(float start) : weight(ls::Tensor::full({1, 1}, start)) { add_parameter("weight", weight); }
+  ls::Tensor forward(const ls::Tensor& x) override { return ls::matmul(x, weight); }
+};
+
+// Each rank has a tensor of its own, rank + 1; all get the sum.
+void sum_tensors(ls::ProcessGroup& group) {
+  const int ranks = group.world_size(), sum = ranks * (ranks + 1) / 2;
+  std::vector<float> values(4, static_cast<float>(group.rank() + 1));
+  group.all_reduce(std::span(values));
+  for (const float value : values) expect(value == static_cast<float>(sum), group, "all-reduce");
+  if (group.rank() == 0) std::printf("all-reduce: 1 + ... + %d = %d on each of %d ranks\n", ranks, sum, ranks);
+}
+
+// The gradient of mean(weight * x) is mean(x): rank + 1 on each rank by itself.
+void average_gradients(ls::ProcessGroup& group, ls::DistributedDataParallel& ddp, Toy& toy) {
+  ls::optim::SGD sgd(ddp.parameters(), {.lr = kRate});
+  const ls::Tensor x = ls::Tensor::full({8, 1}, static_cast<float>(group.rank() + 1), group.local_device());
+  expect(toy.weight.item() == 1, group, "weights of rank 0 on all ranks");
+  sgd.zero_grad();
+  ls::mean(ddp(x)).backward();
+  const float gradient = ls::grad(toy.weight).item();  // at once: no wait, no further call
+
+  const int ranks = group.world_size();
+  const float mean = static_cast<float>(ranks + 1) / 2, sum = mean * static_cast<float>(ranks);
+  expect(gradient == mean, group, "gradients averaged");
+  if (group.rank() == 0)
+    std::printf("gradients: every rank has other samples, all have the mean %g, not the sum %g\n", static_cast<double>(mean),
+                static_cast<double>(sum));
+
+  std::vector<float> everyones(static_cast<std::size_t>(ranks));
+  group.all_gather(&gradient, everyones.data(), 1, ls::DType::kFloat32);
+  for (const float other : everyones) expect(other == gradient, group, "gradients equal on all ranks");
+  expect(ls::grad(toy.weight).item() == gradient, group, "gradients final when backward returned");
+  sgd.step();
+  const float weight = toy.weight.item();
+  expect(std::fabs(weight - (1 - kRate * mean)) < 1e-6F, group, "step");
+  ls::check_replicas_equal(group, toy.named_parameters(), "weights");
+  if (group.rank() == 0)
+    std::printf("backward: the gradients that it left are final, equal on all ranks, and the weights step to %g\n",
+                static_cast<double>(weight));
+}
+
+// Another device of this process: the second half of the CPU, or the CPU where the rank's own device is a GPU.
+void save_and_load(ls::ProcessGroup& group, Toy& toy) {
+  if (group.rank() == 0) {
+    std::filesystem::create_directories(std::filesystem::path(kFile).parent_path());
+    ls::save_safetensors(kFile, toy.state_dict());
+  }
+  group.barrier();  // no rank reads before the file is whole
+  ls::Device& other = group.local_device().kind() == ls::DeviceKind::kCpu ? ls::device_named("cpu:1") : ls::cpu_device();
+  Toy loaded(0);
+  loaded.to(other);
+  loaded.load_state_dict(ls::load_safetensors(kFile).tensors);
+  expect(&loaded.weight.device() == &other && loaded.weight.item() == toy.weight.item(), group, "weights on another device");
+  group.barrier();  // all have read it
+  if (group.rank() != 0) return;
+  std::filesystem::remove(kFile);
+  std::printf("checkpoint: rank 0 saved, all waited, and loaded it from %s onto %s\n", toy.weight.device().name().c_str(),
+              other.name().c_str());
+}
+
+int train(int, char**) {
+  ls::Device::configure({.cpu = 2});  // before the first tensor
+  const auto group = ls::init_process_group();
+  sum_tensors(*group);
+  Toy toy(group->rank() == 0 ? 1.0F : -7.0F);
+  toy.to(group->local_device());
+  ls::DistributedDataParallel ddp(toy, group);
+  average_gradients(*group, ddp, toy);
+  save_and_load(*group, toy);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return ls::run_main("toy_ddp", train, argc, argv); }

@@ -1,0 +1,80 @@
+#include "lockstep/train/history.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::train {
+
+namespace {
+
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+std::string list_of(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text.empty() ? "none" : text;
+}
+
+std::string number(const std::string& name, double value) {
+  return name == "lr" ? fmt::format("{:.4g}", value) : fmt::format("{:.4f}", value);
+}
+
+}  // namespace
+
+double value_of(const Logs& logs, const std::string& name, const char* asks) {
+  std::vector<std::string> names;
+  for (const auto& [known, value] : logs) {
+    if (known == name) return value;
+    names.push_back(known);
+  }
+  throw InvalidArgument("{}: there is no value '{}': {}; those that begin with val_ need FitOptions::validation", asks, name, list_of(names));
+}
+
+std::string text_of(const Logs& logs) {
+  std::string text;
+  for (const auto& [name, value] : logs) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, number(name, value));
+  return text;
+}
+
+void History::add(const Logs& logs) {
+  for (auto& column : columns_) column.second.push_back(kNone);
+  for (const auto& entry : logs) {
+    auto column = std::find_if(columns_.begin(), columns_.end(), [&](const auto& each) { return each.first == entry.first; });
+    if (column == columns_.end())
+      column = columns_.insert(columns_.end(), {entry.first, std::vector<double>(static_cast<std::size_t>(epochs_) + 1, kNone)});
+    column->second.back() = entry.second;
+  }
+  ++epochs_;
+}
+
+std::vector<std::string> History::names() const {
+  std::vector<std::string> names;
+  for (const auto& column : columns_) names.push_back(column.first);
+  return names;
+}
+
+const std::vector<double>& History::values(const std::string& name) const {
+  for (const auto& column : columns_)
+    if (column.first == name) return column.second;
+  throw InvalidArgument("History: there is no value '{}': {}", name, list_of(names()));
+}
+
+std::string History::text() const {
+  std::string text = "epoch";
+  for (const auto& column : columns_) text += fmt::format("  {:>{}}", column.first, std::max<std::size_t>(column.first.size(), 8));
+  text += "\n";
+  for (std::size_t epoch = 0; epoch < static_cast<std::size_t>(epochs_); ++epoch) {
+    text += fmt::format("{:>5}", epoch);
+    for (const auto& column : columns_)
+      text += fmt::format("  {:>{}}", number(column.first, column.second[epoch]), std::max<std::size_t>(column.first.size(), 8));
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace lockstep::train

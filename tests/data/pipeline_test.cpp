@@ -1,0 +1,115 @@
+// Pipelines: chains named as tf.data's.
+#include "lockstep/data/pipeline.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <numeric>
+
+#include "tests/support/message_of.h"
+
+namespace lockstep::data {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Sample i is i; counts how often one is read.
+class Numbers : public Dataset {
+ public:
+  explicit Numbers(std::int64_t size, std::shared_ptr<std::atomic<int>> reads = std::make_shared<std::atomic<int>>(0))
+      : size_(size), reads_(std::move(reads)) {}
+  std::int64_t size() const override { return size_; }
+  Sample get(std::int64_t index, std::int64_t) const override {
+    ++*reads_;
+    return {scalar<std::int64_t>(index), scalar<std::int64_t>(index * 10)};
+  }
+
+ private:
+  std::int64_t size_;
+  std::shared_ptr<std::atomic<int>> reads_;
+};
+
+using Order = std::vector<std::int64_t>;
+
+Order order_of(const Pipeline& pipeline, std::int64_t epoch = 0, const EpochOptions& options = {}) {
+  Order order;
+  auto batches = pipeline.epoch(epoch, options);
+  for (auto& [inputs, targets] : batches) {
+    for (const std::int64_t number : inputs.span<std::int64_t>()) order.push_back(number);
+    EXPECT_EQ(inputs.count(), targets.count());
+  }
+  return order;
+}
+
+TEST(Pipeline, ChainsWhatTheTutorialsChain) {
+  const auto reads = std::make_shared<std::atomic<int>>(0);
+  const auto train = Pipeline(Numbers(100, reads)).shuffle(30, 1).batch(32).prefetch(3, 2).cache();
+  EXPECT_EQ(*reads, 0) << "nothing is read before epoch()";
+  Order first = order_of(train, 0), second = order_of(train, 1);
+  EXPECT_EQ(*reads, 100) << "cache() keeps samples, wherever it stands";
+  EXPECT_NE(first, second) << "and each epoch has an order of its own";
+  EXPECT_EQ(order_of(train, 0), first);
+  std::sort(first.begin(), first.end());
+  Order all(100);
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_EQ(first, all);
+  EXPECT_EQ(train.batches(), 3);
+  EXPECT_EQ(train.epoch(0).batches(), 4);
+  EXPECT_EQ(train.epoch(0, {.remainder = Remainder::kDrop}).batches(), 3);
+}
+
+TEST(Pipeline, KeepsTheOrderOfTheSetWithoutShuffle) {
+  const auto chain = Pipeline(Numbers(6)).map([](Sample sample) { return Sample{scalar(sample[0].span<std::int64_t>()[0] + 1), sample[1]}; });
+  EXPECT_THAT(order_of(chain.skip(1).take(3).batch(2)), ElementsAre(2, 3, 4));
+}
+
+TEST(Pipeline, BatchesAreOfAllRanksTogether) {
+  const auto chain = Pipeline(Numbers(8)).batch(4);
+  EXPECT_THAT(order_of(chain, 0, {.place = {1, 2, 1, 2}}), ElementsAre(1, 3, 5, 7));
+  EXPECT_EQ(chain.epoch(0, {.place = {1, 2, 1, 2}}).batches(), 2);
+  EXPECT_THAT(message_of([&] { chain.epoch(0, {.place = {2, 3, 2, 3}}); }),
+              HasSubstr("rank 2: a batch of 4 samples cannot be shared out evenly among 3 ranks"));
+}
+
+TEST(Pipeline, LeavesTheOneBeforeAsItIs) {
+  const auto plain = Pipeline(Numbers(4)).batch(2);
+  const auto shuffled = plain.shuffle(0, 7);
+  EXPECT_THAT(order_of(plain), ElementsAre(0, 1, 2, 3));
+  EXPECT_FALSE(plain.is_shuffled());
+  EXPECT_TRUE(shuffled.is_shuffled());
+}
+
+TEST(Pipeline, RefusesChainsWithoutAMeaning) {
+  const Pipeline plain(Numbers(4));
+  const auto same = [](Sample sample) { return sample; };
+  EXPECT_THAT(message_of([&] { plain.epoch(0); }), HasSubstr("call batch() first"));
+  EXPECT_THAT(message_of([&] { plain.batch(2).map(same); }), HasSubstr("Pipeline::map() behind batch()"));
+  EXPECT_THAT(message_of([&] { plain.batch(2).take(1); }), HasSubstr("Pipeline::take() behind batch()"));
+  EXPECT_THAT(message_of([&] { plain.batch(0); }), HasSubstr("Pipeline::batch(0): at least one"));
+  EXPECT_THAT(message_of([&] { plain.batch(2).batch(3); }), HasSubstr("there are batches of 2 already"));
+  EXPECT_THAT(message_of([&] { plain.shuffle(-1); }), HasSubstr("the buffer is negative"));
+  EXPECT_THAT(message_of([&] { plain.shuffle().shuffle(); }), HasSubstr("shuffled already"));
+  EXPECT_THAT(message_of([&] { plain.prefetch(0); }), HasSubstr("must be positive"));
+  EXPECT_THAT(message_of([&] { Pipeline(Numbers(0)).batch(2).epoch(0); }), HasSubstr("the data set is empty"));
+  EXPECT_THAT(message_of([&] { plain.batch(5).epoch(0, {.remainder = Remainder::kDrop}); }), AllOf(HasSubstr("5 samples"), HasSubstr("has 4")));
+}
+
+// As tf.data's: nothing comes more than buffer - 1 places early, and all comes once.
+TEST(ShuffleBuffer, DrawsFromThoseThatWait) {
+  for (const std::int64_t buffer : {1, 2, 10, 99, 1000}) {
+    Order order = order_of(Pipeline(Numbers(100)).shuffle(buffer, 5).batch(10));
+    for (std::int64_t place = 0; place < 100; ++place) EXPECT_LT(order[static_cast<std::size_t>(place)] - place, buffer);
+    EXPECT_EQ(std::is_sorted(order.begin(), order.end()), buffer == 1);
+    std::sort(order.begin(), order.end());
+    for (std::int64_t place = 0; place < 100; ++place) ASSERT_EQ(order[static_cast<std::size_t>(place)], place);
+  }
+  EXPECT_EQ(order_of(Pipeline(Numbers(100)).shuffle(1000, 5).batch(10)), order_of(Pipeline(Numbers(100)).shuffle(0, 5).batch(10)));
+  EXPECT_THAT(message_of([] { DistributedSampler(4, {}, {.shuffle_buffer = -1}); }), HasSubstr("shuffle_buffer -1 is negative"));
+}
+
+}  // namespace
+}  // namespace lockstep::data

@@ -1,0 +1,66 @@
+// The code of docs/trainer.md.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "lockstep/lockstep.h"
+#include "tests/train/checkpoint_folder.h"
+#include "tests/train/trainer_parts.h"
+
+namespace ls = lockstep;
+namespace nn = lockstep::nn;
+
+namespace {
+
+class PrintRate : public ls::train::Callback {
+ public:
+  void on_epoch_end(ls::train::Trainer& trainer, std::int64_t epoch, const ls::train::Logs& logs) override {
+    if (trainer.is_first_rank()) lines.push_back(fmt::format("epoch {}: lr {}", epoch, ls::train::value_of(logs, "lr", "PrintRate")));
+  }
+  std::vector<std::string> lines;
+};
+
+TEST(TrainerDocExamples, TrainAndStop) {
+  const auto group = ls::init_process_group({.device = &ls::cpu_device()});
+  const ls::train::Quadrants points(256), others(64, 5);
+  const ls::testing::Folder temporary;
+  const std::string folder = temporary.path();
+
+  ls::train::Trainer trainer([] {
+    auto net = std::make_unique<nn::Sequential>();
+    net->append_named<nn::Linear>("hidden", 2, 16, nn::LinearLayerOptions{.activation = ls::Activation::kReLU});
+    net->append_named<nn::Linear>("out", 16, 4);
+    return net;
+  });
+  trainer.compile({.optimizer =
+                       [](std::vector<ls::NamedTensor> parameters) {
+                         return std::make_unique<ls::optim::Nadam>(std::move(parameters), ls::optim::NadamOptions::keras(0.01F));
+                       },
+                   .loss = [](const ls::Tensor& logits, const ls::Tensor& labels) { return nn::cross_entropy(logits, labels); },
+                   .metrics = {{"accuracy", ls::Accuracy()}, {"top2", ls::TopK(2)}},
+                   .strategy = "ddp"});  // or "mirrored", "data_parallel", "towers"
+  const auto train = ls::data::Pipeline(points).shuffle(1000).batch(32).prefetch().cache();
+  const auto validation = ls::data::Pipeline(others).batch(32);
+  const ls::train::History& history = trainer.fit(train, {.epochs = 10, .validation = validation});
+
+  EXPECT_EQ(history.epochs(), 10);
+  EXPECT_GT(history.values("val_accuracy")[9], 0.9);
+
+  auto stopping = std::make_shared<ls::train::EarlyStopping>(
+      ls::train::EarlyStoppingOptions{.monitor = "val_accuracy", .patience = 2, .restore_best_weights = true});
+  trainer.fit(train, {.epochs = 20,
+                      .initial_epoch = trainer.epoch(),
+                      .validation = validation,
+                      .callbacks = {stopping, std::make_shared<ls::train::ModelCheckpoint>(folder + "/ckpt"),
+                                    std::make_shared<ls::train::TensorBoard>(folder + "/events")}});
+  if (trainer.is_first_rank()) trainer.history().plot(folder + "/history.svg");
+
+  EXPECT_LE(trainer.epoch(), 20);
+  for (const char* const name : {"/ckpt/latest", "/events", "/history.svg"}) EXPECT_TRUE(std::filesystem::exists(folder + name)) << name;
+  const auto rates = std::make_shared<PrintRate>();
+  trainer.fit(train, {.callbacks = {rates}, .progress = false});
+  EXPECT_EQ(rates->lines.size(), 1u);
+}
+
+}  // namespace
