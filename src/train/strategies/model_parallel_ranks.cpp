@@ -37,7 +37,7 @@ class ModelParallelRanks : public Strategy {
     cut_ = cut_into_stages(*model_, static_cast<std::size_t>(ranks), options.stage_layers);
     check_same_model(*group_, *model_, kModelParallel);
     model_->to(*devices_.front());
-    replace_by_rank_zeros(*group_, model_->state_dict(), "initial weights");
+    replace_by_roots(*group_, model_->state_dict(), "initial weights");
     stage_ =
         std::make_unique<PipelineStage>(training_, cut_[static_cast<std::size_t>(rank)], *devices_.front(), rank, ranks, micro_batches_);
     bubble_ = {ranks, micro_batches_, pipeline_bubble(ranks, micro_batches_), {0}};
