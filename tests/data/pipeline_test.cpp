@@ -18,9 +18,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // Sample i is i; counts how often one is read.
-class Numbers : public Dataset {
+class CountedNumbers : public Dataset {
  public:
-  explicit Numbers(std::int64_t size, std::shared_ptr<std::atomic<int>> reads = std::make_shared<std::atomic<int>>(0))
+  explicit CountedNumbers(std::int64_t size, std::shared_ptr<std::atomic<int>> reads = std::make_shared<std::atomic<int>>(0))
       : size_(size), reads_(std::move(reads)) {}
   std::int64_t size() const override { return size_; }
   Sample get(std::int64_t index, std::int64_t) const override {
@@ -47,7 +47,7 @@ Order order_of(const Pipeline& pipeline, std::int64_t epoch = 0, const EpochOpti
 
 TEST(Pipeline, ChainsWhatTheTutorialsChain) {
   const auto reads = std::make_shared<std::atomic<int>>(0);
-  const auto train = Pipeline(Numbers(100, reads)).shuffle(30, 1).batch(32).prefetch(3, 2).cache();
+  const auto train = Pipeline(CountedNumbers(100, reads)).shuffle(30, 1).batch(32).prefetch(3, 2).cache();
   EXPECT_EQ(*reads, 0) << "nothing is read before epoch()";
   Order first = order_of(train, 0), second = order_of(train, 1);
   EXPECT_EQ(*reads, 100) << "cache() keeps samples, wherever it stands";
@@ -63,12 +63,12 @@ TEST(Pipeline, ChainsWhatTheTutorialsChain) {
 }
 
 TEST(Pipeline, KeepsTheOrderOfTheSetWithoutShuffle) {
-  const auto chain = Pipeline(Numbers(6)).map([](Sample sample) { return Sample{scalar(sample[0].span<std::int64_t>()[0] + 1), sample[1]}; });
+  const auto chain = Pipeline(CountedNumbers(6)).map([](Sample sample) { return Sample{scalar(sample[0].span<std::int64_t>()[0] + 1), sample[1]}; });
   EXPECT_THAT(order_of(chain.skip(1).take(3).batch(2)), ElementsAre(2, 3, 4));
 }
 
 TEST(Pipeline, BatchesAreOfAllRanksTogether) {
-  const auto chain = Pipeline(Numbers(8)).batch(4);
+  const auto chain = Pipeline(CountedNumbers(8)).batch(4);
   EXPECT_THAT(order_of(chain, 0, {.place = {1, 2, 1, 2}}), ElementsAre(1, 3, 5, 7));
   EXPECT_EQ(chain.epoch(0, {.place = {1, 2, 1, 2}}).batches(), 2);
   EXPECT_THAT(message_of([&] { chain.epoch(0, {.place = {2, 3, 2, 3}}); }),
@@ -76,7 +76,7 @@ TEST(Pipeline, BatchesAreOfAllRanksTogether) {
 }
 
 TEST(Pipeline, LeavesTheOneBeforeAsItIs) {
-  const auto plain = Pipeline(Numbers(4)).batch(2);
+  const auto plain = Pipeline(CountedNumbers(4)).batch(2);
   const auto shuffled = plain.shuffle(0, 7);
   EXPECT_THAT(order_of(plain), ElementsAre(0, 1, 2, 3));
   EXPECT_FALSE(plain.is_shuffled());
@@ -84,7 +84,7 @@ TEST(Pipeline, LeavesTheOneBeforeAsItIs) {
 }
 
 TEST(Pipeline, RefusesChainsWithoutAMeaning) {
-  const Pipeline plain(Numbers(4));
+  const Pipeline plain(CountedNumbers(4));
   const auto same = [](Sample sample) { return sample; };
   EXPECT_THAT(message_of([&] { plain.epoch(0); }), HasSubstr("call batch() first"));
   EXPECT_THAT(message_of([&] { plain.batch(2).map(same); }), HasSubstr("Pipeline::map() behind batch()"));
@@ -94,20 +94,20 @@ TEST(Pipeline, RefusesChainsWithoutAMeaning) {
   EXPECT_THAT(message_of([&] { plain.shuffle(-1); }), HasSubstr("the buffer is negative"));
   EXPECT_THAT(message_of([&] { plain.shuffle().shuffle(); }), HasSubstr("shuffled already"));
   EXPECT_THAT(message_of([&] { plain.prefetch(0); }), HasSubstr("must be positive"));
-  EXPECT_THAT(message_of([&] { Pipeline(Numbers(0)).batch(2).epoch(0); }), HasSubstr("the data set is empty"));
+  EXPECT_THAT(message_of([&] { Pipeline(CountedNumbers(0)).batch(2).epoch(0); }), HasSubstr("the data set is empty"));
   EXPECT_THAT(message_of([&] { plain.batch(5).epoch(0, {.remainder = Remainder::kDrop}); }), AllOf(HasSubstr("5 samples"), HasSubstr("has 4")));
 }
 
 // As tf.data's: nothing comes more than buffer - 1 places early, and all comes once.
 TEST(ShuffleBuffer, DrawsFromThoseThatWait) {
   for (const std::int64_t buffer : {1, 2, 10, 99, 1000}) {
-    Order order = order_of(Pipeline(Numbers(100)).shuffle(buffer, 5).batch(10));
+    Order order = order_of(Pipeline(CountedNumbers(100)).shuffle(buffer, 5).batch(10));
     for (std::int64_t place = 0; place < 100; ++place) EXPECT_LT(order[static_cast<std::size_t>(place)] - place, buffer);
     EXPECT_EQ(std::is_sorted(order.begin(), order.end()), buffer == 1);
     std::sort(order.begin(), order.end());
     for (std::int64_t place = 0; place < 100; ++place) ASSERT_EQ(order[static_cast<std::size_t>(place)], place);
   }
-  EXPECT_EQ(order_of(Pipeline(Numbers(100)).shuffle(1000, 5).batch(10)), order_of(Pipeline(Numbers(100)).shuffle(0, 5).batch(10)));
+  EXPECT_EQ(order_of(Pipeline(CountedNumbers(100)).shuffle(1000, 5).batch(10)), order_of(Pipeline(CountedNumbers(100)).shuffle(0, 5).batch(10)));
   EXPECT_THAT(message_of([] { DistributedSampler(4, {}, {.shuffle_buffer = -1}); }), HasSubstr("shuffle_buffer -1 is negative"));
 }
 
