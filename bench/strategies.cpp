@@ -5,6 +5,7 @@
 // received in a step; peak_rss_mb, of all processes together; final_loss; of model_parallel bubble, the share of a step for which stages of
 // equal speed wait, and idle, the mean share for which they did wait in the last step; equals_ddp, "bits", "rounding" (with max_difference,
 // the largest of any weight), or "no". On the CPU, as logical devices with a share of the cores each; the global batch stays the same.
+// parameter_server has one server beside its workers, synchronous.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -31,6 +32,7 @@ namespace ls = lockstep;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kWarmUp = 3;               // steps whose time does not count
+constexpr int kServers = 1;
 constexpr double kRoundingBound = 1e-3;  // of a weight, after the default number of steps
 
 struct Options {
@@ -99,9 +101,27 @@ double mean_idle(const ls::train::Strategy& strategy) {
   return sum / static_cast<double>(bubble->idle.size());
 }
 
+struct Figures {
+  double seconds = 0, loss = 0, idle = 0;
+};
+
+Figures train(const Options& options, ls::train::Strategy& strategy, ls::ProcessGroup& workers, const ls::bench::TrainStepModel& sample) {
+  const ls::Tensor inputs = rows_of_rank(sample.inputs, workers), labels = rows_of_rank(sample.labels, workers);
+  for (int i = 0; i < kWarmUp; ++i) strategy.step(inputs, labels);
+  workers.barrier();
+  Figures figures;
+  const auto begin = Clock::now();
+  for (int i = 0; i < options.steps; ++i) figures.loss = strategy.step(inputs, labels);
+  figures.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  figures.idle = mean_idle(strategy);
+  workers.all_reduce(std::span(&figures.loss, 1), ls::ReduceOp::kAvg);
+  if (workers.rank() == 0) ls::save_safetensors(options.result + ".safetensors", strategy.model().named_parameters());
+  return figures;
+}
+
 // Rank 0 writes the figures to options.result, and the weights beside it.
 int run_strategy(const Options& options) {
-  const bool by_processes = options.strategy == "ddp";
+  const bool by_processes = options.strategy == "ddp" || options.strategy == "parameter_server";
   if (!by_processes) ls::Device::configure({.cpu = options.devices.front()});
   const auto group = ls::init_process_group({.device = &ls::cpu_device()});
   const ls::bench::TrainStepModel sample = ls::bench::make_model(options.model, 0);
@@ -109,36 +129,30 @@ int run_strategy(const Options& options) {
     throw ls::InvalidArgument("strategies: {} devices do not divide the {} samples of a step", options.devices.front(), sample.batch);
   ls::train::StrategyOptions choices;
   if (options.strategy == "model_parallel") choices.micro_batches = options.micro_batches;
-  const auto strategy = ls::train::make_strategy(
+  auto strategy = ls::train::make_strategy(
       options.strategy,
       {.model = [&] { return std::move(ls::bench::make_model(options.model, 0).module); },
-       .optimizer =
-           [&](std::vector<ls::NamedTensor> parameters) {
-             return ls::bench::make_optimizer(options.model, std::move(parameters), nullptr);
-           },
+       .optimizer = [&](std::vector<ls::NamedTensor> parameters) { return ls::bench::make_optimizer(options.model, std::move(parameters), nullptr); },
        .loss = [](const ls::Tensor& outputs, const ls::Tensor& targets) { return ls::nn::cross_entropy(outputs, targets); }},
       choices);
-  const ls::Tensor inputs = rows_of_rank(sample.inputs, *group), labels = rows_of_rank(sample.labels, *group);
-  for (int i = 0; i < kWarmUp; ++i) strategy->step(inputs, labels);
-  group->barrier();
-  const auto begin = Clock::now();
-  float loss = 0;
-  for (int i = 0; i < options.steps; ++i) loss = strategy->step(inputs, labels);
-  const double idle_share = mean_idle(*strategy);
-  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  std::uint64_t busiest = 0;
-  for (const ls::train::DeviceTraffic& each : strategy->traffic()) busiest = std::max(busiest, each.sent + each.received);
-  double mean_loss = loss, rss = peak_rss_mb();
-  group->all_reduce(std::span(&mean_loss, 1), ls::ReduceOp::kAvg);
+  const double bubble = strategy->bubble() ? strategy->bubble()->expected : 0;
+  Figures measured;
+  if (strategy->is_server())
+    strategy->serve();
+  else
+    measured = train(options, *strategy, by_processes ? *strategy->workers() : *group, sample);
+  double busiest = 0, rss = peak_rss_mb();
+  for (const ls::train::DeviceTraffic& each : strategy->traffic()) busiest = std::max(busiest, static_cast<double>(each.sent + each.received));
+  strategy.reset();  // a server waits for it
+  group->all_reduce(std::span(&busiest, 1), ls::ReduceOp::kMax);
   group->all_reduce(std::span(&rss, 1), ls::ReduceOp::kSum);
   if (group->rank() != 0) return 0;
-  ls::save_safetensors(options.result + ".safetensors", strategy->model().named_parameters());
-  const nlohmann::json figures = {{"samples_per_s", static_cast<double>(sample.batch) * options.steps / seconds},
-                                  {"bytes_per_step", static_cast<double>(busiest) / (options.steps + kWarmUp)},
+  const nlohmann::json figures = {{"samples_per_s", static_cast<double>(sample.batch) * options.steps / measured.seconds},
+                                  {"bytes_per_step", busiest / (options.steps + kWarmUp)},
                                   {"peak_rss_mb", rss},
-                                  {"final_loss", mean_loss},
-                                  {"bubble", strategy->bubble() ? strategy->bubble()->expected : 0},
-                                  {"idle", idle_share}};
+                                  {"final_loss", measured.loss},
+                                  {"bubble", bubble},
+                                  {"idle", measured.idle}};
   std::ofstream(options.result) << figures.dump() << "\n";
   return 0;
 }
@@ -157,6 +171,11 @@ void take_turn(const Options& options, const std::string& folder, Row& row) {
   const std::string result = fmt::format("{}/{}.{}", folder, row.strategy, row.devices);
   ls::launch::LaunchSpec spec;
   spec.ranks = row.strategy == "ddp" ? row.devices : 1;
+  if (row.strategy == "parameter_server") {  // as lockrun --ps 1 --workers N
+    spec.servers = kServers;
+    spec.workers = row.devices;
+    spec.ranks = spec.servers + spec.workers;
+  }
   spec.gpus = "none";
   spec.prefix = false;
   spec.command = {std::filesystem::read_symlink("/proc/self/exe").string(),

@@ -13,6 +13,10 @@
 // mirrored and data_parallel print the same but for the bytes, and so does ddp, which takes a process for each device:
 //
 //   launcher/lockrun -n 2 examples/strategies ddp
+//
+// and parameter_server, beside a process that holds the weights:
+//
+//   launcher/lockrun --ps 1 --workers 2 examples/strategies parameter_server
 #include <lockstep/lockstep.h>
 
 #include <cstdio>
@@ -46,9 +50,15 @@ std::unique_ptr<ls::train::Strategy> make_strategy(const std::string& name) {
 
 int train(int argc, char** argv) {
   const std::string name = argc == 2 ? argv[1] : "mirrored";
-  if (name != "ddp") ls::Device::configure({.cpu = 2});  // before the first tensor
-  const auto group = ls::init_process_group({.device = &ls::cpu_device()});
+  const bool by_processes = name == "ddp" || name == "parameter_server";
+  if (!by_processes) ls::Device::configure({.cpu = 2});  // before the first tensor
+  const auto job = ls::init_process_group({.device = &ls::cpu_device()});
   const auto strategy = make_strategy(name);
+  if (strategy->is_server()) {
+    strategy->serve();
+    return 0;
+  }
+  const auto group = by_processes ? strategy->workers() : job;
   const bool prints = group->rank() == 0;
   if (prints) std::printf("%s\n", ls::describe_devices().substr(0, ls::describe_devices().find(';')).c_str());
 

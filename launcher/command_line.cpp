@@ -37,6 +37,10 @@ GPUs     rank by rank in the order of --gpus; numbers count what CUDA_VISIBLE_DE
 
 Ranks    -n gpu: one for each GPU (times --share-gpu); cpu: for each core that lockrun may use; auto: GPUs if there are any, else cores.
 
+Tasks    --ps P --workers W: W workers, the first ranks, and P servers that hold the parameters (strategy parameter_server), of all nodes
+         together. Each finds LOCKSTEP_JOB (worker, ps), LOCKSTEP_TASK_INDEX, LOCKSTEP_NUM_WORKERS and LOCKSTEP_NUM_PS as well, and its
+         lines begin with "[worker:0] " or "[ps:0] ". Servers use no GPU. -n may be left out, and with --nnodes says how many run here.
+
 Nodes    with --nnodes K run lockrun once on each of K machines, each with a --node-rank of its own and -n as it likes. Node 0's waits
          at --master-addr (one of its own addresses; IPv6 too), the others for it, up to LOCKSTEP_STORE_TIMEOUT_S (60) seconds. All
          need the same secret in LOCKSTEP_TOKEN or LOCKSTEP_TOKEN_FILE (`openssl rand -hex 32`). The first failure, a signal to
@@ -64,6 +68,8 @@ struct Flag {
 
 constexpr Flag kFlags[] = {
     {"n,nproc-per-node", "how many ranks, here; or gpu, cpu (one for each), auto", "N"},
+    {"ps", "how many ranks hold parameters for --workers", "P"},
+    {"workers", "how many ranks compute, beside --ps", "W"},
     {"nnodes", "how many nodes (1)", "K"},
     {"standalone", "this node alone, as without the flag"},
     {"node-rank", "which of them this is, from 0", "I"},
@@ -193,13 +199,35 @@ void read_devices(const cxxopts::ParseResult& parsed, launch::LaunchSpec& spec) 
   spec.ranks = spec.share_gpu * static_cast<int>(devices.splits.size());
 }
 
+// A parameter server's job. On one node it says how many ranks there are.
+void read_tasks(const cxxopts::ParseResult& parsed, launch::LaunchSpec& spec) {
+  spec.servers = number_of(parsed, "ps", "--ps", 0, kMaxRanks).value_or(0);
+  spec.workers = number_of(parsed, "workers", "--workers", 0, kMaxRanks).value_or(0);
+  if (parsed.count("ps") == 0 && parsed.count("workers") == 0) return;
+  if (spec.workers == 0) throw InvalidArgument("--ps {} needs workers, which compute: --workers W, 1 at least", spec.servers);
+  if (spec.servers == 0)
+    throw InvalidArgument("--workers {} needs servers, which hold the parameters: --ps P, 1 at least; for ranks without servers write -n {}",
+                          spec.workers, spec.workers);
+  const int all = spec.servers + spec.workers;
+  const auto stated = text_of(parsed, "nproc-per-node", "-n");
+  if (number_of_nodes(parsed) > 1) {
+    if (stated) return;
+    throw InvalidArgument("--ps {} --workers {} are {} ranks on several nodes: how many here? -n N is missing", spec.servers, spec.workers, all);
+  }
+  const bool by_devices = parsed.count("devices") > 0;
+  if ((stated && *stated != std::to_string(all)) || (!stated && by_devices && spec.ranks != all))
+    throw InvalidArgument("--ps {} --workers {} are {} ranks, and {} says {}: leave it out, or let it agree", spec.servers, spec.workers, all,
+                          stated ? "-n" : "--devices", stated ? *stated : std::to_string(spec.ranks));
+  spec.ranks = all;
+}
+
 // How many ranks: a number, or torchrun's words for what there is here.
 void read_ranks(const cxxopts::ParseResult& parsed, launch::LaunchSpec& spec) {
   using RanksFrom = launch::LaunchSpec::RanksFrom;
   static const std::map<std::string, RanksFrom> kWords = {
       {"auto", RanksFrom::kDevices}, {"gpu", RanksFrom::kGpus}, {"cpu", RanksFrom::kCores}};
   const auto text = text_of(parsed, "nproc-per-node", "-n");
-  if (!text && spec.ranks > 0) return;  // by --devices
+  if (!text && spec.ranks > 0) return;  // by --devices, or --ps and --workers
   if (!text) throw InvalidArgument("how many ranks? -n N is missing");
   if (const auto word = kWords.find(*text); word != kWords.end())
     spec.ranks_from = word->second;
@@ -233,6 +261,7 @@ std::variant<launch::LaunchSpec, Information> parse_command_line(const std::vect
   launch::LaunchSpec spec;
   spec.ranks = 0;
   read_devices(parsed, spec);
+  read_tasks(parsed, spec);
   read_ranks(parsed, spec);
   read_nodes(parsed, spec);
   if (const auto share = number_of(parsed, "share-gpu", "--share-gpu", 1, kMaxShare)) spec.share_gpu = *share;

@@ -3,7 +3,7 @@ _lockrun() {
   local cur prev words cword
   _init_completion -n = || return
 
-  local with_value=' -n --nproc-per-node --nnodes --node-rank --master-addr --master-port --gpus --share-gpu --devices --flight-dir '
+  local with_value=' -n --nproc-per-node --ps --workers --nnodes --node-rank --master-addr --master-port --gpus --share-gpu --devices --flight-dir '
   local alone='--standalone --no-prefix --no-bind -h --help --version'
   case ${words[1]-} in
     diagnose | topology)

@@ -75,6 +75,7 @@
 #include "lockstep/train/history.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/operator_log.h"
+#include "lockstep/train/parameter_server.h"
 #include "lockstep/train/progress.h"
 #include "lockstep/train/restore_sampler.h"
 #include "lockstep/train/safetensors.h"

@@ -24,6 +24,18 @@ void add_lines(std::vector<std::string>& lines, const std::string& text) {
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
 }
 
+// The GPUs are those of the ranks that compute.
+GpuAssignment assign_devices(const DeviceFacts& facts, const LocalRanks& computing, int servers) {
+  GpuRequest request = facts.request;
+  if (computing.count == 0) request.kind = GpuRequest::Kind::kNone;
+  GpuAssignment devices = assign_gpus(request, facts.found.gpus, facts.found.why_none, computing);
+  for (int i = 0; i < servers; ++i) {
+    devices.gpu_of_rank.emplace_back();
+    devices.environment.push_back({{env::kDevice, "cpu"}});
+  }
+  return devices;
+}
+
 // Cores and memory: near each rank's GPU where there are GPUs, else the n-th part for the n-th rank.
 void place_ranks(const DeviceFacts& facts, const GpuAssignment& gpus, int parts, DevicePlan& plan) {
   const std::size_t count = gpus.gpu_of_rank.size();
@@ -36,9 +48,12 @@ void place_ranks(const DeviceFacts& facts, const GpuAssignment& gpus, int parts,
     return;
   }
   std::vector<NearDevice> near;
-  for (const std::optional<int>& gpu : gpus.gpu_of_rank) near.push_back(facts.near[static_cast<std::size_t>(*gpu)]);
+  for (const std::optional<int>& gpu : gpus.gpu_of_rank)
+    if (gpu) near.push_back(facts.near[static_cast<std::size_t>(*gpu)]);
   plan.cores = assign_near_cores(facts.cores, near);
-  const std::vector<int> nodes = memory_nodes(near);
+  plan.cores.resize(count);  // servers, the last ones, are near no GPU and run on all cores
+  std::vector<int> nodes = memory_nodes(near);
+  nodes.resize(count, -1);
   if (facts.memory_obstacle.empty())
     plan.memory_nodes = nodes;
   else if (std::any_of(nodes.begin(), nodes.end(), [](int node) { return node >= 0; }))
@@ -91,7 +106,9 @@ int count_ranks(const LaunchSpec& spec, const DeviceFacts& facts) {
 DevicePlan plan_devices(const DeviceFacts& facts, const LocalRanks& ranks) {
   if (!facts.fault.empty()) throw Error("{}; --gpus none ({}=cpu) computes on the CPU", facts.fault, env::kDevice);
   const int share = facts.request.share;
-  const GpuAssignment gpus = assign_gpus(facts.request, facts.found.gpus, facts.found.why_none, ranks);
+  LocalRanks computing = ranks;
+  computing.count -= ranks.servers;
+  const GpuAssignment gpus = assign_devices(facts, computing, ranks.servers);
   const bool on_cpu = gpus.chosen.empty();
   const int parts = on_cpu ? std::max(share, ranks.count) : ranks.count;  // a share of the CPU stays one where fewer ranks run
   DevicePlan plan;
@@ -100,7 +117,7 @@ DevicePlan plan_devices(const DeviceFacts& facts, const LocalRanks& ranks) {
   plan.threads = threads_of(facts, plan, parts);
   if (!gpus.remark.empty()) plan.remarks.push_back(gpus.remark);
   if (!on_cpu)
-    add_lines(plan.remarks, describe_gpus(facts.found.gpus, gpus, share, ranks));
+    add_lines(plan.remarks, describe_gpus(facts.found.gpus, gpus, share, computing));
   else if (share > 1)
     add_lines(plan.remarks, describe_cpu(facts.cores.size(), share, ranks, facts.bind));
   return plan;

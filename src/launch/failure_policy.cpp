@@ -45,8 +45,7 @@ std::string describe(const RankExit& exit) {
 std::string failure_cause(const std::vector<RankExit>& exits, const Verdict& verdict, const std::string& where) {
   const RankExit& cause = exits[verdict.cause];
   const auto name_of = [&](const RankExit& exit) {
-    return where.empty() ? fmt::format("rank {} (pid {})", exit.rank, exit.pid)
-                         : fmt::format("rank {} (pid {}, {})", exit.rank, exit.pid, where);
+    return fmt::format("rank {} ({}{}pid {}{}{})", exit.rank, exit.task, exit.task.empty() ? "" : ", ", exit.pid, where.empty() ? "" : ", ", where);
   };
   std::string text;
   if (verdict.only_consequences) {

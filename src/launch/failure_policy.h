@@ -19,6 +19,7 @@ struct RankExit {
   int value = 0;  // exit code, or the signal's number
   bool core_dumped = false;
   Clock::time_point when{};
+  std::string task = {};  // "ps:0"; empty: it is known by its rank alone
 
   bool failed() const { return by_signal || value != 0; }
   // Left because another rank failed: says nothing about why the job failed.

@@ -45,6 +45,7 @@ struct LocalRanks {
   int count = 1;
   int first = 0;                           // the first one's number in the job
   std::optional<std::string> memory = {};  // the user's LOCKSTEP_GPU_MEMORY, which stays as it is
+  int servers = 0;                         // the last so many want none: they hold parameters on the CPU
 };
 
 // Ranks take the GPUs in order, `share` of them one. `why_none` says why `gpus` is empty, if it is. Throws InvalidArgument with the remedy:

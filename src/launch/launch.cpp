@@ -125,6 +125,7 @@ class Job {
     facts_.master_port = listener_.endpoint.port;
     facts_.terminal_width = output_width();
     facts_.flight_dir = spec.flight_dir;
+    facts_.tasks = {spec.servers, spec.workers};
     if (nodes_) {
       const NodePlace place = place_of(nodes_->nodes(), spec.node_rank);
       facts_.world_size = place.world_size;
@@ -150,7 +151,12 @@ class Job {
 
  private:
   int run_ranks() {
-    plan_ = plan_devices(devices_, {spec_.ranks, facts_.first_rank, env::text(env::kGpuMemory)});
+    const TaskCounts& tasks = facts_.tasks;
+    if (tasks.any() && tasks.servers + tasks.workers != facts_.world_size)
+      throw InvalidArgument("--ps {} --workers {} are {} ranks, and {} nodes have {}: -n says how many of them run on each", tasks.servers,
+                            tasks.workers, tasks.servers + tasks.workers, facts_.nodes, facts_.world_size);
+    const int servers = tasks.servers_among(facts_.first_rank, spec_.ranks);
+    plan_ = plan_devices(devices_, {spec_.ranks, facts_.first_rank, env::text(env::kGpuMemory), servers});
     facts_.threads = plan_.threads;
     for (const std::string& line : plan_.remarks) fmt::print(stderr, "lockrun: {}\n", line);
     std::optional<Supervisor> supervisor(std::in_place, supervisor_options(), start_ranks(), guard_, signals_, nodes_.get());
@@ -213,6 +219,7 @@ class Job {
                       plan_.memory_nodes[place]};
       setup.environment.insert(setup.environment.end(), plan_.environment[place].begin(), plan_.environment[place].end());
       started.push_back(start_rank(setup, program_, guard_, signals_, failures_.write_end.get()));
+      started.back().task = facts_.tasks.name_of(rank);
     }
   }
 
@@ -245,6 +252,9 @@ int run_job(const LaunchSpec& asked, const RankProgram& program) {
   LaunchSpec spec = asked;
   spec.ranks = count_ranks(asked, devices);
   if (spec.ranks < 1) throw InvalidArgument("launch: {} ranks; at least 1 is needed", spec.ranks);
+  if ((spec.servers > 0) != (spec.workers > 0) || spec.servers < 0 || spec.workers < 0)
+    throw InvalidArgument("launch: {} servers and {} workers; a parameter server's job has at least one of each, any other job none", spec.servers,
+                          spec.workers);
   std::string token = users_token();
   std::unique_ptr<NodeLink> nodes = spec.nodes > 1 ? join_nodes(spec, token) : nullptr;
   return Job(spec, program, devices, std::move(token), std::move(nodes)).run();

@@ -31,6 +31,7 @@ struct RankProcess {
   int rank = 0;
   pid_t pid = 0;      // and its process group
   Fd output, errors;  // read ends of its stdout and stderr
+  std::string task = {};  // "ps:0"; empty: it is known by its rank alone
 };
 
 // Why a rank could not become its program.

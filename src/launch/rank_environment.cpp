@@ -20,6 +20,13 @@ std::vector<EnvironmentChange> rank_environment(const JobFacts& job, int local_r
       // Removed when there is no terminal: an outer launcher's would be wrong here.
       {env::kTerminalWidth, job.terminal_width ? std::optional(std::to_string(*job.terminal_width)) : std::nullopt},
   };
+  if (job.tasks.any()) {  // else as the user has set them
+    const int rank = job.first_rank + local_rank;
+    changes.emplace_back(env::kJob, job.tasks.is_server(rank) ? "ps" : "worker");
+    changes.emplace_back(env::kTaskIndex, std::to_string(job.tasks.index_of(rank)));
+    changes.emplace_back(env::kNumPs, std::to_string(job.tasks.servers));
+    changes.emplace_back(env::kNumWorkers, std::to_string(job.tasks.workers));
+  }
   if (!job.flight_dir.empty()) changes.emplace_back(env::kFlightDir, job.flight_dir);
   if (!job.fresh_token.empty()) changes.emplace_back(env::kToken, job.fresh_token);
   if (!inherited("OMP_NUM_THREADS")) changes.emplace_back("OMP_NUM_THREADS", std::to_string(job.threads));

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "src/launch/tasks.h"
+
 namespace lockstep::launch {
 
 struct JobFacts {
@@ -15,6 +17,7 @@ struct JobFacts {
   int world_size = 1;  // on all
   int first_rank = 0;  // of this node
   int node = 0, nodes = 1;
+  TaskCounts tasks = {};
   std::string master_host;
   std::uint16_t master_port = 0;
   std::string fresh_token;            // the job's own; empty when the user has set one, which then stays

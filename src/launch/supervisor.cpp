@@ -24,11 +24,11 @@ constexpr milliseconds kGroupLinger(300);
 constexpr int kTickMs = 10;
 constexpr int kNodesTickMs = 100;
 
-CutStyle style_of(const SupervisorOptions& options, int rank, bool is_error) {
+CutStyle style_of(const SupervisorOptions& options, const RankProcess& process, bool is_error) {
   CutStyle style;
-  if (options.prefix) style.prefix = fmt::format("[{}] ", rank);
+  if (options.prefix) style.prefix = fmt::format("[{}] ", process.task.empty() ? std::to_string(process.rank) : process.task);
   style.unchanged = !options.prefix;
-  style.redraw = options.redraw && rank == 0 && !is_error;
+  style.redraw = options.redraw && process.rank == 0 && !is_error;
   return style;
 }
 
@@ -40,11 +40,12 @@ Supervisor::Supervisor(const SupervisorOptions& options, std::vector<RankProcess
   for (RankProcess& process : processes)
     ranks_.push_back({process.rank,
                       process.pid,
-                      {std::move(process.output), LineCutter(style_of(options, process.rank, false))},
-                      {std::move(process.errors), LineCutter(style_of(options, process.rank, true))},
+                      {std::move(process.output), LineCutter(style_of(options, process, false))},
+                      {std::move(process.errors), LineCutter(style_of(options, process, true))},
                       LastLines(),
                       std::nullopt,
-                      std::nullopt});
+                      std::nullopt,
+                      process.task});
 }
 
 Supervisor::~Supervisor() {
@@ -164,7 +165,8 @@ void Supervisor::collect_exits() {
     siginfo_t info{};
     if (::waitid(P_PID, static_cast<id_t>(rank.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) continue;
     rank.ended = Clock::now();
-    exits_.push_back({rank.rank, rank.pid, info.si_code != CLD_EXITED, info.si_status, info.si_code == CLD_DUMPED, *rank.ended});
+    exits_.push_back({rank.rank, rank.pid, info.si_code != CLD_EXITED, info.si_status, info.si_code == CLD_DUMPED, *rank.ended,
+                      rank.task});
   }
 }
 

@@ -50,6 +50,7 @@ class Supervisor {
     Stream output, errors;
     LastLines last_errors;
     std::optional<Clock::time_point> ended, reaped;
+    std::string task;  // "ps:0"; empty: it is known by its rank alone
   };
   struct Ending {
     int exit_code = 0;

@@ -43,6 +43,13 @@ TEST(StrategiesExample, DdpLearnsTheSame) {
   EXPECT_EQ(without_bytes(ddp.output()), "1 physical CPU, 1 logical\n" + promised.substr(first.size()));
 }
 
+TEST(StrategiesExample, SoDoWorkersOfAParameterServer) {
+  Child workers({LOCKRUN, "--ps", "1", "--workers", "2", "--no-prefix", STRATEGIES, "parameter_server"});
+  EXPECT_EQ(workers.wait(std::chrono::seconds(60)), 0) << workers.errors();
+  const std::string promised = without_bytes(promised_output()), first = "1 physical CPU, 2 logical\n";
+  EXPECT_EQ(without_bytes(workers.output()), "1 physical CPU, 1 logical\n" + promised.substr(first.size()));
+}
+
 TEST(StrategiesExample, AnUnknownStrategyIsListedAgainstTheKnownOnes) {
   Child unknown({STRATEGIES, "horovod"});
   EXPECT_NE(unknown.wait(std::chrono::seconds(60)), 0);

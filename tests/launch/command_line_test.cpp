@@ -105,6 +105,32 @@ TEST(CommandLine, TorchrunsOtherFlagsGetAHint) {
   }
 }
 
+TEST(CommandLine, ServersAndWorkers) {
+  const auto spec = spec_of({"--ps", "2", "--workers=4", "x"});
+  EXPECT_EQ(spec.servers, 2);
+  EXPECT_EQ(spec.workers, 4);
+  EXPECT_EQ(spec.ranks, 6);
+  EXPECT_EQ(spec_of({"-n", "6", "--ps", "2", "--workers", "4", "x"}).ranks, 6);
+  EXPECT_EQ(spec_of({"--devices", "cpu:3x", "--ps", "1", "--workers", "2", "x"}).ranks, 3);
+  EXPECT_EQ(spec_of({"-n", "2", "x"}).servers, 0);
+  EXPECT_THAT(fault_of({"--ps", "2", "x"}), HasSubstr("--ps 2 needs workers, which compute: --workers W"));
+  EXPECT_THAT(fault_of({"--ps", "2", "--workers", "0", "x"}), HasSubstr("--ps 2 needs workers"));
+  EXPECT_THAT(fault_of({"--workers", "4", "x"}), HasSubstr("--workers 4 needs servers, which hold the parameters: --ps P"));
+  EXPECT_THAT(fault_of({"--ps", "0", "--workers", "4", "x"}), HasSubstr("for ranks without servers write -n 4"));
+  EXPECT_THAT(fault_of({"-n", "5", "--ps", "2", "--workers", "4", "x"}), HasSubstr("--ps 2 --workers 4 are 6 ranks, and -n says 5: leave it out"));
+  EXPECT_THAT(fault_of({"-n", "gpu", "--ps", "2", "--workers", "4", "x"}), HasSubstr("-n says gpu"));
+  EXPECT_THAT(fault_of({"--devices", "cpu:2x", "--ps", "2", "--workers", "4", "x"}), HasSubstr("are 6 ranks, and --devices says 2"));
+  EXPECT_THAT(fault_of({"--ps", "-1", "--workers", "4", "x"}), HasSubstr("--ps -1: a whole number from 0"));
+}
+
+TEST(CommandLine, ServersAndWorkersOnSeveralNodes) {
+  const auto spec = spec_of({"--nnodes", "2", "--node-rank", "1", "--master-addr", "a", "--ps", "1", "--workers", "4", "-n", "2", "x"});
+  EXPECT_EQ(spec.ranks, 2);
+  EXPECT_EQ(spec.servers + spec.workers, 5) << "of all nodes";
+  EXPECT_THAT(fault_of({"--nnodes", "2", "--node-rank", "1", "--master-addr", "a", "--ps", "1", "--workers", "4", "x"}),
+              HasSubstr("are 5 ranks on several nodes: how many here? -n N is missing"));
+}
+
 TEST(CommandLine, TheProgramsFlagsAreItsOwn) {
   const auto spec = spec_of({"--no-prefix", "-n", "2", "train", "-n", "9", "--help", "--", "-x"});
   EXPECT_THAT(spec.command, ElementsAre("train", "-n", "9", "--help", "--", "-x"));

@@ -77,6 +77,23 @@ TEST(DevicePlan, OnGpusOneLineEachAndTheCoresAreSplitByRanks) {
   EXPECT_EQ(plan.environment[3][0], EnvironmentChange("LOCKSTEP_DEVICE", "cuda:1"));
 }
 
+TEST(DevicePlan, ServersUseNoGpu) {
+  const DevicePlan plan = plan_devices(machine("all", 1, 8, 2), {4, 0, {}, 2});
+  ASSERT_EQ(plan.environment.size(), 4u);
+  EXPECT_EQ(plan.environment[1][0], EnvironmentChange("LOCKSTEP_DEVICE", "cuda:1"));
+  EXPECT_EQ(plan.environment[2][0], EnvironmentChange("LOCKSTEP_DEVICE", "cpu"));
+  EXPECT_EQ(plan.environment[3][0], EnvironmentChange("LOCKSTEP_DEVICE", "cpu"));
+  EXPECT_EQ(plan.cores.size(), 4u);
+  EXPECT_EQ(plan.threads, 2);
+  EXPECT_THAT(plan.remarks, ElementsAre(HasSubstr("rank 0"), HasSubstr("rank 1")));
+  const DevicePlan servers_alone = plan_devices(machine("all", 1, 8, 2), {2, 4, {}, 2});
+  EXPECT_EQ(servers_alone.environment[1][0], EnvironmentChange("LOCKSTEP_DEVICE", "cpu"));
+  EXPECT_THAT(servers_alone.cores, ElementsAre(ElementsAre(0, 1, 2, 3), ElementsAre(4, 5, 6, 7)));
+  DeviceFacts near = machine("all", 1, 8, 2);
+  near.near = {{{4, 5, 6, 7}, {}}, {{0, 1, 2, 3}, {}}};
+  EXPECT_THAT(plan_devices(near, {3, 0, {}, 1}).cores, ElementsAre(ElementsAre(4, 5, 6, 7), ElementsAre(0, 1, 2, 3), IsEmpty()));
+}
+
 TEST(DevicePlan, CoresAndMemoryAreNearTheGpu) {
   DeviceFacts facts = machine("1,0", 1, 4, 2);
   facts.near = {{{0, 1}, {0}}, {{2, 3}, {1}}};

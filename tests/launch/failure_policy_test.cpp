@@ -72,6 +72,11 @@ TEST(FailureSummary, NamesRankProcessCauseAndLastLines) {
   EXPECT_EQ(failure_cause({code(0, 3, 0)}, {Action::kEndJob}, "node 2 on host b"),
             "lockrun: rank 0 (pid 1000, node 2 on host b) exited with code 3\n");
   EXPECT_THAT(failure_details({}), HasSubstr("nothing to stderr"));
+  RankExit server = code(4, 3, 0);
+  server.task = "ps:0";
+  EXPECT_EQ(failure_cause({server}, {Action::kEndJob}), "lockrun: rank 4 (ps:0, pid 1004) exited with code 3\n");
+  EXPECT_EQ(failure_cause({server}, {Action::kEndJob}, "node 2 on host b"),
+            "lockrun: rank 4 (ps:0, pid 1004, node 2 on host b) exited with code 3\n");
 }
 
 TEST(FailureSummary, SaysWhenNobodyFailedByItselfAndWhoLeftEarly) {

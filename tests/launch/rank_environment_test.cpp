@@ -69,6 +69,27 @@ TEST(RankEnvironment, OnOneOfSeveralNodes) {
   EXPECT_EQ(all.at("OMP_NUM_THREADS"), "2");
 }
 
+TEST(RankEnvironment, TasksOfAParameterServer) {
+  JobFacts job = facts();
+  job.tasks = {.servers = 2, .workers = 4};
+  job.world_size = 6;
+  job.first_rank = 2;
+  const Changes worker = changes(job, 1), server = changes(job, 2);
+  EXPECT_EQ(worker.at("LOCKSTEP_JOB"), "worker");
+  EXPECT_EQ(worker.at("LOCKSTEP_TASK_INDEX"), "3");
+  EXPECT_EQ(server.at("LOCKSTEP_JOB"), "ps");
+  EXPECT_EQ(server.at("LOCKSTEP_TASK_INDEX"), "0");
+  EXPECT_EQ(server.at("LOCKSTEP_NUM_PS"), "2");
+  EXPECT_EQ(server.at("LOCKSTEP_NUM_WORKERS"), "4");
+  EXPECT_EQ(job.tasks.name_of(3), "worker:3");
+  EXPECT_EQ(job.tasks.name_of(5), "ps:1");
+  EXPECT_EQ(job.tasks.servers_among(0, 3), 0);
+  EXPECT_EQ(job.tasks.servers_among(3, 3), 2);
+  EXPECT_EQ(job.tasks.servers_among(5, 1), 1);
+  EXPECT_EQ(facts().tasks.name_of(3), "") << "ranks that are equals";
+  EXPECT_EQ(facts().tasks.servers_among(0, 4), 0);
+}
+
 TEST(RankEnvironment, TheUsersOwnStays) {
   JobFacts job = facts();
   job.fresh_token.clear();

@@ -6,7 +6,7 @@
 
 #include "tests/ddp/ranks.h"
 #include "tests/support/message_of.h"
-#include "tests/train/strategy_training.h"
+#include "tests/train/ddp_outcome.h"
 
 namespace lockstep::train {
 namespace {
@@ -20,11 +20,6 @@ class FourCpus : public ::testing::Environment {
 };
 const auto* const kFourCpus = ::testing::AddGlobalTestEnvironment(new FourCpus);
 
-struct Outcome {
-  std::vector<float> weights;
-  float first_loss = 0, last_loss = 0;
-};
-
 Outcome train_alone(const std::string& name, const StrategyOptions& options) {
   const auto strategy = make_strategy(name, training_of_net(), options);
   manual_seed(11);
@@ -37,30 +32,6 @@ Outcome train_alone(const std::string& name, const StrategyOptions& options) {
   }
   outcome.weights = weights_of(strategy->model());
   return outcome;
-}
-
-Outcome train_by_ddp(int ranks) {
-  std::vector<Outcome> outcomes(static_cast<std::size_t>(ranks));
-  testing::expect_all_well(testing::run_ranks(ranks, "threads", [&](std::shared_ptr<ProcessGroup> group) {
-    const auto strategy = make_strategy("ddp", training_of_net(), {.group = group});
-    manual_seed(11);
-    const std::int64_t each = kBatch / ranks, rank = group->rank();
-    set_first_sample(rank * each);
-    Outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
-    for (int step = 0; step < kSteps; ++step) {
-      const auto batch = batch_of(step);
-      const Tensor &inputs = batch.first, &targets = batch.second;
-      const float loss = strategy->step(slice(inputs, 0, {.start = rank * each, .stop = (rank + 1) * each}),
-                                        slice(targets, 0, {.start = rank * each, .stop = (rank + 1) * each}));
-      outcome.last_loss += loss;
-      if (step == 0) outcome.first_loss = loss;
-      if (step + 1 < kSteps) outcome.last_loss = 0;
-    }
-    outcome.weights = weights_of(strategy->model());
-  }));
-  float first = 0, last = 0;
-  for (const Outcome& outcome : outcomes) first += outcome.first_loss / static_cast<float>(ranks), last += outcome.last_loss / static_cast<float>(ranks);
-  return {outcomes[0].weights, first, last};
 }
 
 class Synchronous : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
@@ -203,13 +174,16 @@ TEST(Strategies, ReplicasHaveTheModesOfTheModel) {
 
 TEST(Strategies, WhatIsRefused) {
   EXPECT_THAT(message_of([] { make_strategy("horovod", training_of_net()); }),
-              HasSubstr("there is no strategy 'horovod': ddp, mirrored, data_parallel, towers, model_parallel"));
+              HasSubstr("there is no strategy 'horovod': ddp, mirrored, data_parallel, towers, model_parallel, parameter_server"));
   EXPECT_THAT(message_of([] { make_strategy("ddp", training_of_net()); }), HasSubstr("call init_process_group() first"));
   EXPECT_THAT(message_of([] { make_strategy("ddp", training_of_net(), on_cpus(0, 1)); }), HasSubstr(".devices is for strategies with one process"));
   EXPECT_THAT(message_of([] { make_strategy("mirrored", training_of_net(), {.devices = {&cpu_device(), &cpu_device()}}); }),
               HasSubstr("mirrored: .devices: cpu:0 comes twice"));
   EXPECT_THAT(message_of([] { make_strategy("mirrored", training_of_net(), {.parameter_device = &cpu_device()}); }),
               HasSubstr("an option of towers"));
+  EXPECT_THAT(message_of([] { make_strategy("towers", training_of_net(), {.parameter_server = {.staleness = 1}}); }),
+              HasSubstr("towers: .parameter_server has the options of that strategy alone"));
+  EXPECT_THAT(message_of([] { make_strategy("towers", training_of_net(), on_cpus(0, 1))->serve(); }), HasSubstr("towers: serve() is for a server"));
   EXPECT_THAT(message_of([] { make_strategy("towers", {}); }), HasSubstr("Training needs all of .model, .optimizer and .loss"));
   for (const char* name : {"mirrored", "data_parallel", "towers"}) {
     const auto strategy = make_strategy(name, training_of_net(), on_cpus(0, 4));

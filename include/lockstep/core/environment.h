@@ -48,6 +48,11 @@ inline constexpr const char* kCudnnAutotune = "LOCKSTEP_CUDNN_AUTOTUNE";  // "0"
 inline constexpr const char* kCudnnNondeterministic = "LOCKSTEP_CUDNN_NONDETERMINISTIC";  // "1": convolutions may differ from run to run
 inline constexpr const char* kCudaWorkspace = "LOCKSTEP_CUDA_WORKSPACE_MIB";              // of one product or convolution, default 64
 inline constexpr const char* kTerminalWidth = "LOCKSTEP_TERMINAL_WIDTH";  // set by lockrun: columns of its terminal, absent in a log
+// Of strategy parameter_server; set by lockrun --ps P --workers W, or by hand for each process.
+inline constexpr const char* kJob = "LOCKSTEP_JOB";                 // ps: holds parameters; worker: computes
+inline constexpr const char* kTaskIndex = "LOCKSTEP_TASK_INDEX";    // which of its job's processes this is, from 0
+inline constexpr const char* kNumPs = "LOCKSTEP_NUM_PS";            // how many processes each job has
+inline constexpr const char* kNumWorkers = "LOCKSTEP_NUM_WORKERS";
 inline constexpr const char* kStoreHosted = "LOCKSTEP_STORE_HOSTED";      // set by lockrun: "1", it serves the store itself
 
 inline constexpr const char* kIsa = "LOCKSTEP_ISA";                    // baseline, avx2, avx512: use no more than this

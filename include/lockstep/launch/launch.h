@@ -14,6 +14,7 @@ struct LaunchSpec {
   enum class RanksFrom { kNumber, kGpus, kCores, kDevices };  // kDevices: GPUs when ranks may and can use some, else cores
   RanksFrom ranks_from = RanksFrom::kNumber;
   int ranks = 1;                     // on this node, unless ranks_from says to count what there is
+  int servers = 0, workers = 0;      // of all nodes together, both or neither: see train/parameter_server.h; workers are the first ranks
   std::vector<std::string> command;  // program and arguments; looked up in PATH
   int nodes = 1;                     // each has a launcher of its own, and as many ranks as it likes
   int node_rank = 0;                 // among them

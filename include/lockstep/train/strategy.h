@@ -5,8 +5,9 @@
 //                                                     ...); }, .loss = nn::cross_entropy});
 //   for (auto& [inputs, targets] : loader) strategy->step(inputs, targets);
 //
-// `ddp` is what Lockstep is for: a process for each device. The others drive all their devices from one process, for users who come from
-// such programs, and to see what each costs. docs/strategies.md compares them.
+// `ddp` is what Lockstep is for: a process for each device. The others are for users who come from programs that drive all their devices
+// from one process, or keep the weights in processes of their own (train/parameter_server.h), and to see what each costs.
+// docs/strategies.md compares them.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,7 @@
 #include "lockstep/core/logical_devices.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/optim/optimizer.h"
+#include "lockstep/train/parameter_server.h"
 
 #pragma GCC visibility push(default)
 namespace lockstep::train {
@@ -32,13 +34,16 @@ struct Training {
 };
 
 struct StrategyOptions {
-  // Those that compute. Empty: the logical GPUs, or where there are none the logical CPUs; ddp takes the group's device and no other.
+  // Those that compute. Empty: the logical GPUs, or where there are none the logical CPUs; ddp takes the group's device and no other, a
+  // worker of parameter_server the group's or the one that is given.
   std::vector<Device*> devices = {};
   Device* parameter_device = nullptr;  // of `towers`: where the variables are; null: the CPU
-  // Of `ddp`; null: the thread's default group. Of `model_parallel`: a rank for each stage; null: this process has all stages.
+  // Of `ddp` and `parameter_server`; null: the thread's default group. Of `model_parallel`: a rank for each stage; null: this process has all
+  // stages.
   std::shared_ptr<ProcessGroup> group = nullptr;
   int micro_batches = 0;               // of `model_parallel`: equal parts of a batch, one behind the other; 0: as many as stages
   std::vector<int> stage_layers = {};  // of `model_parallel`: layers of each stage; empty: by the bytes of their parameters
+  ParameterServerOptions parameter_server = {};  // of `parameter_server`
 };
 
 // Bytes that a device has sent to the others and received from them, inputs included, since the strategy was made.
@@ -76,14 +81,25 @@ class Strategy {
 
   // The model with the current weights, to be evaluated and saved between steps. Of model_parallel with a group: collective; without one its
   // layers lie on the devices of their stages, and its forward() copies activations from one to the next.
+  // On a parameter server: InvalidArgument, worker 0 has it.
   virtual nn::Module& model() = 0;
-  virtual optim::Optimizer& optimizer() = 0;  // whose state belongs to model(); change the rate by set_lr()
+  // Whose state belongs to model(); change the rate by set_lr(). Of a parameter server: each server's own, of the parameters that it holds;
+  // on a worker InvalidArgument.
+  virtual optim::Optimizer& optimizer() = 0;
   virtual void set_lr(float lr) = 0;          // on all replicas
   // All that hold state of this process: of model_parallel one for each stage that trains something, and optimizer() is the first.
   virtual std::vector<optim::Optimizer*> optimizers() { return {&optimizer()}; }
   // All replicas take over what model() and optimizer() hold, which the caller has changed: loaded, for instance. Under ddp it is for the
   // caller to change them on all ranks alike.
   virtual void update_replicas() {}
+
+  // Of parameter_server: this process holds parameters. It calls serve() once, and no step(), which would throw InvalidArgument, as would
+  // serve() elsewhere. Blocks until all workers have destroyed their strategies. Throws what workers' loss or disagreement makes of it.
+  virtual bool is_server() const { return false; }
+  virtual void serve();
+  // The ranks that compute: to divide samples among them, and to add up their metrics. ddp: its group; parameter_server: a group of the
+  // workers, null on a server; null where one process drives all devices.
+  virtual std::shared_ptr<ProcessGroup> workers() const { return nullptr; }
 
   virtual std::vector<DeviceTraffic> traffic() const = 0;
   // Of the last step, by part of the model or batch: "tower_0/loss", ...; empty where the strategy has one loss.

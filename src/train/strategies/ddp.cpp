@@ -10,7 +10,6 @@
 // normalisation) from rank 0 where the model has some.
 #include "lockstep/ddp/ddp.h"
 
-#include "lockstep/core/error.h"
 #include "src/train/strategies/kinds.h"
 #include "src/train/strategies/replicas.h"
 
@@ -18,17 +17,11 @@ namespace lockstep::train {
 
 namespace {
 
-std::shared_ptr<ProcessGroup> group_of(const StrategyOptions& options) {
-  std::shared_ptr<ProcessGroup> group = options.group ? options.group : default_process_group();
-  if (!group) throw InvalidArgument("ddp: there is no process group: call init_process_group() first, or give one as .group");
-  return group;
-}
-
 class Ddp : public Strategy {
  public:
   Ddp(Training training, const StrategyOptions& options)
       : training_(std::move(training)),
-        group_(group_of(options)),
+        group_(group_of("ddp", options)),
         devices_({&group_->local_device()}),
         replica_(make_replica(training_, *devices_.front())),
         ddp_(*replica_.model, group_),
@@ -53,6 +46,7 @@ class Ddp : public Strategy {
   nn::Module& model() override { return *replica_.model; }
   optim::Optimizer& optimizer() override { return *optimizer_; }
   void set_lr(float lr) override { optimizer_->set_lr(lr); }
+  std::shared_ptr<ProcessGroup> workers() const override { return group_; }
   std::vector<DeviceTraffic> traffic() const override { return {{devices_.front(), sent_, received_}}; }
 
  private:

@@ -15,7 +15,6 @@
 #include <algorithm>
 
 #include "lockstep/autograd/variable.h"
-#include "lockstep/core/error.h"
 #include "lockstep/tensor/random.h"
 #include "src/train/strategies/device_threads.h"
 #include "src/train/strategies/kinds.h"
@@ -24,10 +23,6 @@
 namespace lockstep::train {
 
 namespace {
-
-constexpr std::int64_t kLine = 16;  // floats of a cache line: a gradient begins on one, and so does a part
-
-std::int64_t in_lines(std::int64_t count) { return (count + kLine - 1) / kLine * kLine; }
 
 // A device's copy of all variables, its optimizer, and its gradients in one piece of memory.
 struct Mirror {
@@ -44,12 +39,9 @@ class Mirrored : public Strategy {
   Mirrored(Training training, const StrategyOptions& options)
       : training_(std::move(training)), devices_(options.devices), traffic_(devices_), threads_(static_cast<int>(devices_.size())) {
     for (Replica& replica : make_replicas(training_, devices_)) mirrors_.push_back({std::move(replica)});
-    for (const NamedTensor& parameter : mirrors_[0].replica.parameters) {
-      if (parameter.tensor.dtype() != DType::kFloat32)
-        throw InvalidArgument("{}: parameter '{}' is {}: weights are float32", kName, parameter.name, name_of(parameter.tensor.dtype()));
-      total_ += in_lines(parameter.tensor.count());
-    }
-    part_ = in_lines((total_ + count() - 1) / count());
+    check_float32(kName, mirrors_[0].replica.parameters);
+    for (const NamedTensor& parameter : mirrors_[0].replica.parameters) total_ += whole_lines(parameter.tensor.count());
+    part_ = whole_lines((total_ + count() - 1) / count());
     for (Mirror& mirror : mirrors_) lay_out(mirror);
   }
 
@@ -98,20 +90,16 @@ class Mirrored : public Strategy {
     mirror.from_peer = Tensor::empty({part_}, DType::kFloat32, device);
     std::int64_t begin = 0;
     for (const NamedTensor& parameter : mirror.replica.parameters) {
-      bind_grad(parameter.tensor, window(mirror.gradients, begin, parameter.tensor.count()).buffer());
-      begin += in_lines(parameter.tensor.count());
+      bind_grad(parameter.tensor, floats_of(mirror.gradients, begin, parameter.tensor.count()).buffer());
+      begin += whole_lines(parameter.tensor.count());
     }
     mirror.optimizer = make_optimizer(kName, training_, mirror.replica.parameters);
   }
 
-  static Tensor window(const Tensor& all, std::int64_t begin, std::int64_t count) {
-    return Tensor::wrap(
-        all.buffer().window(static_cast<std::size_t>(begin) * sizeof(float), static_cast<std::size_t>(count) * sizeof(float)), {count});
-  }
   // Part `part` of the gradients of device `device`; the last ones may be shorter, or empty.
   Tensor part_of(std::size_t device, std::int64_t part) const {
     const std::int64_t begin = std::min(part * part_, total_), end = std::min(begin + part_, total_);
-    return window(mirrors_[device].gradients, begin, end - begin);
+    return floats_of(mirrors_[device].gradients, begin, end - begin);
   }
 
   void compute(int number, const Tensor& inputs, const Tensor& targets) {
@@ -131,8 +119,8 @@ class Mirrored : public Strategy {
   // The mean of this device's part of all gradients, into its own.
   void reduce_part(int number) {
     const auto own = static_cast<std::size_t>(number);
-    const Tensor part = part_of(own, number), sum = window(mirrors_[own].sum, 0, part.count());
-    const Tensor from_peer = window(mirrors_[own].from_peer, 0, part.count());
+    const Tensor part = part_of(own, number), sum = floats_of(mirrors_[own].sum, 0, part.count());
+    const Tensor from_peer = floats_of(mirrors_[own].from_peer, 0, part.count());
     Device& device = *devices_[own];
     sum.copy_from(part_of(0, number));
     for (std::size_t i = 1; i < mirrors_.size(); ++i) {

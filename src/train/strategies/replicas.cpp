@@ -114,6 +114,28 @@ Tensor rows_of_part(const char* strategy, const Tensor& whole, int part, int par
   return Tensor::wrap(whole.buffer().window(static_cast<std::size_t>(part) * bytes, bytes), Shape(extents), whole.dtype()).to(device);
 }
 
+std::int64_t whole_lines(std::int64_t floats) {
+  constexpr std::int64_t kLine = 16;
+  return (floats + kLine - 1) / kLine * kLine;
+}
+
+Tensor floats_of(const Tensor& all, std::int64_t begin, std::int64_t count) {
+  return Tensor::wrap(all.buffer().window(static_cast<std::size_t>(begin) * sizeof(float), static_cast<std::size_t>(count) * sizeof(float)),
+                      {count});
+}
+
+void check_float32(const char* strategy, const std::vector<NamedTensor>& parameters) {
+  for (const auto& [name, tensor] : parameters)
+    if (tensor.dtype() != DType::kFloat32)
+      throw InvalidArgument("{}: parameter '{}' is {}: weights are float32", strategy, name, name_of(tensor.dtype()));
+}
+
+std::shared_ptr<ProcessGroup> group_of(const char* strategy, const StrategyOptions& options) {
+  std::shared_ptr<ProcessGroup> group = options.group ? options.group : default_process_group();
+  if (!group) throw InvalidArgument("{}: there is no process group: call init_process_group() first, or give one as .group", strategy);
+  return group;
+}
+
 Tensor loss_of(const Training& training, const Tensor& outputs, const Tensor& targets) {
   const Tensor loss = training.loss(outputs, targets);
   if (!loss.defined() || loss.count() != 1)

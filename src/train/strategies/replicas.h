@@ -1,4 +1,4 @@
-// What strategies with one process share: a model on each device, copies between them, a batch cut into equal parts.
+// What strategies share: a model on each device, copies between them, a batch cut into equal parts, one memory for many gradients.
 #pragma once
 
 #include <cstdint>
@@ -60,6 +60,16 @@ Tensor rows_of_part(const char* strategy, const Tensor& whole, int part, int par
 
 // Throws InvalidArgument unless both tensors hold as many samples, and the devices divide them.
 void check_batch(const char* strategy, const Tensor& inputs, const Tensor& targets, std::size_t devices);
+
+// Gradients in one piece of memory each begin on a cache line: so many floats, rounded up to whole lines.
+std::int64_t whole_lines(std::int64_t floats);
+// A view of `count` floats of `all`, from number `begin` on.
+Tensor floats_of(const Tensor& all, std::int64_t begin, std::int64_t count);
+// Throws InvalidArgument, with the strategy's name, where one of them has another type.
+void check_float32(const char* strategy, const std::vector<NamedTensor>& parameters);
+
+// options.group, else the thread's default group. Throws InvalidArgument when there is none.
+std::shared_ptr<ProcessGroup> group_of(const char* strategy, const StrategyOptions& options);
 
 // Throws InvalidArgument when it is no scalar.
 Tensor loss_of(const Training& training, const Tensor& outputs, const Tensor& targets);

@@ -2,6 +2,7 @@
 
 #include "lockstep/core/error.h"
 #include "src/train/strategies/kinds.h"
+#include "src/train/strategies/parameter_tasks.h"
 #include "src/train/strategies/replicas.h"
 
 namespace lockstep::train {
@@ -35,6 +36,11 @@ const std::vector<Entry>& entries() {
        false,
        true,
        make_model_parallel},
+      {{kParameterServer, "processes that hold the parameters, and others that compute, in step or not (lockrun --ps P --workers W)"},
+       false,
+       false,
+       false,
+       make_parameter_server},
   };
   return kEntries;
 }
@@ -44,14 +50,19 @@ StrategyOptions checked(const Entry& entry, const StrategyOptions& asked) {
   StrategyOptions options = asked;
   if (options.parameter_device != nullptr && !entry.has_parameter_device)
     throw InvalidArgument("{}: .parameter_device is an option of towers: here every device has the parameters", name);
+  const ParameterServerOptions& servers = options.parameter_server;
+  const bool has_servers = entry.make == make_parameter_server;
+  if (!has_servers && (servers.servers != 0 || servers.staleness != 0 || servers.sharding != Sharding::kRoundRobin))
+    throw InvalidArgument("{}: .parameter_server has the options of that strategy alone", name);
   if (!entry.is_pipeline && (options.micro_batches != 0 || !options.stage_layers.empty()))
     throw InvalidArgument("{}: .micro_batches and .stage_layers are options of model_parallel: here each device has all layers", name);
   if (!entry.one_process || (entry.is_pipeline && options.group)) {
-    if (!options.devices.empty())
+    if (!options.devices.empty() && !has_servers)
       throw InvalidArgument("{}: a rank computes on its group's device; .devices is for strategies with one process", name);
     return options;
   }
-  if (options.group) throw InvalidArgument("{}: one process drives all devices; .group is an option of ddp and model_parallel", name);
+  if (options.group)
+    throw InvalidArgument("{}: one process drives all devices; .group is an option of ddp, model_parallel and parameter_server", name);
   if (options.devices.empty()) options.devices = default_devices();
   std::set<const Device*> seen;
   for (const Device* device : options.devices)
@@ -64,6 +75,10 @@ StrategyOptions checked(const Entry& entry, const StrategyOptions& asked) {
 }
 
 }  // namespace
+
+void Strategy::serve() {
+  throw InvalidArgument("{}: serve() is for a server of parameter_server, which is_server() tells: train by step()", name());
+}
 
 std::unique_ptr<Strategy> make_strategy(const std::string& name, Training training, const StrategyOptions& options) {
   std::string known;
