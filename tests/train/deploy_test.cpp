@@ -228,7 +228,7 @@ TEST(TrainLoop, EndsWithTheSamplesAndCountsSummariesOnce) {
 TEST(TrainLoop, WhatIsRefused) {
   const Folder folder;
   const TrainOp diverges{.run = [] { return std::optional(std::numeric_limits<float>::quiet_NaN()); }};
-  EXPECT_THAT(message_of([&] { train(diverges, folder.path()); }), HasSubstr("step 1: Model diverged with total_loss = nan"));
+  EXPECT_THAT(message_of([&] { train(diverges, folder.path()); }), HasSubstr("step 1: Model diverged with total_loss = NaN"));
   EXPECT_THAT(message_of([&] { train({}, folder.path()); }), HasSubstr("train_op has no .run"));
   EXPECT_THAT(message_of([&] { train(diverges, folder.path(), {}, {.number_of_steps = -1}); }), HasSubstr("number_of_steps is -1"));
   EXPECT_THAT(message_of([&] { train(diverges, folder.path(), {}, {.log_every_n_steps = 0}); }), HasSubstr("log_every_n_steps is 0"));
