@@ -46,7 +46,7 @@ TEST(StrategiesExample, DdpLearnsTheSame) {
 TEST(StrategiesExample, SoDoWorkersOfAParameterServer) {
   Child workers({LOCKRUN, "--ps", "1", "--workers", "2", "--no-prefix", STRATEGIES, "parameter_server"});
   EXPECT_EQ(workers.wait(std::chrono::seconds(60)), 0) << workers.errors();
-  const std::string promised = without_bytes(promised_output()), first = "1 physical CPU, 2 logical\n";
+  const std::string promised = without_bytes(promised_lines()), first = "1 physical CPU, 2 logical\n";
   EXPECT_EQ(without_bytes(workers.output()), "1 physical CPU, 1 logical\n" + promised.substr(first.size()));
 }
 
