@@ -120,6 +120,10 @@ void Trainer::compile(CompileOptions options) {
     throw InvalidArgument(
         "Trainer::compile: strategy 'model_parallel' has no device with the whole model, which evaluation and checkpoints need here: drive "
         "make_strategy() by a loop of your own");
+  if (options.strategy == "parameter_server")
+    throw InvalidArgument(
+        "Trainer::compile: strategy 'parameter_server' has processes that serve and do not train, for which fit() has no part: drive "
+        "make_strategy() by a loop of your own, as examples/strategies.cpp does");
   auto next = std::unique_ptr<Impl>(new Impl{impl_->make_model, std::move(options)});
   Impl* const impl = next.get();  // outlives the strategy, which it owns
   StrategyOptions strategy_options = impl->options.strategy_options;
