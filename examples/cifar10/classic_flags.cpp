@@ -7,9 +7,13 @@ namespace ls = lockstep;
 
 namespace {
 
+// Those in which one process trains the whole network.
+bool is_offered(const std::string& strategy) { return strategy != "model_parallel" && strategy != "parameter_server"; }
+
 std::string strategy_list() {
   std::string list = "how to use several devices:";
-  for (const ls::train::StrategyKind& kind : ls::train::strategies()) list += fmt::format("\n{}: {}", kind.name, kind.summary);
+  for (const ls::train::StrategyKind& kind : ls::train::strategies())
+    if (is_offered(kind.name)) list += fmt::format("\n{}: {}", kind.name, kind.summary);
   return list;
 }
 
@@ -52,6 +56,9 @@ bool read_classic_flags(int argc, char** argv, ClassicFlags& flags) {
   if (flags.num_gpus < 0 || flags.summary_every < 0 || !(flags.lr >= 0))
     throw ls::InvalidArgument("--num-gpus, --summary-every and --lr must not be negative");
   if (flags.overwrite && flags.resume) throw ls::InvalidArgument("--overwrite and --resume: only one of them");
+  if (!is_offered(flags.strategy))
+    throw ls::InvalidArgument("--strategy {}: this recipe trains by ddp, mirrored, data_parallel or towers; see examples/strategies.cpp for it",
+                              flags.strategy);
   if (flags.train_dir.empty()) throw ls::InvalidArgument("--train-dir: the folder's name is empty");
   return true;
 }

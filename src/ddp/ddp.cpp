@@ -69,6 +69,7 @@ class DistributedDataParallel::Impl {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       set_name(parameters_[i].tensor, parameters_[i].name);  // of several names, the reducer's
       bind_grad(parameters_[i].tensor, slot_on(parameters_[i].tensor.device(), reducer_->slot(i)));
+      slots_.push_back(grad(parameters_[i].tensor).buffer().data());
       hooks_.push_back(register_grad_hook(parameters_[i].tensor, [this, i](const Tensor&) { gradient_ready(i); }));
     }
   }
@@ -135,7 +136,9 @@ class DistributedDataParallel::Impl {
  private:
   nn::Module& begin_forward(std::span<const Tensor> inputs) {
     nn::Module& wrapped = module();
-    if (const std::string change = watch_.change(wrapped); !change.empty())
+    std::string change = watch_.change(wrapped);
+    if (change.empty()) change = moved_gradient();
+    if (!change.empty())
       fail_on_all_ranks(*group_, fmt::format("DistributedDataParallel: rank {}: the module changed after it was wrapped: {}: build it, and "
                                              "move it with .to(device), first, then wrap it",
                                              group_->rank(), change));
@@ -146,6 +149,16 @@ class DistributedDataParallel::Impl {
     }
     for (const Tensor& input : inputs) note_input(input);
     return wrapped;
+  }
+
+  // "", or the parameter whose gradient no longer lies in its bucket: .to() there and back gives it other memory.
+  std::string moved_gradient() const {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const Tensor& parameter = parameters_[i].tensor;
+      if (requires_grad(parameter) && grad(parameter).buffer().data() != slots_[i])
+        return fmt::format("'{}' was moved, and its gradient is no longer in its bucket", parameters_[i].name);
+    }
+    return "";
   }
 
   // A pass that reaches none of the parameters must reduce as well: the other ranks wait for it. Of several outputs that a pass goes
@@ -191,7 +204,8 @@ class DistributedDataParallel::Impl {
     // Not reached now, but by a pass under no_sync() before: that gradient waits to be averaged.
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       if (!reducer_->is_ready(i) && wants_and_has_grad(parameters_[i].tensor)) reducer_->mark_ready(i);
-    missing_.settle(reducer_->finish(), ++steps_);
+    const std::vector<std::size_t> missing = reducer_->finish();
+    missing_.settle(missing, ++steps_);
     if (!std::exchange(unregistered_named_, true)) warn_of_unregistered_leaves(group_->rank(), trained_, std::exchange(inputs_, {}));
   }
 
@@ -210,6 +224,7 @@ class DistributedDataParallel::Impl {
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // results may outlive the wrapper
   std::unique_ptr<Reducer> reducer_;
   std::vector<HookHandle> hooks_;
+  std::vector<const void*> slots_;                    // where each gradient lies
   std::uint64_t begun_pass_ = 0, finished_pass_ = 0;  // numbers of backward passes
   std::uint64_t steps_ = 0;                           // passes that were reduced
   std::deque<Tensor> inputs_;                         // leaves that want a gradient, up to the first pass; the last ones

@@ -84,7 +84,10 @@ Shares::Act Shares::announce(Act own, std::uint64_t step) {
 }
 
 void Shares::begin_pass(std::uint64_t step) {
-  if (weight_ || join_) exchange(weight_ ? Act::kWeightedPass : Act::kPass, step);
+  exchanging_ = false;  // of a pass that an exception ended
+  if (!weight_ && !join_) return;
+  exchange(weight_ ? Act::kWeightedPass : Act::kPass, step);
+  weight_.reset();  // of this pass alone, however it ends
 }
 
 void Shares::check_weights() const {
@@ -102,10 +105,9 @@ void Shares::check_weights() const {
 float Shares::factor() {
   if (exchanging_)
     read();
-  else if (!weight_ && !join_)
+  else if (!join_)
     return 1;
   bool weighted = false;
-  weight_.reset();
   check_weights();
   double sum = 0, smallest = INFINITY, largest = 0;
   int with_data = 0;

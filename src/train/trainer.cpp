@@ -76,7 +76,7 @@ data::Pipeline Trainer::Impl::batched(const char* call, const data::Pipeline& se
                           set.batch_size());
   if (set.size() < 1) throw InvalidArgument("Trainer::{}: rank {}: the data set is empty: at least one sample is needed", call, rank);
   if (wants_targets)
-    if (const std::size_t tensors = set.dataset().get(0, 0).size(); tensors < 2)
+    if (const std::size_t tensors = guarded([&] { return set.dataset().get(0, 0).size(); }); tensors < 2)
       throw InvalidArgument(
           "Trainer::{}: rank {}: a sample of the set has {} tensor{}: an input and a target are needed, for loss and metrics; predict() needs "
           "inputs alone",

@@ -8,9 +8,9 @@ namespace lockstep::train {
 namespace {
 
 void check_epochs(const FitOptions& options) {
-  if (options.initial_epoch < 0 || options.epochs <= options.initial_epoch)
-    throw InvalidArgument("Trainer::fit: epochs {} ... {}: the last must not be before the first: epochs counts those before initial_epoch, too",
-                          options.initial_epoch, options.epochs - 1);
+  if (options.initial_epoch < 0 || options.epochs < 1 || options.epochs < options.initial_epoch)
+    throw InvalidArgument("Trainer::fit: epochs {} after initial_epoch {}: epochs counts those before initial_epoch, too, and is at least 1",
+                          options.epochs, options.initial_epoch);
   if (options.log_every < 1 || options.max_steps < 0)
     throw InvalidArgument("Trainer::fit: log_every {} must be positive, max_steps {} not negative", options.log_every, options.max_steps);
   for (const auto& callback : options.callbacks)
@@ -83,6 +83,7 @@ const History& Trainer::fit(const data::Pipeline& given, const FitOptions& optio
   const auto is_last = [&](std::int64_t step) { return options.max_steps > 0 && step - first_step >= options.max_steps; };
   Progress progress(progress_of(options, steps, is_first_rank()));
 
+  bool was_whole = true;  // the last epoch: max_steps may end one within
   const auto train_epoch = [&](std::int64_t epoch) {
     const TrainingMode mode(impl.counts, options.training_metrics && !impl.metrics.empty(),
                             place.rank * (training.batch_size() / place.world_size));
@@ -100,6 +101,7 @@ const History& Trainer::fit(const data::Pipeline& given, const FitOptions& optio
       for_each(options, [&](Callback& callback) { callback.on_step_end(*this, step_, logs); });
       if (done == steps || is_last(step_)) break;
     }
+    was_whole = done == steps;
     return across_ranks(sum / static_cast<double>(done), ReduceOp::kAvg);
   };
   const auto logs_of_epoch = [&](std::int64_t epoch) {
@@ -119,11 +121,12 @@ const History& Trainer::fit(const data::Pipeline& given, const FitOptions& optio
   impl.guarded([&] {
     stops_ = false;
     for_each(options, [&](Callback& callback) { callback.on_train_begin(*this); });
+    stops_ = across_ranks(stops_ ? 1 : 0, ReduceOp::kMax) != 0;
     for (std::int64_t epoch = options.initial_epoch; epoch < options.epochs && !stops_ && !is_last(step_); ++epoch) {
       for_each(options, [&](Callback& callback) { callback.on_epoch_begin(*this, epoch); });
       const Logs logs = logs_of_epoch(epoch);
       history_.add(logs);
-      epoch_ = epoch + 1;
+      if (was_whole) epoch_ = epoch + 1;
       progress.message(fmt::format("epoch {}/{}: {}", epoch + 1, options.epochs, text_of(logs)));
       for_each(options, [&](Callback& callback) { callback.on_epoch_end(*this, epoch, logs); });
       stops_ = across_ranks(stops_ ? 1 : 0, ReduceOp::kMax) != 0;

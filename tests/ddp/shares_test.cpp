@@ -193,6 +193,25 @@ TEST_P(Shares, JoinMayEndAtTheFirstRankWithoutData) {
   EXPECT_THAT(failures, Each(HasSubstr("step 2: rank 1 has no data left, rank 0 has")));
 }
 
+TEST_P(Shares, AWeightGoesWithItsPassHoweverThatEnds) {
+  const auto failures = run_ranks(2, GetParam(), [](auto group) {
+    Heads model;
+    DistributedDataParallel ddp(model, group, {.find_unused_parameters = true});
+    EXPECT_THROW(ddp.join(
+                     [&] {
+                       for (int step = 0; step < (group->rank() == 1 ? 0 : 1); ++step) {
+                         ddp.set_weight(3);
+                         heads_loss(ddp, 1).backward();
+                       }
+                     },
+                     {.throw_on_early_termination = true}),
+                 Error);
+    clear_gradients(ddp);
+    heads_loss(ddp, 1).backward();  // without weights on both
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
 TEST_P(Shares, JoinRefusesOptionsThatDifferAndStaticGraphs) {
   const auto failures = run_ranks(2, GetParam(), [](auto group) {
     Heads model;

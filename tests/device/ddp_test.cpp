@@ -250,6 +250,17 @@ TEST(DeviceDdp, AModuleThatMovesAfterItWasWrappedIsNamed) {
               AllOf(HasSubstr("'conv1.weight' is on cuda:0, and was on cpu"), HasSubstr("then wrap it")));
 }
 
+TEST(DeviceDdp, AModuleThatMovedAndCameBackIsNamed) {
+  RecordingDevice device;
+  const auto group = group_of_one(device);
+  SmallNet net;
+  DistributedDataParallel ddp(net, group);
+  net.to(device);
+  net.to(cpu_device());
+  EXPECT_THAT(message_of([&] { ddp(small_batch(0).inputs()); }),
+              AllOf(HasSubstr("'conv1.weight' was moved, and its gradient is no longer in its bucket"), HasSubstr("then wrap it")));
+}
+
 TEST(DeviceDdp, HashesDoNotDependOnTheDevice) {
   RecordingDevice device;
   manual_seed(3);

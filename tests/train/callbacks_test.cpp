@@ -124,6 +124,21 @@ TEST(Callbacks, EarlyStoppingWaitsAndPutsTheBestWeightsBack) {
   EXPECT_EQ(values_of(trainer->model()), before);
 }
 
+class StopAtOnce : public Callback {
+ public:
+  void on_train_begin(Trainer& trainer) override { trainer.stop(); }
+};
+
+TEST(Callbacks, ARankThatStopsBeforeTheFirstStepStopsAll) {
+  testing::expect_all_well(testing::run_ranks(2, "threads", [](std::shared_ptr<ProcessGroup> group) {
+    const auto trainer = made("ddp", group);
+    std::vector<std::shared_ptr<Callback>> callbacks;
+    if (group->rank() == 1) callbacks.push_back(std::make_shared<StopAtOnce>());
+    trainer->fit(points(), epochs_with(2, callbacks));
+    EXPECT_EQ(trainer->step(), 0);
+  }));
+}
+
 TEST(Callbacks, ReduceOnPlateauLowersTheRateOfAllReplicas) {
   const auto trainer = made("towers");
   // A value that never becomes better by so much.

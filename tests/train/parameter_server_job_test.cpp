@@ -62,8 +62,8 @@ TEST(ParameterServerJob, AKilledWorkerIsNamed) { expect_loss_is_named("worker:1"
 TEST(ParameterServerJob, AKilledServerIsNamed) { expect_loss_is_named("ps:0", 2); }
 
 TEST(ParameterServerJob, AWorkerThatStaysAwayIsNamedAtTheDeadline) {
-  Child job(job_of("1", "2", {kForever, "away", "60"}), {.environment = {{"LOCKSTEP_TIMEOUT_S", "2"}}});
-  EXPECT_EQ(job.wait(std::chrono::seconds(30)), 1) << job.errors();
+  Child job(job_of("1", "2", {kForever, "away", "60"}), {.environment = {{"LOCKSTEP_TIMEOUT_S", "10"}}});
+  EXPECT_EQ(job.wait(std::chrono::seconds(90)), 1) << job.errors();
   EXPECT_THAT(job.errors(), HasSubstr("missing: worker:1 (rank 1), after step 4"));
   EXPECT_TRUE(job.nothing_left());
 }

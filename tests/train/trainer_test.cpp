@@ -102,10 +102,14 @@ TEST(Trainer, EndsAfterSoManySteps) {
   trainer.fit(data::Pipeline(Quadrants(32)).batch(16), options);
   EXPECT_EQ(trainer.step(), 3);
   EXPECT_EQ(trainer.history().epochs(), 2);
+  EXPECT_EQ(trainer.epoch(), 1) << "the second one is not done";
   options.max_steps = 0;
   options.steps_per_epoch = 1;
   trainer.fit(data::Pipeline(Quadrants(32)).batch(16), options);
   EXPECT_EQ(trainer.step(), 8) << "a further fit counts on";
+  options.initial_epoch = options.epochs;
+  trainer.fit(data::Pipeline(Quadrants(32)).batch(16), options);
+  EXPECT_EQ(trainer.step(), 8) << "nothing is left of a training that is done";
 }
 
 TEST(Trainer, EvaluatesEachSampleOnce) {
@@ -208,7 +212,7 @@ TEST(Trainer, RefusesSetsAndBatchesThatDoNotFit) {
   FitOptions options = quiet(1);
   options.batch_size = 16;
   EXPECT_THAT(fit(data::Pipeline(set).batch(32), options), HasSubstr("batch_size 16 beside batches of 32"));
-  EXPECT_THAT(fit(set, quiet(0)), HasSubstr("the last must not be before the first"));
+  EXPECT_THAT(fit(set, quiet(0)), HasSubstr("epochs 0 after initial_epoch 0"));
   options = quiet(1);
   options.validation = Quadrants(0);
   EXPECT_THAT(fit(set, options), HasSubstr("the data set is empty"));

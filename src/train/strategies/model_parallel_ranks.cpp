@@ -34,6 +34,9 @@ class ModelParallelRanks : public Strategy {
     micro_batches_ = micro_batches_of(options, static_cast<std::size_t>(ranks));
     model_ = training_.model();
     if (!model_) throw InvalidArgument("strategy: Training::model() returned no module");
+    std::string layers = "stage_layers =";
+    for (const int count : options.stage_layers) layers += fmt::format(" {}", count);
+    check_same_lines(*group_, {fmt::format("micro_batches = {}", options.micro_batches), layers}, kModelParallel, "have different options");
     cut_ = cut_into_stages(*model_, static_cast<std::size_t>(ranks), options.stage_layers);
     check_same_model(*group_, *model_, kModelParallel);
     model_->to(*devices_.front());

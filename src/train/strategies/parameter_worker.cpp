@@ -39,7 +39,7 @@ class Worker : public Strategy {
   ~Worker() override {
     try {
       if (is_in_step_ || std::uncaught_exceptions() > exceptions_)
-        job_.group().abort(fmt::format("parameter_server: {} has failed in step {}", name_of(job_.tasks.own), steps_ + 1));
+        abort("");
       else
         tell_servers(Notice::Kind::kFinished);
     } catch (const std::exception&) {
@@ -56,17 +56,16 @@ class Worker : public Strategy {
     if (is_in_step_)
       throw InvalidArgument("{}: {}: step {} has failed: the strategy is over", kParameterServer, name_of(job_.tasks.own), steps_ + 1);
     is_in_step_ = true;
-    if (steps_ == 0) job_.tasks.with_names([this] { begin(); });
-    for (const NamedTensor& parameter : job_.replica.parameters) clear_grad(parameter.tensor);
-    const Tensor loss = loss_of(job_.training, (*job_.replica.model)(inputs.to(*devices_.front())), targets.to(*devices_.front()));
-    loss.backward();
-    zero_missing_gradients(job_.replica);
-    const float value = loss.item();
-    if (!host_gradients_.is_same(gradients_)) host_gradients_.copy_from(gradients_);
-    job_.tasks.with_names([this] { exchange(); });
+    float loss = 0;
+    try {
+      loss = train_on(inputs.to(*devices_.front()), targets.to(*devices_.front()));
+    } catch (const std::exception& error) {
+      abort(fmt::format(": {}", error.what()));
+      throw;
+    }
     ++steps_;
     is_in_step_ = false;
-    return value;
+    return loss;
   }
 
   nn::Module& model() override { return *job_.replica.model; }
@@ -83,6 +82,22 @@ class Worker : public Strategy {
   std::vector<DeviceTraffic> traffic() const override { return {{devices_.front(), sent_, received_}}; }
 
  private:
+  void abort(const std::string& reason) {
+    job_.group().abort(fmt::format("parameter_server: {} has failed in step {}{}", name_of(job_.tasks.own), steps_ + 1, reason));
+  }
+
+  float train_on(const Tensor& inputs, const Tensor& targets) {
+    if (steps_ == 0) job_.tasks.with_names([this] { begin(); });
+    for (const NamedTensor& parameter : job_.replica.parameters) clear_grad(parameter.tensor);
+    const Tensor loss = loss_of(job_.training, (*job_.replica.model)(inputs), targets);
+    loss.backward();
+    zero_missing_gradients(job_.replica);
+    const float value = loss.item();
+    if (!host_gradients_.is_same(gradients_)) host_gradients_.copy_from(gradients_);
+    job_.tasks.with_names([this] { exchange(); });
+    return value;
+  }
+
   // All begin with worker 0's weights and buffers; the servers with its parameters.
   void begin() {
     std::vector<NamedTensor> on_host;
