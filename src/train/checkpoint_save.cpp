@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/version.h"
 #include "lockstep/tensor/random.h"
 #include "src/train/checkpoint_files.h"
 #include "src/train/checkpoint_folder.h"
@@ -21,7 +22,7 @@ using namespace checkpoint;
 ordered_json describe_state(const CheckpointParts& parts, int world_size) {
   const RandomState random = random_state();
   ordered_json state = {{"format", kFormat},
-                        {"lockstep", "0.1.0"},
+                        {"lockstep", LOCKSTEP_VERSION},
                         {"step", parts.step},
                         {"epoch", parts.epoch},
                         {"world_size", world_size},
