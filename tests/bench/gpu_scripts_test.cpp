@@ -373,7 +373,7 @@ TEST(BenchGpu, WritesEveryPart) {
                       "--models",   "mlp",    "--precisions", "float32", "bf16", "--torch-modes", "--only", "train_step",      "kernels",
                       "all_reduce", "matmul", "--output",     file}),
               {.environment = {{"BUILD", BUILD_FOLDER}}});
-  ASSERT_EQ(bench.wait(200s), 0) << bench.output() << bench.errors();
+  ASSERT_EQ(bench.wait(500s), 0) << bench.output() << bench.errors();
   EXPECT_THAT(bench.output(), Not(HasSubstr("not measured:")));
   const auto document = nlohmann::json::parse(std::ifstream(file));
   std::filesystem::remove(file);
