@@ -23,11 +23,12 @@ namespace lockstep {
 namespace {
 
 std::vector<GradientInfo> describe_gradients(const nn::Module& module, const std::vector<NamedTensor>& parameters,
-                                             const std::vector<std::string>& delayed) {
+                                             const std::vector<std::string>& delayed_names) {
+  const std::vector<Tensor> delayed = tensors_named(module, delayed_names);
   std::vector<GradientInfo> gradients;
   for (const auto& [name, tensor] : parameters)
     gradients.push_back({name, static_cast<std::size_t>(tensor.count()), tensor.dtype(), tensor.device().kind(),
-                         !delayed.empty() && is_among(module, tensor, delayed)});
+                         is_among(tensor, delayed)});
   return gradients;
 }
 

@@ -32,11 +32,12 @@ std::string refusal_of(const nn::Module& module, const DistributedDataParallelOp
   for (const std::string& name : options.ignored_parameters)
     if (!has_name(parameters, name) && !has_name(buffers, name))
       return fmt::format("ignored_parameters names '{}', which is no parameter or buffer of the module: see named_parameters()", name);
+  const std::vector<Tensor> ignored = tensors_named(module, options.ignored_parameters);
   for (const std::string& name : options.delayed_parameters) {
     const auto found = std::find_if(parameters.begin(), parameters.end(), [&](const NamedTensor& p) { return p.name == name; });
     if (found == parameters.end() || !requires_grad(found->tensor))
       return fmt::format("delayed_parameters names '{}', which is no parameter that requires a gradient: see named_parameters()", name);
-    if (is_among(module, found->tensor, options.ignored_parameters))
+    if (is_among(found->tensor, ignored))
       return fmt::format("'{}' is among ignored_parameters and delayed_parameters: what is ignored is not reduced, early or late", name);
   }
   const std::vector<NamedTensor> trained = nn::trainable_parameters(module);
@@ -74,18 +75,25 @@ void check_options(ProcessGroup& group, const nn::Module& module, const Distribu
   check_same_lines(group, option_lines(options), "DistributedDataParallel", "have different options");
 }
 
-bool is_among(const nn::Module& module, const Tensor& tensor, const std::vector<std::string>& names) {
+std::vector<Tensor> tensors_named(const nn::Module& module, const std::vector<std::string>& names) {
+  std::vector<Tensor> named;
+  if (names.empty()) return named;
   for (const auto& list : {module.named_parameters(), module.named_buffers()})
-    for (const auto& [name, other] : list)
-      if (other.is_same(tensor) && std::find(names.begin(), names.end(), name) != names.end()) return true;
-  return false;
+    for (const auto& [name, tensor] : list)
+      if (std::find(names.begin(), names.end(), name) != names.end()) named.push_back(tensor);
+  return named;
+}
+
+bool is_among(const Tensor& tensor, const std::vector<Tensor>& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [&](const Tensor& other) { return other.is_same(tensor); });
 }
 
 std::vector<NamedTensor> without(const nn::Module& module, const std::vector<NamedTensor>& tensors,
                                  const std::vector<std::string>& ignored) {
+  const std::vector<Tensor> left_out = tensors_named(module, ignored);
   std::vector<NamedTensor> others;
   for (const NamedTensor& entry : tensors)
-    if (ignored.empty() || !is_among(module, entry.tensor, ignored)) others.push_back(entry);
+    if (!is_among(entry.tensor, left_out)) others.push_back(entry);
   return others;
 }
 

@@ -19,8 +19,10 @@ void check_options(ProcessGroup& group, const nn::Module& module, const Distribu
 // The entries whose names, and other names of the same tensor, are not among `ignored`.
 std::vector<NamedTensor> without(const nn::Module& module, const std::vector<NamedTensor>& tensors,
                                  const std::vector<std::string>& ignored);
-// Has the tensor one of these names in the module?
-bool is_among(const nn::Module& module, const Tensor& tensor, const std::vector<std::string>& names);
+// The module's parameters and buffers that have one of these names.
+std::vector<Tensor> tensors_named(const nn::Module& module, const std::vector<std::string>& names);
+// Is it one of these, under whatever name?
+bool is_among(const Tensor& tensor, const std::vector<Tensor>& tensors);
 
 ReducerOptions reducer_options(const DistributedDataParallelOptions& options, std::function<float()> factor);
 

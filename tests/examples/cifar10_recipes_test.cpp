@@ -6,12 +6,12 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <regex>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "examples/cifar10/classic_net.h"
 #include "tests/faults/child.h"
+#include "tests/train/event_records.h"
 
 namespace lockstep::testing {
 namespace {
@@ -22,12 +22,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr auto kDeadline = std::chrono::seconds(200);
-
-std::string bytes_of(const fs::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
 
 class Cifar10Recipes : public ::testing::Test {
  protected:
@@ -85,7 +79,7 @@ TEST_F(Cifar10Recipes, ClassicPrintsTheTutorialsLinesAndWritesItsSummaries) {
                               Not(HasSubstr("[1]"))));
     std::string events;
     for (const auto& entry : fs::directory_iterator(folder_ / dir))
-      if (entry.path().filename().string().rfind("events.out.tfevents.", 0) == 0) events += bytes_of(entry.path());
+      if (entry.path().filename().string().rfind("events.out.tfevents.", 0) == 0) events += bytes_of_file(entry.path());
     for (const char* tag :
          {"cross_entropy (raw)", "local3/weight_loss (raw)", "local4/weight_loss (raw)", "total_loss (raw)", "total_loss", "learning_rate",
           "conv1/weight/gradients", "softmax_linear/bias", "conv2/activations", "local4/sparsity", "images"})
@@ -104,8 +98,8 @@ TEST_F(Cifar10Recipes, ClassicResumedIsTheRunNeverStopped) {
   ASSERT_EQ(whole.size(), 5u);
   EXPECT_EQ(losses("rest.json"), std::vector<double>(whole.begin() + 2, whole.end()));
   for (const std::string file : {"model.safetensors", "averages.safetensors"})
-    EXPECT_EQ(bytes_of(folder_ / "parts/step-00000005" / file), bytes_of(folder_ / "whole/step-00000005" / file)) << file;
-  EXPECT_NE(bytes_of(folder_ / "whole/step-00000005/model.safetensors"), bytes_of(folder_ / "parts/step-00000002/model.safetensors"));
+    EXPECT_EQ(bytes_of_file(folder_ / "parts/step-00000005" / file), bytes_of_file(folder_ / "whole/step-00000005" / file)) << file;
+  EXPECT_NE(bytes_of_file(folder_ / "whole/step-00000005/model.safetensors"), bytes_of_file(folder_ / "parts/step-00000002/model.safetensors"));
   EXPECT_THAT(run(classic("parts", {"--max-steps", "6", "--resume"}, 1), 2), HasSubstr("another --batch-size, --seed, data set or number"));
 }
 
@@ -134,7 +128,7 @@ TEST_F(Cifar10Recipes, ClassicRefusesAFolderThatIsNotEmpty) {
   run(classic("train", {"--max-steps", "1", "--overwrite"}));
   EXPECT_FALSE(fs::exists(folder_ / "train/step-00000002"));
   EXPECT_TRUE(fs::exists(folder_ / "train/step-00000001"));
-  EXPECT_EQ(bytes_of(folder_ / "train/notes.txt"), "mine");
+  EXPECT_EQ(bytes_of_file(folder_ / "train/notes.txt"), "mine");
 }
 
 TEST_F(Cifar10Recipes, ClassicStopsWhereALossIsNotFinite) {

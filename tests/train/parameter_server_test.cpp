@@ -1,4 +1,4 @@
-// parameter_server with ranks that are threads: its weights against ddp's, staleness, refusals. Real processes: parameter_server_kill_test.
+// parameter_server with ranks that are threads: its weights against ddp's, staleness, refusals. Real processes: parameter_server_job_test.
 #include "lockstep/train/parameter_server.h"
 
 #include <gmock/gmock.h>

@@ -12,7 +12,7 @@ std::unique_ptr<Strategy> make_ddp(Training training, const StrategyOptions& opt
 std::unique_ptr<Strategy> make_mirrored(Training training, const StrategyOptions& options);
 std::unique_ptr<Strategy> make_data_parallel(Training training, const StrategyOptions& options);
 std::unique_ptr<Strategy> make_towers(Training training, const StrategyOptions& options);
-std::unique_ptr<Strategy> make_parameter_server(Training training, const StrategyOptions& options);  // on a worker, too
+std::unique_ptr<Strategy> make_parameter_server(Training training, const StrategyOptions& options);  // a server or a worker
 
 std::unique_ptr<Strategy> make_model_parallel(Training training, const StrategyOptions& options);
 
