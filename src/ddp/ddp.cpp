@@ -27,8 +27,8 @@ std::vector<GradientInfo> describe_gradients(const nn::Module& module, const std
   const std::vector<Tensor> delayed = tensors_named(module, delayed_names);
   std::vector<GradientInfo> gradients;
   for (const auto& [name, tensor] : parameters)
-    gradients.push_back({name, static_cast<std::size_t>(tensor.count()), tensor.dtype(), tensor.device().kind(),
-                         is_among(tensor, delayed)});
+    gradients.push_back(
+        {name, static_cast<std::size_t>(tensor.count()), tensor.dtype(), tensor.device().kind(), is_among(tensor, delayed)});
   return gradients;
 }
 
