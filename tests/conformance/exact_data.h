@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/comm/operation.h"
+#include "tests/support/sanitized.h"
 
 namespace lockstep::testing {
 
@@ -15,10 +16,18 @@ namespace lockstep::testing {
 // NOLINTNEXTLINE(cppcoreguidelines-macro-usage): attributes have no other name.
 #define LOCKSTEP_ARITHMETIC __attribute__((no_sanitize("thread")))
 
-inline const std::vector<DType> kAllTypes = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
-                                             DType::kInt8,    DType::kUInt8,   DType::kInt32,   DType::kInt64};
-inline const std::vector<ReduceOp> kAllOps = {ReduceOp::kSum, ReduceOp::kAvg,    ReduceOp::kProduct, ReduceOp::kMin,
-                                              ReduceOp::kMax, ReduceOp::kBitAnd, ReduceOp::kBitOr,   ReduceOp::kBitXor};
+// TSan's build has one of each kind: ranks wait for each other in the same places whatever they compute.
+inline std::vector<DType> all_types() {
+  if (kThreadSanitized) return {DType::kFloat32, DType::kBFloat16, DType::kInt8};
+  return {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16, DType::kInt8, DType::kUInt8, DType::kInt32, DType::kInt64};
+}
+inline std::vector<ReduceOp> all_ops() {
+  if (kThreadSanitized) return {ReduceOp::kSum, ReduceOp::kAvg};
+  return {ReduceOp::kSum, ReduceOp::kAvg,    ReduceOp::kProduct, ReduceOp::kMin,
+          ReduceOp::kMax, ReduceOp::kBitAnd, ReduceOp::kBitOr,   ReduceOp::kBitXor};
+}
+inline const std::vector<DType> kAllTypes = all_types();
+inline const std::vector<ReduceOp> kAllOps = all_ops();
 
 inline bool is_integer(DType dtype) {
   return dtype == DType::kInt8 || dtype == DType::kUInt8 || dtype == DType::kInt32 || dtype == DType::kInt64;
@@ -115,6 +124,7 @@ inline double load_half(const std::byte* data, std::size_t i, DType dtype) {
 // The first element at which the bytes differ, or -1.
 inline long first_difference(const std::byte* got, const std::byte* expected, std::size_t count, DType dtype) {
   const std::size_t element = size_of(dtype);
+  if (count == 0 || std::memcmp(got, expected, count * element) == 0) return -1;
   for (std::size_t i = 0; i < count; ++i)
     if (std::memcmp(got + i * element, expected + i * element, element) != 0) return static_cast<long>(i);
   return -1;

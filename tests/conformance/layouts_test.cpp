@@ -202,18 +202,21 @@ TEST_P(Layouts, AveragesOf16BitsAreNotBiased) {
 }
 
 // Rank r's factor is a power of two, so that products and sums of small integers are exact in all types.
-double factor_of(int rank) { return rank % 2 == 0 ? 0.5 : 2; }
+LOCKSTEP_ARITHMETIC double factor_of(int rank) { return rank % 2 == 0 ? 0.5 : 2; }
+LOCKSTEP_ARITHMETIC int value_before_factor(int rank, std::size_t i) { return 2 * (static_cast<int>(i % 5) - rank % 3); }
+LOCKSTEP_ARITHMETIC int premultiplied_sum(int ranks, std::size_t i) {
+  int sum = 0;
+  for (int rank = 0; rank < ranks; ++rank) sum += static_cast<int>(value_before_factor(rank, i) * factor_of(rank));
+  return sum;
+}
 
 void check_premultiplied(Rank& rank, OperationKind kind, DType dtype, std::size_t count, bool in_place) {
   const std::size_t parts = kind == OperationKind::kReduceScatter ? static_cast<std::size_t>(rank.ranks()) : 1;
   const std::size_t all = count * parts, element = size_of(dtype);
   std::vector<std::byte> send(all * element), receive(all * element), expected(all * element);
-  const auto value_of = [](int r, std::size_t i) { return 2 * (static_cast<int>(i % 5) - r % 3); };
   for (std::size_t i = 0; i < all; ++i) {
-    store(send.data(), i, dtype, value_of(rank.rank(), i));
-    int sum = 0;
-    for (int r = 0; r < rank.ranks(); ++r) sum += static_cast<int>(value_of(r, i) * factor_of(r));
-    store(expected.data(), i, dtype, sum);
+    store(send.data(), i, dtype, value_before_factor(rank.rank(), i));
+    store(expected.data(), i, dtype, premultiplied_sum(rank.ranks(), i));
   }
   const std::vector<std::byte> before = send;
   const int root = rank.ranks() / 2;
@@ -236,11 +239,13 @@ void check_premultiplied(Rank& rank, OperationKind kind, DType dtype, std::size_
 
 TEST_P(Layouts, PremultipliedSums) {
   run_threads(spec(), [](Rank& rank) {
-    for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16})
+    for (const DType dtype : kAllTypes) {
+      if (is_integer(dtype)) continue;
       for (const OperationKind kind : {OperationKind::kAllReduce, OperationKind::kReduce, OperationKind::kReduceScatter})
         for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{11}, std::size_t{9973}, std::size_t{150001}})
           for (const bool in_place : {true, false})
             if (count < 100000 || dtype == DType::kFloat32) check_premultiplied(rank, kind, dtype, count, in_place);
+    }
   });
 }
 

@@ -23,6 +23,7 @@
 #include "lockstep/data/combine.h"
 #include "lockstep/data/loader.h"
 #include "tests/support/message_of.h"
+#include "tests/support/sanitized.h"
 
 namespace lockstep::data {
 namespace {
@@ -328,6 +329,7 @@ TEST(GeneratedSet, InMemoryIsTheOneInFiles) {
 
 // Softmax regression on what the network sees: if it did well, the set would prove nothing about the network.
 TEST(GeneratedSet, ALinearModelCannotSeparateIt) {
+  if (lockstep::testing::kSanitized) GTEST_SKIP() << "instrumented code is too slow to train a model";
   const Folder folder;
   write_generated_cifar10(folder.path(), {.train_images = 2000, .test_images = 500});
   const Cifar10 train(folder.path(), {.augment = false}), test(folder.path(), {.train = false, .augment = false});

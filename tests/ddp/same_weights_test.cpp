@@ -82,8 +82,7 @@ class GeneratedSet : public ::testing::TestWithParam<bool> {
 
   inline static std::filesystem::path folder;
 };
-// A sanitizer makes a minute of each, and sees in the second what it sees in the first.
-INSTANTIATE_TEST_SUITE_P(Augmentation, GeneratedSet, testing::kSanitized ? ::testing::ValuesIn({true}) : ::testing::ValuesIn({false, true}),
+INSTANTIATE_TEST_SUITE_P(Augmentation, GeneratedSet, ::testing::Values(false, true),
                          [](const auto& test) { return std::string(test.param ? "on" : "off"); });
 
 double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
@@ -100,6 +99,7 @@ double largest_difference(const std::vector<float>& a, const std::vector<float>&
 constexpr double kBound = 1e-4;
 
 TEST_P(GeneratedSet, GivesTheSameWeightsOnOneTwoAndFourRanks) {
+  if (testing::kSanitized) GTEST_SKIP() << "instrumented code is too slow to train a network";
   const std::vector<float> one = train(1, GetParam());
   ASSERT_FALSE(one.empty());
   for (const int ranks : {2, 4}) {
