@@ -92,6 +92,10 @@ void gradient_norm(std::span<const UpdateTensor> tensors, const NormParams& para
   *result = updates::norm_of(squares, params);
 }
 
+void square_sums(std::span<const UpdateTensor> tensors, double* sums, Stream&) {
+  for (const UpdateTensor& tensor : tensors) *sums++ = sum_of_squares(tensor.grad, tensor.count);
+}
+
 }  // namespace
 
 void use_updates(KernelTable& table) {
@@ -99,6 +103,7 @@ void use_updates(KernelTable& table) {
 #include "lockstep/core/operators.def"
   table.find_bad_gradients = find_bad_gradients;
   table.gradient_norm = gradient_norm;
+  table.square_sums = square_sums;
 }
 
 }  // namespace lockstep::fast

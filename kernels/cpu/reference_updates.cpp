@@ -39,6 +39,20 @@ void gradient_norm(std::span<const UpdateTensor> tensors, const NormParams& para
   *result = updates::norm_of(squares, params);
 }
 
+void square_sums(std::span<const UpdateTensor> tensors, double* sums, Stream&) {
+  for (const UpdateTensor& tensor : tensors) {
+    double squares = 0;
+    for (Index i = 0; i < tensor.count; ++i) squares += static_cast<double>(tensor.grad[i]) * tensor.grad[i];
+    *sums++ = squares;
+  }
+}
+
+void norm_of_sums(const double* sums, Index count, const NormParams& params, NormResult* result, Stream&) {
+  double squares = 0;
+  for (Index i = 0; i < count; ++i) squares += sums[i];
+  *result = updates::norm_of(squares, params);
+}
+
 void find_bad_gradients(std::span<const UpdateTensor> tensors, LossScaleState* state, Stream&) {
   for (const UpdateTensor& tensor : tensors)
     for (Index i = 0; i < tensor.count; ++i)
@@ -53,6 +67,8 @@ void use_updates(KernelTable& table) {
 #define LOCKSTEP_UPDATE(name, Params) table.name = update<Params>;
 #include "lockstep/core/operators.def"
   table.gradient_norm = gradient_norm;
+  table.square_sums = square_sums;
+  table.norm_of_sums = norm_of_sums;
   table.find_bad_gradients = find_bad_gradients;
   table.update_loss_scale = update_loss_scale;
 }

@@ -64,8 +64,7 @@ __device__ void update_at(const Entry<Formula::kStates>& tensor, Index at, const
     if constexpr (kStates == 0) formula(weight.values[i], grad.values[i]);
     if constexpr (kStates == 1) formula(weight.values[i], grad.values[i], states[0].values[i]);
     if constexpr (kStates == 2) formula(weight.values[i], grad.values[i], states[0].values[i], states[1].values[i]);
-    if constexpr (kStates == 3)
-      formula(weight.values[i], grad.values[i], states[0].values[i], states[1].values[i], states[2].values[i]);
+    if constexpr (kStates == 3) formula(weight.values[i], grad.values[i], states[0].values[i], states[1].values[i], states[2].values[i]);
   }
   reinterpret_cast<Elements*>(tensor.weight)[at] = weight;
   for (int k = 0; k < kStates; ++k) reinterpret_cast<Elements*>(tensor.states[k])[at] = states[k];
@@ -119,8 +118,16 @@ __global__ void squares_of_pieces(const __grid_constant__ Batch<0> batch, double
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
+// Block i: of the batch's tensor i, whose pieces lie next to each other.
+__global__ void squares_of_tensors(const __grid_constant__ Batch<0> batch, const double* pieces, double* sums) {
+  double sum = 0;
+  for (unsigned i = batch.first_block[blockIdx.x] + threadIdx.x; i < batch.first_block[blockIdx.x + 1]; i += kThreads) sum += pieces[i];
+  sum = sum_of_block<kThreads>(sum);
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
 // One block.
-__global__ void norm_of_sums(const double* sums, Index count, NormParams params, NormResult* result) {
+__global__ void norm_of_all(const double* sums, Index count, NormParams params, NormResult* result) {
   double sum = 0;
   for (Index i = threadIdx.x; i < count; i += kThreads) sum += sums[i];
   sum = sum_of_block<kThreads>(sum);
@@ -129,12 +136,13 @@ __global__ void norm_of_sums(const double* sums, Index count, NormParams params,
 
 unsigned blocks_of(const UpdateTensor& tensor) { return static_cast<unsigned>((tensor.count + kElementsOfBlock - 1) / kElementsOfBlock); }
 
-// Calls `launch` with as many tensors at a time as a kernel's arguments hold, and the number of blocks.
+// Calls `launch` with as many tensors at a time as a kernel's arguments hold, and the number of blocks. Empty tensors are left out, unless
+// the results count them: a batch then may have no blocks.
 template <int kStates, typename Launch>
-void in_batches(std::span<const UpdateTensor> tensors, Launch&& launch) {
+void in_batches(std::span<const UpdateTensor> tensors, Launch&& launch, bool with_empty = false) {
   Batch<kStates> batch{};
   for (const UpdateTensor& tensor : tensors) {
-    if (tensor.count == 0) continue;
+    if (tensor.count == 0 && !with_empty) continue;
     if (batch.count == Batch<kStates>::kMost) {
       launch(batch, batch.first_block[batch.count]);
       batch = {};
@@ -166,22 +174,45 @@ void update(std::span<const UpdateTensor> tensors, const Params& params, Stream&
   updates::with_formula(params, [&](auto use) { launch<typename decltype(use)::type>(tensors, params, stream); });
 }
 
-void gradient_norm(std::span<const UpdateTensor> tensors, const NormParams& params, NormResult* result, Stream& stream) {
+Index pieces_of(std::span<const UpdateTensor> tensors) {
   Index pieces = 0;
   for (const UpdateTensor& tensor : tensors) pieces += blocks_of(tensor);
+  return pieces;
+}
+
+void norm_of_sums(const double* sums, Index count, const NormParams& params, NormResult* result, Stream& stream) {
+  LOCKSTEP_LAUNCH(norm_of_all, 1, kThreads, 0, stream, sums, count, params, result);
+}
+
+void gradient_norm(std::span<const UpdateTensor> tensors, const NormParams& params, NormResult* result, Stream& stream) {
+  const Index pieces = pieces_of(tensors);
   const Scratch sums(stream, static_cast<std::size_t>(std::max<Index>(pieces, 1)) * sizeof(double));
   auto* next = sums.as<double>();
   in_batches<0>(tensors, [&](const Batch<0>& batch, unsigned blocks) {
     LOCKSTEP_LAUNCH(squares_of_pieces, blocks, kThreads, 0, stream, batch, next);
     next += blocks;
   });
-  LOCKSTEP_LAUNCH(norm_of_sums, 1, kThreads, 0, stream, sums.as<const double>(), pieces, params, result);
+  norm_of_sums(sums.as<const double>(), pieces, params, result, stream);
+}
+
+void square_sums(std::span<const UpdateTensor> tensors, double* sums, Stream& stream) {
+  const Scratch pieces(stream, static_cast<std::size_t>(std::max<Index>(pieces_of(tensors), 1)) * sizeof(double));
+  auto* next = pieces.as<double>();
+  in_batches<0>(
+      tensors,
+      [&](const Batch<0>& batch, unsigned blocks) {
+        const auto count = static_cast<unsigned>(batch.count);
+        if (blocks > 0) LOCKSTEP_LAUNCH(squares_of_pieces, blocks, kThreads, 0, stream, batch, next);
+        LOCKSTEP_LAUNCH(squares_of_tensors, count, kThreads, 0, stream, batch, next, sums);
+        next += blocks;
+        sums += count;
+      },
+      true);
 }
 
 void find_bad_gradients(std::span<const UpdateTensor> tensors, LossScaleState* state, Stream& stream) {
-  in_batches<0>(tensors, [&](const Batch<0>& batch, unsigned blocks) {
-    LOCKSTEP_LAUNCH(find_bad, blocks, kThreads, 0, stream, batch, state);
-  });
+  in_batches<0>(tensors,
+                [&](const Batch<0>& batch, unsigned blocks) { LOCKSTEP_LAUNCH(find_bad, blocks, kThreads, 0, stream, batch, state); });
 }
 
 void update_loss_scale(const LossScaleRule& rule, LossScaleState* state, Stream& stream) {
@@ -194,6 +225,8 @@ void use_updates(KernelTable& table) {
 #define LOCKSTEP_UPDATE(name, Params) table.name = update<Params>;
 #include "lockstep/core/operators.def"
   table.gradient_norm = gradient_norm;
+  table.square_sums = square_sums;
+  table.norm_of_sums = norm_of_sums;
   table.find_bad_gradients = find_bad_gradients;
   table.update_loss_scale = update_loss_scale;
 }

@@ -9,6 +9,7 @@
 #include "lockstep/autograd/node.h"
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
+#include "src/ddp/gradient_check.h"
 #include "src/ddp/missing_gradients.h"
 #include "src/ddp/mistakes.h"
 #include "src/ddp/module_watch.h"
@@ -40,8 +41,6 @@ Buffer slot_on(Device& device, const Buffer& slot) {
 
 constexpr std::size_t kMostInputs = 64;
 
-bool wants_and_has_grad(const Tensor& parameter) { return requires_grad(parameter) && has_grad(parameter); }
-
 }  // namespace
 
 class DistributedDataParallel::Impl {
@@ -57,6 +56,7 @@ class DistributedDataParallel::Impl {
         watch_(module),
         missing_(*group_, parameters_, options),
         shares_(*group_),
+        check_(*group_, parameters_, options),
         is_static_(options.static_graph) {
     check_options(*group_, module, options, claim_.take(parameters_));
     check_same_model(*group_, module, "DistributedDataParallel", options.ignored_parameters);
@@ -64,7 +64,8 @@ class DistributedDataParallel::Impl {
     replace_by_roots(*group_, without(module, module.named_parameters(), options.ignored_parameters), "initial parameters");
     replace_by_roots(*group_, buffers_, "initial buffers");
     reducer_ = std::make_unique<Reducer>(group_, describe_gradients(module, parameters_, options.delayed_parameters),
-                                         reducer_options(options, [this] { return shares_.factor(); }));
+                                         check_.watching(reducer_options(options, [this] { return shares_.factor(); })));
+    check_.follow(*reducer_);
     for (const NamedTensor& parameter : module.named_parameters()) set_name(parameter.tensor, parameter.name);
     // The join of autograd and communication: every gradient lies in its bucket, and says when it is final.
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -105,6 +106,7 @@ class DistributedDataParallel::Impl {
   void set_weight(double samples) { shares_.set_weight(samples); }
   bool has_weight() const { return shares_.has_weight(); }
   bool is_joining() const { return shares_.is_joining(); }
+  const GradientCheck& check() const { return check_; }
 
   void join(const std::function<void()>& train, const JoinOptions& options) {
     if (is_static_)
@@ -194,7 +196,7 @@ class DistributedDataParallel::Impl {
     for (const NamedTensor& parameter : parameters_)
       if (requires_grad(parameter.tensor)) clear_grad(parameter.tensor);
     missing_.follow(reducer_->finish());
-    ++steps_;
+    check_.finish(++steps_);
     if (after_step) after_step();
   }
 
@@ -207,6 +209,7 @@ class DistributedDataParallel::Impl {
       if (!reducer_->is_ready(i) && wants_and_has_grad(parameters_[i].tensor)) reducer_->mark_ready(i);
     const std::vector<std::size_t> missing = reducer_->finish();
     missing_.settle(missing, ++steps_);
+    check_.finish(steps_);
     if (!std::exchange(unregistered_named_, true)) warn_of_unregistered_leaves(group_->rank(), trained_, std::exchange(inputs_, {}));
   }
 
@@ -221,6 +224,7 @@ class DistributedDataParallel::Impl {
   WrapperClaim claim_;
   MissingGradients missing_;
   Shares shares_;
+  GradientCheck check_;
   const bool is_static_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // results may outlive the wrapper
   std::unique_ptr<Reducer> reducer_;
@@ -251,6 +255,10 @@ void DistributedDataParallel::begin_epoch(std::int64_t steps) { check_same_steps
 void DistributedDataParallel::join(const std::function<void()>& train, const JoinOptions& options) { impl_->join(train, options); }
 bool DistributedDataParallel::is_joining() const { return impl_->is_joining(); }
 bool DistributedDataParallel::finds_unused_parameters() const { return impl_->finds_unused(); }
+float DistributedDataParallel::last_grad_norm() const { return impl_->check().last_norm(); }
+OnNonfiniteGradient DistributedDataParallel::on_nonfinite_gradient() const { return impl_->check().on_nonfinite(); }
+std::int64_t DistributedDataParallel::skipped_steps() const { return impl_->check().skipped_steps(); }
+const std::string& DistributedDataParallel::last_skipped() const { return impl_->check().last_skipped(); }
 
 DistributedDataParallel::NoSync::NoSync(DistributedDataParallel& ddp) : ddp_(ddp), before_(std::exchange(ddp.impl_->synchronize, false)) {}
 DistributedDataParallel::NoSync::~NoSync() { ddp_.impl_->synchronize = before_; }

@@ -69,6 +69,11 @@ class CapturedStep::Impl {
       throw InvalidArgument(
           "capture: find_unused_parameters asks the other ranks at the end of each backward, and a replayed graph runs no code of the "
           "host's: set .static_graph = true, which asks once, or use every parameter");
+    if (ddp_.on_nonfinite_gradient() != OnNonfiniteGradient::kIgnore)
+      throw InvalidArgument(
+          "capture: on_nonfinite_gradient has the host look at the gradients at the end of each backward, and a replayed graph runs no "
+          "code "
+          "of the host's: leave it at kIgnore, and let a LossScaler skip such steps on the device");
     if (device_.kind() == DeviceKind::kCpu)
       throw InvalidArgument(
           "capture: the model is on the CPU, where there is nothing to record: each call is done when it returns. Call the step directly");

@@ -15,6 +15,8 @@ constexpr std::size_t kBits = 8;  // of an element of used_
 
 }  // namespace
 
+bool wants_and_has_grad(const Tensor& parameter) { return requires_grad(parameter) && has_grad(parameter); }
+
 MissingGradients::MissingGradients(ProcessGroup& group, const std::vector<NamedTensor>& parameters,
                                    const DistributedDataParallelOptions& options)
     : group_(group),

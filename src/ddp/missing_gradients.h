@@ -11,6 +11,8 @@
 
 namespace lockstep {
 
+bool wants_and_has_grad(const Tensor& parameter);  // a frozen one has none
+
 class MissingGradients {
  public:
   // The references must outlive it.

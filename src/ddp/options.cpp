@@ -19,15 +19,44 @@ bool has_name(std::span<const NamedTensor> tensors, const std::string& name) {
   return std::any_of(tensors.begin(), tensors.end(), [&](const NamedTensor& tensor) { return tensor.name == name; });
 }
 
+// Pairs of options that cannot be, each with its reason; docs/ddp.md has them in its table.
+std::string refused_pair(const DistributedDataParallelOptions& options) {
+  if (options.find_unused_parameters && options.static_graph)
+    return "find_unused_parameters lets the unused parameters differ from step to step, static_graph says that they do not: set one of "
+           "them";
+  if (options.loss_scaler != nullptr && options.on_nonfinite_gradient == OnNonfiniteGradient::kThrow)
+    return "on_nonfinite_gradient kThrow ends a training whose scaled gradients overflow, as they do while a loss_scaler seeks its scale: "
+           "take kSkipStep, which lowers the scale";
+  return "";
+}
+
+bool looks_at_gradients(const DistributedDataParallelOptions& options) {
+  return options.max_grad_norm > 0 || options.on_nonfinite_gradient != OnNonfiniteGradient::kIgnore;
+}
+
+// "", or why the norm over these parameters cannot be taken: on GPUs one device holds the sums.
+std::string refused_devices(const std::vector<NamedTensor>& trained) {
+  for (const auto& [name, tensor] : trained) {
+    const Device &device = tensor.device(), &first = trained.front().tensor.device();
+    if (&device != &first && (device.kind() != DeviceKind::kCpu || first.kind() != DeviceKind::kCpu))
+      return fmt::format("max_grad_norm and on_nonfinite_gradient take all gradients on one device: '{}' is on {}, '{}' on {}", name,
+                         device.name(), trained.front().name, first.name());
+  }
+  return "";
+}
+
 // "" when the options can be.
 std::string refusal_of(const nn::Module& module, const DistributedDataParallelOptions& options) {
   if (options.bucket_cap_mb.empty()) return "bucket_cap_mb is empty: name a cap in MiB, {25}, or one for each bucket, {1, 25}";
   for (const double cap : options.bucket_cap_mb)
     if (!(cap > 0) || !(cap <= kLargestCap))
       return fmt::format("bucket_cap_mb holds {}, expected MiB above 0, at most {}", cap, kLargestCap);
-  if (options.find_unused_parameters && options.static_graph)
-    return "find_unused_parameters lets the unused parameters differ from step to step, static_graph says that they do not: set one of "
-           "them";
+  if (std::string pair = refused_pair(options); !pair.empty()) return pair;
+  if (!(options.max_grad_norm >= 0))
+    return fmt::format("max_grad_norm is {}, expected a norm above 0, or 0 for none", options.max_grad_norm);
+  if (options.loss_scaler != nullptr && !looks_at_gradients(options))
+    return "loss_scaler is used by max_grad_norm and on_nonfinite_gradient alone: set one of them, or give the scaler to the optimizer "
+           "only";
   const std::vector<NamedTensor> parameters = module.named_parameters(), buffers = module.named_buffers();
   for (const std::string& name : options.ignored_parameters)
     if (!has_name(parameters, name) && !has_name(buffers, name))
@@ -43,7 +72,11 @@ std::string refusal_of(const nn::Module& module, const DistributedDataParallelOp
   const std::vector<NamedTensor> trained = nn::trainable_parameters(module);
   if (!trained.empty() && without(module, trained, options.ignored_parameters).empty())
     return "ignored_parameters names all parameters that require a gradient: nothing is left to reduce";
-  return "";
+  return looks_at_gradients(options) ? refused_devices(without(module, trained, options.ignored_parameters)) : "";
+}
+
+const char* choice_name(OnNonfiniteGradient choice) {
+  return choice == OnNonfiniteGradient::kIgnore ? "kIgnore" : choice == OnNonfiniteGradient::kThrow ? "kThrow" : "kSkipStep";
 }
 
 std::string joined(std::span<const std::string> texts, const char* between) {
@@ -61,7 +94,10 @@ std::vector<std::string> option_lines(const DistributedDataParallelOptions& opti
           fmt::format("static_graph {}", options.static_graph),
           fmt::format("ignored_parameters {{{}}}", joined(options.ignored_parameters, ", ")),
           fmt::format("delayed_parameters {{{}}}", joined(options.delayed_parameters, ", ")),
-          options.comm_hook ? "a comm_hook" : "no comm_hook"};
+          options.comm_hook ? "a comm_hook" : "no comm_hook",
+          fmt::format("max_grad_norm {}", options.max_grad_norm),
+          fmt::format("on_nonfinite_gradient {}", choice_name(options.on_nonfinite_gradient)),
+          options.loss_scaler != nullptr ? "a loss_scaler" : "no loss_scaler"};
 }
 
 }  // namespace

@@ -27,6 +27,8 @@ class Reducer::Impl {
       : group_(std::move(group)),
         gradients_(std::move(gradients)),
         ask_factor_(std::move(options.factor)),
+        before_reduction_(std::move(options.before_reduction)),
+        after_reduction_(std::move(options.after_reduction)),
         comm_hook_(options.comm_hook ? std::move(options.comm_hook) : CommHook(average)),
         layouts_(plan_buckets(gradients_, options.caps)),
         buckets_(layouts_.size()),
@@ -80,6 +82,7 @@ class Reducer::Impl {
       Device& device = *buckets_[b].memory.device();
       buckets_[b].work.stream_wait(device.default_stream());  // kept: a GPU may still be at it when the reducer goes
       times_[b].waited = seconds_between(before, Clock::now());
+      if (after_reduction_) after_reduction_(b);
     }
     in_pass_ = false;
     return missing_;
@@ -136,6 +139,7 @@ class Reducer::Impl {
       if (next_to_launch_ == 0 && ask_factor_) factor_ = ask_factor_();
       const std::size_t b = next_to_launch_++;
       const BucketLayout& layout = layouts_[b];
+      if (before_reduction_) before_reduction_(b);
       if (factor_ != 1) multiply(b);
       times_[b].launched = seconds_between(pass_begin_, Clock::now());
       buckets_[b].work = comm_hook_(
@@ -162,6 +166,7 @@ class Reducer::Impl {
   const std::shared_ptr<ProcessGroup> group_;
   const std::vector<GradientInfo> gradients_;
   const std::function<float()> ask_factor_;
+  const std::function<void(std::size_t)> before_reduction_, after_reduction_;
   const CommHook comm_hook_;
   const std::vector<BucketLayout> layouts_;
   std::vector<Bucket> buckets_;

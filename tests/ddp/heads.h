@@ -43,4 +43,8 @@ inline void clear_gradients(DistributedDataParallel& ddp) {
   for (const NamedTensor& parameter : ddp.parameters()) clear_grad(parameter.tensor);
 }
 
+// Rank r's input is 2^r: sums and averages are exact, and differ from each rank's own.
+inline float power_of_rank(const ProcessGroup& group) { return static_cast<float>(1 << group.rank()); }
+inline float average_of_powers(int ranks) { return static_cast<float>((1 << ranks) - 1) / static_cast<float>(ranks); }
+
 }  // namespace lockstep::testing

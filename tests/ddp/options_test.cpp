@@ -108,6 +108,11 @@ TEST(Options, WhatCannotBeIsRefusedWithTheReason) {
   for (const double cap : {0.0, -1.0, 1e9, std::nan(""), std::numeric_limits<double>::infinity()})
     EXPECT_THAT(refusal({.bucket_cap_mb = {1, cap}}), HasSubstr("expected MiB above 0")) << cap;
   EXPECT_THAT(refusal({.find_unused_parameters = true, .static_graph = true}), HasSubstr("set one of them"));
+  for (const float norm : {-1.0F, std::nanf("")})
+    EXPECT_THAT(refusal({.max_grad_norm = norm}), HasSubstr("expected a norm above 0, or 0 for none")) << norm;
+  optim::LossScaler scaler;
+  EXPECT_THAT(refusal({.loss_scaler = &scaler}), HasSubstr("loss_scaler is used by max_grad_norm and on_nonfinite_gradient alone"));
+  EXPECT_THAT(refusal({.on_nonfinite_gradient = OnNonfiniteGradient::kThrow, .loss_scaler = &scaler}), HasSubstr("take kSkipStep"));
   EXPECT_THAT(refusal({.ignored_parameters = {"had0"}}), HasSubstr("names 'had0', which is no parameter or buffer"));
   EXPECT_THAT(refusal({.delayed_parameters = {"had0"}}), HasSubstr("names 'had0', which is no parameter that requires"));
   EXPECT_THAT(refusal({.delayed_parameters = {"head2"}}), HasSubstr("names 'head2', which is no parameter that requires"));
@@ -134,7 +139,9 @@ TEST_P(Wires, OptionsThatDifferAreAnErrorOnAllRanks) {
       {{.static_graph = true}, "rank 1 has static_graph true"},
       {{.ignored_parameters = {"head0"}}, "rank 1 has ignored_parameters {head0}"},
       {{.delayed_parameters = {"head0"}}, "rank 1 has delayed_parameters {head0}"},
-      {{.comm_hook = [](ProcessGroup&, const BucketView&) { return Work(); }}, "rank 1 has a comm_hook"}};
+      {{.comm_hook = [](ProcessGroup&, const BucketView&) { return Work(); }}, "rank 1 has a comm_hook"},
+      {{.max_grad_norm = 2}, "rank 1 has max_grad_norm 2"},
+      {{.on_nonfinite_gradient = OnNonfiniteGradient::kThrow}, "rank 1 has on_nonfinite_gradient kThrow"}};
   for (const auto& [options, message] : cases) {
     const Options& others = options;
     const auto failures = run_ranks(2, GetParam(), [&others](auto group) {
@@ -163,6 +170,12 @@ TEST(Options, AGraphIsNotRecordedOfPassesThatAskEachTime) {
   Heads model;
   DistributedDataParallel ddp(model, alone(), {.find_unused_parameters = true});
   EXPECT_THAT(message_of([&] { ddp.capture([&] { return heads_loss(ddp, 1); }); }), HasSubstr("set .static_graph = true"));
+}
+
+TEST(Options, AGraphIsNotRecordedOfStepsThatTheHostMaySkip) {
+  Heads model;
+  DistributedDataParallel ddp(model, alone(), {.on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep});
+  EXPECT_THAT(message_of([&] { ddp.capture([&] { return heads_loss(ddp, 1); }); }), HasSubstr("leave it at kIgnore"));
 }
 
 TEST(Options, AParameterHasOneWrapperAtATime) {

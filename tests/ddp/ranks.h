@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
@@ -53,5 +54,20 @@ inline std::vector<std::string> run_ranks(int ranks, const std::string& transpor
 inline void expect_all_well(const std::vector<std::string>& failures) {
   for (std::size_t rank = 0; rank < failures.size(); ++rank) EXPECT_EQ(failures[rank], "") << "rank " << rank;
 }
+
+// Tests over transports and numbers of ranks.
+class OverRanks : public ::testing::TestWithParam<std::tuple<const char*, int>> {
+ public:
+  static std::string name(const ::testing::TestParamInfo<ParamType>& test) {
+    return std::string(std::get<0>(test.param)) + "_" + std::to_string(std::get<1>(test.param));
+  }
+
+ protected:
+  using Body = std::function<void(std::shared_ptr<ProcessGroup>)>;
+  int ranks() const { return std::get<1>(GetParam()); }
+  int last() const { return ranks() - 1; }
+  std::vector<std::string> failures_of(const Body& body) const { return run_ranks(ranks(), std::get<0>(GetParam()), body); }
+  void run(const Body& body) const { expect_all_well(failures_of(body)); }
+};
 
 }  // namespace lockstep::testing

@@ -91,6 +91,15 @@ class DistributedDataParallel {
   void join(const std::function<void()>& train, const JoinOptions& options = {});
   bool is_joining() const;
 
+  // With max_grad_norm or on_nonfinite_gradient, InvalidArgument without: the norm over all averaged gradients of the last pass that was
+  // reduced, before they were clipped, without the loss scale; the same on all ranks unless a comm_hook leaves them different gradients.
+  // 0 before the first pass. Waits for the device.
+  float last_grad_norm() const;
+  OnNonfiniteGradient on_nonfinite_gradient() const;
+  // Passes that kSkipStep made none of, and the warning of the last one, on all ranks; "" when there was none.
+  std::int64_t skipped_steps() const;
+  const std::string& last_skipped() const;
+
   const Reducer& reducer() const;
   bool synchronizes() const;  // not under no_sync()
   bool finds_unused_parameters() const;

@@ -1,14 +1,24 @@
 // The options of DistributedDataParallel: PyTorch's names where the meaning is PyTorch's. docs/ddp.md says which go together.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "lockstep/optim/loss_scaler.h"
 #include "lockstep/reduce/reducer.h"
 
 #pragma GCC visibility push(default)
 namespace lockstep {
+
+// What becomes of a step of which an averaged gradient is infinite or no number. In all but the first case the ranks find it before
+// backward() returns, name its parameters, the ranks whose own gradients were such, and the step, and leave no parameter with a gradient.
+enum class OnNonfiniteGradient : std::uint8_t {
+  kIgnore,    // as if it were a number
+  kSkipStep,  // on all ranks, with a warning of rank 0: the optimizer finds no gradients and changes nothing
+  kThrow,     // Error on all ranks, the same text; the group goes on
+};
 
 // The same on all ranks: wrapping compares them, and a difference is an error on all.
 struct DistributedDataParallelOptions {
@@ -33,6 +43,17 @@ struct DistributedDataParallelOptions {
   std::vector<std::string> delayed_parameters = {};
 
   CommHook comm_hook = {};  // empty: average
+
+  // Above 0: at the end of each backward that is reduced, gradients are scaled by min(1, max_grad_norm / (norm + 1e-6)), as
+  // optim::clip_grad_norm does it. The norm is taken bucket by bucket as averages arrive; nothing is communicated, and a GPU's host does
+  // not wait. INFINITY: the norm is only taken. ddp.last_grad_norm() has it.
+  float max_grad_norm = 0;
+  // Other than kIgnore, backward reads each gradient once more, before it is sent, and the host of a GPU waits for the device at its end.
+  // With a comm_hook, after which ranks may have different values, they agree by one byte a pass.
+  OnNonfiniteGradient on_nonfinite_gradient = OnNonfiniteGradient::kIgnore;
+  // The one by which the loss is scaled, where it is: the limit and the norm are of the gradients without the scale, and a step that is
+  // skipped lowers it, at the optimizer's step(). Must outlive the wrapper.
+  optim::LossScaler* loss_scaler = nullptr;
 };
 
 struct JoinOptions {

@@ -37,6 +37,10 @@ struct ReducerOptions {
   // Not empty: this rank's values are multiplied by it before their buckets are reduced. Asked once a pass, before its first bucket; what
   // it throws ends the pass. At 1 nothing is touched. For gradients that are float32.
   std::function<float()> factor = {};
+  // Not empty: called for one bucket behind the other. `before_reduction`: its memory holds this rank's own values, before the factor;
+  // `after_reduction`: in finish(), it holds the average (on a GPU for what is queued on the default stream from now on), while later
+  // buckets may still be under way. What they throw ends the pass.
+  std::function<void(std::size_t bucket)> before_reduction = {}, after_reduction = {};
 };
 
 // The times of the last pass. They are seconds since the pass's first mark_ready().

@@ -220,6 +220,45 @@ void gradient_norm(Cases& cases) {
   });
 }
 
+void square_sums(Cases& cases) {
+  if (cases.is_half()) return;
+  for (const bool bad : {false, true})
+    cases.test(bad ? "a bad gradient" : "all finite", {{.value = 2.4e-7F}}, [=](Bench& b) {
+      const auto tensors = odd_tensors(b, 0, bad);
+      double* const sums = b.plain_out<double>(std::vector<double>(tensors.size(), 7));
+      return [=, &b] { b.kernels.square_sums(tensors, sums, b.stream()); };
+    });
+  cases.test("of empty tensors", {kExact}, [](Bench& b) {
+    const auto tensors = tensors_of(b, {0, 0}, 0);
+    double* const sums = b.plain_out<double>({7, 7, 7});
+    return [=, &b] { b.kernels.square_sums(tensors, sums, b.stream()); };
+  });
+  cases.large_row("square sums", 4, [n = cases.sizes.elements](Bench& b) {
+    const auto tensors = tensors_of(b, {n}, 0);
+    double* const sums = b.plain_out<double>({0});
+    return [=, &b] { b.kernels.square_sums(tensors, sums, b.stream()); };
+  });
+}
+
+void norm_of_sums(Cases& cases) {
+  if (cases.is_half()) return;
+  for (const Index count : {0, 1, 1000})
+    for (const float scale : {1.0F, 3.0F})
+      cases.test(fmt::format("of {}, scale {}", count, scale), {{.value = 2.4e-7F}}, [=](Bench& b) {
+        auto* const result = reinterpret_cast<NormResult*>(b.out({2}, {7, 7}).floats());
+        std::vector<double> squares(static_cast<std::size_t>(count) + 1);
+        for (std::size_t i = 0; i < squares.size(); ++i) squares[i] = 0.25 + static_cast<double>(i % 7);
+        const double* const sums = b.plain_in(squares);
+        const NormParams params{5, scale == 1 ? nullptr : loss_scale_on(b, scale, 0)};
+        return [=, &b] { b.kernels.norm_of_sums(sums, count, params, result, b.stream()); };
+      });
+  cases.row({.name = "norm of 1000 sums"}, [](Bench& b) {
+    auto* const result = reinterpret_cast<NormResult*>(b.out({2}, {0, 0}).floats());
+    const double* const sums = b.plain_in(std::vector<double>(1000, 1));
+    return [=, &b] { b.kernels.norm_of_sums(sums, 1000, {1}, result, b.stream()); };
+  });
+}
+
 void find_bad_gradients(Cases& cases) {
   if (cases.is_half()) return;
   for (const bool bad : {false, true})

@@ -1,0 +1,67 @@
+// What becomes of the averages before backward returns: the norm over all of them, by which they are clipped, and a search for those that
+// are infinite or no number. Both follow from the sum of squares of each gradient, which is such a number itself when one of its values is.
+// It is taken bucket by bucket, while later buckets travel. Averages are the same bits on all ranks, and so is what follows from them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/options.h"
+#include "lockstep/reduce/reducer.h"
+#include "lockstep/tensor/named_tensor.h"
+
+namespace lockstep {
+
+class GradientCheck {
+ public:
+  // `group` and `parameters` must outlive it.
+  GradientCheck(ProcessGroup& group, const std::vector<NamedTensor>& parameters, const DistributedDataParallelOptions& options);
+
+  // Adds what the reducer is to call, if anything is asked for.
+  ReducerOptions watching(ReducerOptions options);
+  // Where the gradients lie from now on.
+  void follow(const Reducer& reducer);
+
+  // At the end of a pass, once it is known which parameters have a gradient: clips them. Where one is not finite, and is not to be
+  // ignored: collective; no parameter keeps its gradient; throws Error on all ranks if that was asked. `step` is for messages.
+  void finish(std::uint64_t step);
+
+  float last_norm() const;
+  OnNonfiniteGradient on_nonfinite() const { return on_nonfinite_; }
+  std::int64_t skipped_steps() const { return skipped_steps_; }
+  const std::string& last_skipped() const { return last_skipped_; }
+
+ private:
+  bool is_on() const { return max_norm_ > 0; }
+  bool can_stop() const { return on_nonfinite_ != OnNonfiniteGradient::kIgnore; }
+  void sum_squares(std::size_t bucket, const Tensor& sums) const;
+  void take_norm();
+  void clip();
+  bool has_nonfinite(const Tensor& sums);
+  void stop(std::uint64_t step);
+  std::string report(std::uint64_t step);
+  void drop_gradients();
+
+  ProcessGroup& group_;
+  const std::vector<NamedTensor>& parameters_;
+  const float max_norm_;  // INFINITY: nothing is clipped; 0: nothing is asked for
+  const OnNonfiniteGradient on_nonfinite_;
+  optim::LossScaler* const loss_scaler_;
+  const bool has_hook_;
+  Device* device_ = nullptr;
+  // In the order of buckets and slots:
+  std::vector<std::size_t> order_;     // parameters
+  std::vector<UpdateTensor> tensors_;  // their gradients
+  std::vector<std::size_t> begins_;    // of each bucket, and the end of the last
+  Tensor own_sums_, sums_;             // on the device: of squares, before and after the reduction
+  std::vector<double> host_sums_;
+  Tensor result_;                      // on the device: a NormResult
+  std::vector<UpdateTensor> present_;  // what is clipped
+  std::int64_t skipped_steps_ = 0;
+  std::string last_skipped_;
+};
+
+}  // namespace lockstep
