@@ -167,6 +167,31 @@ TEST_P(Messages, MayBeWaitedForByTwoThreads) {
   });
 }
 
+TEST_P(Messages, OneOfSeveralIsFoundWhicheverComes) {
+  run_threads(spec(), [](Rank& rank) {
+    constexpr int kTags = 4;
+    const int to = (rank.rank() + 1) % rank.ranks(), from = (rank.rank() + rank.ranks() - 1) % rank.ranks();
+    std::array<std::int32_t, kTags> got{};
+    std::vector<Work> wanted;
+    std::vector<int> tags = {0, 1, 2, 3};
+    for (int tag = 0; tag < kTags; ++tag)
+      wanted.push_back(rank.backend().receive(message(&got[static_cast<std::size_t>(tag)], 1, DType::kInt32, from, tag)));
+    EXPECT_EQ(wait_any(wanted, milliseconds(1)), std::nullopt) << "and they go on";
+    rank.barrier();
+    for (const int tag : {2, 0, 3, 1}) {
+      const std::int32_t number = 10 + tag;
+      send(rank, &number, 1, to, tag);
+      const auto come = wait_any(wanted, std::chrono::seconds(20));
+      ASSERT_TRUE(come.has_value());
+      EXPECT_EQ(tags[*come], tag);
+      EXPECT_EQ(got[static_cast<std::size_t>(tag)], number);
+      wanted.erase(wanted.begin() + static_cast<std::ptrdiff_t>(*come));
+      tags.erase(tags.begin() + static_cast<std::ptrdiff_t>(*come));
+      rank.barrier();
+    }
+  });
+}
+
 // A waiter that nobody wakes would come back at its deadline only.
 constexpr milliseconds kPromptly = std::chrono::seconds(8);
 
@@ -289,6 +314,23 @@ TEST_P(LostMessages, FromARankThatLeftAreReadAndThenItIsMissed) {
   EXPECT_EQ(outcomes[0].kind, "peer lost");
   EXPECT_NE(outcomes[0].text.find("has left the group"), std::string::npos) << outcomes[0].text;
   EXPECT_EQ(outcomes[1].kind, "none") << outcomes[1].text;
+}
+
+// One of those that a rank waits for is enough.
+TEST_P(LostMessages, AmongOthersThatMayComeAreMissed) {
+  const auto outcomes = outcomes_of_threads(spec(), [](Rank& rank) {
+    if (rank.rank() == 0) {
+      std::int32_t own = 0, others = 0;
+      const Work works[] = {rank.backend().receive(message(&own, 1, DType::kInt32, 0, 2)),
+                            rank.backend().receive(message(&others, 1, DType::kInt32, 1, 2))};
+      wait_any(works, std::chrono::seconds(20));
+    } else if (rank.rank() == 1) {
+      std::this_thread::sleep_for(milliseconds(50));
+      rank.leave();
+    }
+  });
+  EXPECT_EQ(outcomes[0].kind, "peer lost");
+  EXPECT_NE(outcomes[0].text.find("has left the group"), std::string::npos) << outcomes[0].text;
 }
 
 TEST_P(LostMessages, AreAbortedWithTheGroup) {

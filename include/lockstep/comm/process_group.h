@@ -9,6 +9,7 @@
 // Threads: one thread at a time may call into a group; abort() and Work may be used from any.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -44,7 +45,8 @@ class ProcessGroup {
   const Place& place() const;
   int rank() const { return place().rank; }
   int world_size() const { return place().world_size; }
-  Device& local_device() const;  // this rank's
+  Device& local_device() const;               // this rank's
+  std::chrono::milliseconds timeout() const;  // of calls that name none
 
   // -- collectives. The plain forms block; the async forms return at once, and the buffers are the group's until the Work
   // is done. Registered memory (allocate) is fastest, any pointer works (what is reduced: aligned to its type). count 0 is fine everywhere.

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 
 #pragma GCC visibility push(default)
 namespace lockstep {
@@ -18,6 +21,8 @@ class CompletionQueue {
   virtual void wait(std::uint64_t ticket) = 0;  // blocks the host; see Work::wait
   // Work queued on `stream` from now on runs after the operation. On the CPU the same as wait().
   virtual void stream_wait(std::uint64_t ticket, Stream& stream) = 0;
+  // See wait_any() below; here it asks done() again and again.
+  virtual std::optional<std::size_t> wait_any(std::span<const std::uint64_t> tickets, std::chrono::steady_clock::time_point until);
 };
 
 // Any thread may use a Work. The buffers of the call belong to it until it is done.
@@ -40,9 +45,15 @@ class Work {
   }
 
  private:
+  friend std::optional<std::size_t> wait_any(std::span<const Work> works, std::chrono::milliseconds timeout);
   std::shared_ptr<CompletionQueue> queue_;
   std::uint64_t ticket_ = 0;
 };
+
+// Blocks until one of them is done and returns its number, the lowest of several; none after `timeout`, and then all go on: no group ends
+// by it. Throws the error of one that failed. Of messages in one group the rank that a message is to come from, or to go to, is missed as
+// soon as it has left, whichever of them that is. Throws InvalidArgument for no work at all.
+std::optional<std::size_t> wait_any(std::span<const Work> works, std::chrono::milliseconds timeout);
 
 }  // namespace lockstep
 #pragma GCC visibility pop

@@ -162,7 +162,7 @@ bool PointToPoint::push(int peer) {
   return moved;
 }
 
-bool PointToPoint::pull(int peer) {
+bool PointToPoint::pull(int peer, Tickets awaited) {
   Arriving& from = arriving_[static_cast<std::size_t>(peer)];
   bool moved = false;
   std::size_t budget = kPullAtOnce;  // a peer that never stops must not keep the others, or the deadline, waiting
@@ -183,6 +183,7 @@ bool PointToPoint::pull(int peer) {
       from.done += read;
       if (from.done == from.bytes) message_ends(peer);
     }
+    if (from.header_done == 0 && first_complete(awaited)) break;
   }
   return moved;
 }
@@ -239,18 +240,26 @@ void PointToPoint::message_ends(int from) {
   arriving = Arriving{};
 }
 
-bool PointToPoint::move_everything() {
+bool PointToPoint::move_everything(Tickets awaited) {
   bool moved = false;
-  for (int peer = 0; peer < place_.world_size; ++peer) {
+  for (int peer = 0; peer < place_.world_size && !first_complete(awaited); ++peer) {
     if (peer == place_.rank) continue;
-    moved |= pull(peer);
+    moved |= pull(peer, awaited);
     moved |= push(peer);
   }
   return moved;
 }
 
+std::optional<std::size_t> PointToPoint::first_complete(Tickets tickets) const {
+  for (std::size_t i = 0; i < tickets.size(); ++i)
+    if (!is_pending(tickets[i])) return i;
+  return std::nullopt;
+}
+
 // Whom this waits for has gone: asked before the last look at what it had sent.
-void PointToPoint::throw_if_hopeless(const Pending& waiting) {
+void PointToPoint::throw_if_hopeless(std::uint64_t ticket) {
+  if (!is_pending(ticket)) return;
+  const Pending waiting = pending_.at(ticket);
   const int wanted = waiting.message.peer;
   if (wanted == place_.rank || place_.world_size == 1) return;
   for (int peer = 0; peer < place_.world_size; ++peer) {
@@ -280,50 +289,73 @@ bool PointToPoint::done(std::uint64_t ticket) {
     if (move_everything()) wake_waiters();  // what they wait for may have come
     if (!is_pending(ticket)) return true;
     channels_->throw_if_over([&] { return pending_.at(ticket).describe(); });
+    throw_if_hopeless(ticket);
   } catch (...) {
     fail(ticket);
     wake_waiters();
     throw;
   }
-  return false;
+  return !is_pending(ticket);
 }
 
-void PointToPoint::wait(std::uint64_t ticket) {
-  std::unique_lock lock(mutex_);
-  if (!is_pending(ticket)) return;
-  throw_if_failed();
+// A failure of a wait is one of all messages, and those who wait for others hear of it.
+template <typename Wait>
+void PointToPoint::or_fail(Tickets tickets, Wait&& wait) {
   try {
-    wait_locked(lock, ticket);
+    wait();
   } catch (...) {
-    if (!failure_ && !left_) fail(ticket);
+    if (!failure_ && !left_) fail(tickets.front());
     changed_.notify_all();
     throw;
   }
   changed_.notify_all();
 }
 
+void PointToPoint::wait(std::uint64_t ticket) {
+  std::unique_lock lock(mutex_);
+  if (!is_pending(ticket)) return;
+  throw_if_failed();
+  or_fail(Tickets(&ticket, 1), [&] { wait_locked(lock, ticket); });
+}
+
+std::optional<std::size_t> PointToPoint::wait_any(Tickets tickets, Clock::time_point until) {
+  std::unique_lock lock(mutex_);
+  std::optional<std::size_t> complete = first_complete(tickets);
+  if (complete) return complete;
+  throw_if_failed();
+  or_fail(tickets, [&] { complete = wait_any_locked(lock, tickets, until); });
+  return complete;
+}
+
+// No message is late for time in which this process was stopped.
 void PointToPoint::wait_locked(std::unique_lock<std::mutex>& lock, std::uint64_t ticket) {
   const Pending waiting = pending_.at(ticket);
   const auto started = Clock::now();
   const auto slept_before = channels_->slept();
   auto deadline = started + waiting.message.timeout;
-  while (is_pending(ticket)) {
+  while (!wait_any_locked(lock, Tickets(&ticket, 1), deadline)) {
+    const auto later = started + waiting.message.timeout + (channels_->slept() - slept_before);
+    if (later <= deadline) report_timeout(waiting, started);
+    deadline = later;
+  }
+}
+
+std::optional<std::size_t> PointToPoint::wait_any_locked(std::unique_lock<std::mutex>& lock, Tickets tickets, Clock::time_point until) {
+  for (;;) {
+    if (const auto complete = first_complete(tickets)) return complete;
     throw_if_failed();
-    bool in_time = Clock::now() < deadline;
-    if (!in_time && !left_) {
-      deadline = started + waiting.message.timeout + (channels_->slept() - slept_before);
-      in_time = Clock::now() < deadline;
-    }
+    const bool in_time = Clock::now() < until;
     if (somebody_waits_ && in_time) {  // one thread moves for all
-      changed_.wait_until(lock, deadline);
+      changed_.wait_until(lock, until);
       continue;
     }
-    if (move_everything() && in_time) continue;
-    channels_->throw_if_over([&] { return waiting.describe(); });
-    throw_if_hopeless(waiting);
-    if (!is_pending(ticket)) return;
-    if (!in_time) report_timeout(waiting, started);
-    sleep(lock, deadline);
+    if (move_everything(tickets) && in_time) continue;
+    if (const auto complete = first_complete(tickets)) return complete;
+    channels_->throw_if_over([&] { return pending_.at(tickets.front()).describe(); });
+    for (const std::uint64_t ticket : tickets) throw_if_hopeless(ticket);
+    if (const auto complete = first_complete(tickets)) return complete;
+    if (!in_time) return std::nullopt;
+    sleep(lock, until);
   }
 }
 

@@ -13,6 +13,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -45,6 +47,7 @@ class PointToPoint : public CompletionQueue {
   bool done(std::uint64_t ticket) override;
   void wait(std::uint64_t ticket) override;
   void stream_wait(std::uint64_t ticket, Stream&) override { wait(ticket); }
+  std::optional<std::size_t> wait_any(std::span<const std::uint64_t> tickets, std::chrono::steady_clock::time_point until) override;
 
   // Says goodbye to all peers that are not in the middle of a message; afterwards the channels are not used and what is not
   // complete throws PeerLost.
@@ -90,19 +93,25 @@ class PointToPoint : public CompletionQueue {
   void complete(std::uint64_t ticket);
   void fail(std::uint64_t ticket);
   void start_receive(const Message& message, std::uint64_t ticket);
-  bool move_everything();
+  using Tickets = std::span<const std::uint64_t>;
+  // Both stop once one of `awaited` is complete: what arrives behind it may be asked for before it must be kept.
+  bool move_everything(Tickets awaited = {});
+  bool pull(int peer, Tickets awaited);
   bool push(int peer);
-  bool pull(int peer);
   void message_begins(int from);
   void message_ends(int from);
   void keep(int from, const MessageHeader& header, std::size_t bytes);
   void wake_waiters();
   void deliver(Unexpected& kept, const Message& to, std::uint64_t ticket);
   void check_match(const MessageHeader& header, int from, const Message& wanted);
-  void throw_if_hopeless(const Pending& waiting);
+  void throw_if_hopeless(std::uint64_t ticket);
   void report_timeout(const Pending& waiting, Clock::time_point started);  // throws
   void sleep(std::unique_lock<std::mutex>& lock, Clock::time_point deadline);
+  template <typename Wait>
+  void or_fail(Tickets tickets, Wait&& wait);
   void wait_locked(std::unique_lock<std::mutex>& lock, std::uint64_t ticket);
+  std::optional<std::size_t> wait_any_locked(std::unique_lock<std::mutex>& lock, Tickets tickets, Clock::time_point until);
+  std::optional<std::size_t> first_complete(Tickets tickets) const;
   void send_to_self(const Outgoing& message);
   bool is_pending(std::uint64_t ticket) const { return pending_.count(ticket) != 0; }
   void throw_if_failed() const;

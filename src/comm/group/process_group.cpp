@@ -186,6 +186,7 @@ const Place& ProcessGroup::place() const { return impl_->place; }
 Device& ProcessGroup::local_device() const {
   return impl_->device != nullptr ? *impl_->device : lockstep::local_device(impl_->place.local_rank);
 }
+std::chrono::milliseconds ProcessGroup::timeout() const { return impl_->timeout; }
 Backend& ProcessGroup::backend(DeviceKind device) const { return impl_->backend(device, "backend"); }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {

@@ -20,10 +20,18 @@
 namespace lockstep::host {
 
 inline constexpr std::size_t kLinePayload = 48;
-inline constexpr std::size_t kSlotBytes = 8192;          // a rank's slot for messages that all ranks read whole
-inline constexpr std::size_t kTileBytes = 512 * 1024;    // a rank's window for memory that is not registered
-inline constexpr std::size_t kChannelBytes = 64 * 1024;  // from one rank to another, for messages
-inline constexpr int kTiles = 3;                         // filled, being reduced, being read
+inline constexpr std::size_t kSlotBytes = 8192;        // a rank's slot for messages that all ranks read whole
+inline constexpr std::size_t kTileBytes = 512 * 1024;  // a rank's window for memory that is not registered
+inline constexpr int kTiles = 3;                       // filled, being reduced, being read
+
+// From one rank to another, for messages. Ranks that share a core change places when a channel is full or empty, so that few ranks get much
+// room; all channels together have 64 MiB of addresses at most, and memory once they are used.
+constexpr std::size_t channel_bytes(int ranks) {
+  constexpr std::size_t kAll = std::size_t{64} << 20, kLeast = std::size_t{64} << 10, kMost = std::size_t{4} << 20;
+  std::size_t bytes = kMost;
+  while (bytes > kLeast && bytes * static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks) > kAll) bytes /= 2;
+  return ranks == 1 ? kLeast : bytes;
+}
 
 // One rank's part in one round, in one cache line: seeing the round number means having the rest as well.
 struct alignas(kCacheLine) Line {
@@ -52,7 +60,7 @@ struct alignas(2 * kCacheLine) RankBlock {  // two lines: what the prefetcher fe
 struct Channel {
   alignas(kCacheLine) std::atomic<std::uint64_t> written;
   alignas(kCacheLine) std::atomic<std::uint64_t> read;
-  alignas(kCacheLine) std::byte bytes[kChannelBytes];
+  std::byte* bytes() { return reinterpret_cast<std::byte*>(this + 1); }  // channel_bytes()
 };
 
 // Why the group is over. The first to write it wins; all ranks throw what stands here.
@@ -78,7 +86,7 @@ class ControlLayout {
 
   static std::size_t bytes(int ranks) {
     const auto n = static_cast<std::size_t>(ranks);
-    return channels_at(n) + n * n * sizeof(Channel);
+    return channels_at(n) + n * n * (sizeof(Channel) + channel_bytes(ranks));
   }
 
   int ranks() const { return static_cast<int>(ranks_); }
@@ -92,7 +100,8 @@ class ControlLayout {
     return base_ + tiles_at(ranks_) + (static_cast<std::size_t>(rank) * kTiles + step % kTiles) * kTileBytes;
   }
   Channel& channel(int from, int to) const {
-    return reinterpret_cast<Channel*>(base_ + channels_at(ranks_))[static_cast<std::size_t>(from) * ranks_ + static_cast<std::size_t>(to)];
+    const std::size_t number = static_cast<std::size_t>(from) * ranks_ + static_cast<std::size_t>(to);
+    return *reinterpret_cast<Channel*>(base_ + channels_at(ranks_) + number * (sizeof(Channel) + channel_bytes(ranks())));
   }
 
  private:

@@ -1,6 +1,7 @@
 #include "src/comm/host/shm/shm_channels.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -18,6 +19,14 @@ constexpr auto kSleepSlice = std::chrono::milliseconds(50);  // a goodbye that c
 
 }  // namespace
 
+// Ranks that share cores give the core to whom they wait for when they sleep; a yield may give it to anyone.
+ShmChannels::ShmChannels(const ControlLayout& layout, int rank, FailureDetector& detector)
+    : layout_(layout),
+      rank_(rank),
+      bytes_(channel_bytes(layout.ranks())),
+      yields_(layout.ranks() <= sysconf(_SC_NPROCESSORS_ONLN)),
+      detector_(detector) {}
+
 // The counts and `sleepers` are sequentially consistent: either a sleeper sees what moved, or the mover sees the sleeper.
 void ShmChannels::wake_peers() {
   if (layout_.control().sleepers.load() != 0) detector_.wake_all();
@@ -26,12 +35,12 @@ void ShmChannels::wake_peers() {
 std::size_t ShmChannels::write(int peer, const std::byte* data, std::size_t bytes) noexcept {
   Channel& channel = layout_.channel(rank_, peer);
   const std::uint64_t written = channel.written.load(std::memory_order_relaxed);
-  const std::uint64_t room = kChannelBytes - (written - channel.read.load());
-  const std::size_t count = std::min<std::size_t>(bytes, room), at = written % kChannelBytes;
+  const std::uint64_t room = bytes_ - (written - channel.read.load());
+  const std::size_t count = std::min<std::size_t>(bytes, room), at = written % bytes_;
   if (count == 0) return 0;
-  const std::size_t first = std::min(count, kChannelBytes - at);
-  std::memcpy(channel.bytes + at, data, first);
-  std::memcpy(channel.bytes, data + first, count - first);
+  const std::size_t first = std::min(count, bytes_ - at);
+  std::memcpy(channel.bytes() + at, data, first);
+  std::memcpy(channel.bytes(), data + first, count - first);
   channel.written.store(written + count);
   has_yielded_.store(false, std::memory_order_relaxed);
   wake_peers();
@@ -41,32 +50,33 @@ std::size_t ShmChannels::write(int peer, const std::byte* data, std::size_t byte
 std::size_t ShmChannels::read(int peer, std::byte* data, std::size_t bytes) {
   Channel& channel = layout_.channel(peer, rank_);
   const std::uint64_t read = channel.read.load(std::memory_order_relaxed);
-  const std::size_t count = std::min<std::size_t>(bytes, channel.written.load() - read), at = read % kChannelBytes;
+  const std::size_t count = std::min<std::size_t>(bytes, channel.written.load() - read), at = read % bytes_;
   if (count == 0) return 0;
-  const std::size_t first = std::min(count, kChannelBytes - at);
-  std::memcpy(data, channel.bytes + at, first);
-  std::memcpy(data + first, channel.bytes, count - first);
+  const std::size_t first = std::min(count, bytes_ - at);
+  std::memcpy(data, channel.bytes() + at, first);
+  std::memcpy(data + first, channel.bytes(), count - first);
   channel.read.store(read + count);
   has_yielded_.store(false, std::memory_order_relaxed);
   wake_peers();
   return count;
 }
 
+// A writer waits until a good part of the channel is free: ranks that share a core would change places for a few bytes.
 bool ShmChannels::can_move(const std::vector<bool>& writing) const {
   for (int peer = 0; peer < layout_.ranks(); ++peer) {
     if (peer == rank_) continue;
     const Channel& in = layout_.channel(peer, rank_);
     if (in.written.load() != in.read.load()) return true;
     const Channel& out = layout_.channel(rank_, peer);
-    if (writing[static_cast<std::size_t>(peer)] && out.written.load() - out.read.load() < kChannelBytes) return true;
+    if (writing[static_cast<std::size_t>(peer)] && out.written.load() - out.read.load() <= bytes_ - bytes_ / 4) return true;
   }
   return detector_.over();
 }
 
-// As in rounds.cpp, without the pauses: moving bytes has taken longer than they would. Yields once, then sleeps again and again.
+// As in rounds.cpp, without the pauses: moving bytes has taken longer than they would. Yields once, if at all, then sleeps again and again.
 void ShmChannels::wait(const std::vector<bool>& writing, Clock::time_point until) noexcept {
   const auto woken = [&] { return can_move(writing) || interrupted_.exchange(false); };
-  if (!has_yielded_.exchange(true) && yield_until(woken, until)) return;
+  if (yields_ && !has_yielded_.exchange(true) && yield_until(woken, until)) return;
   ControlBlock& control = layout_.control();
   control.sleepers.fetch_add(1);
   const std::uint32_t seen = control.wake_word.load();

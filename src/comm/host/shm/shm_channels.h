@@ -11,7 +11,7 @@ namespace lockstep::host {
 
 class ShmChannels : public ByteChannels {
  public:
-  ShmChannels(const ControlLayout& layout, int rank, FailureDetector& detector) : layout_(layout), rank_(rank), detector_(detector) {}
+  ShmChannels(const ControlLayout& layout, int rank, FailureDetector& detector);
 
   std::size_t write(int peer, const std::byte* data, std::size_t bytes) noexcept override;
   std::size_t read(int peer, std::byte* data, std::size_t bytes) override;
@@ -29,6 +29,8 @@ class ShmChannels : public ByteChannels {
 
   ControlLayout layout_;
   int rank_;
+  const std::size_t bytes_;  // of a channel
+  const bool yields_;        // before it sleeps
   FailureDetector& detector_;
   std::atomic<bool> interrupted_{false};
   std::atomic<bool> has_yielded_{false};  // in vain, since something last moved
