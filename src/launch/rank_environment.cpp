@@ -20,7 +20,10 @@ std::vector<EnvironmentChange> rank_environment(const JobFacts& job, int local_r
       // Removed when there is no terminal: an outer launcher's would be wrong here.
       {env::kTerminalWidth, job.terminal_width ? std::optional(std::to_string(*job.terminal_width)) : std::nullopt},
   };
-  if (job.tasks.any()) {  // else as the user has set them
+  if (!job.tasks.any())  // an outer job's, of which this one is no part
+    for (const char* name : {env::kJob, env::kTaskIndex, env::kNumPs, env::kNumWorkers})
+      if (inherited(name)) changes.emplace_back(name, std::nullopt);
+  if (job.tasks.any()) {
     const int rank = job.first_rank + local_rank;
     changes.emplace_back(env::kJob, job.tasks.is_server(rank) ? "ps" : "worker");
     changes.emplace_back(env::kTaskIndex, std::to_string(job.tasks.index_of(rank)));

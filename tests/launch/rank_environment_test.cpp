@@ -90,6 +90,16 @@ TEST(RankEnvironment, TasksOfAParameterServer) {
   EXPECT_EQ(facts().tasks.servers_among(0, 4), 0);
 }
 
+TEST(RankEnvironment, TheTaskOfAnOuterJobIsNotThatOfTheseRanks) {
+  const std::map<std::string, std::string> outer = {
+      {"LOCKSTEP_JOB", "worker"}, {"LOCKSTEP_TASK_INDEX", "1"}, {"LOCKSTEP_NUM_PS", "2"}, {"LOCKSTEP_NUM_WORKERS", "4"}};
+  const Changes all = changes(facts(), 0, outer);
+  for (const auto& [name, value] : outer) {
+    ASSERT_THAT(all, Contains(Key(name)));
+    EXPECT_EQ(all.at(name), std::nullopt) << name;
+  }
+}
+
 TEST(RankEnvironment, TheUsersOwnStays) {
   JobFacts job = facts();
   job.fresh_token.clear();
