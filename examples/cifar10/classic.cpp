@@ -142,9 +142,7 @@ void ClassicTraining::introduce() {
   lines_.message(fmt::format("data: {}", data_.what));
   lines_.message(fmt::format("strategy {}, {} devices, {} images a step each; the rate falls every {} steps", strategy_->name(), devices_,
                              flags_.batch, rate_.steps_per_stair));
-  if (!flags_.log_device_placement) return;
-  for (const auto& [name, variable] : net().named_parameters())
-    lines_.message(fmt::format("{} {}: {}", name, variable.shape().text(), variable.device().name()));
+  if (flags_.log_device_placement && group_->rank() == 0) ls::train::log_device_placement(*strategy_);
 }
 
 // The weights are those of the checkpoint already. SGD without momentum has no state.

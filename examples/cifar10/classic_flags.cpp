@@ -34,7 +34,7 @@ cxxopts::Options options_of(ClassicFlags& flags) {
       cxxopts::value(flags.num_gpus)->default_value("0"));
   add("strategy", strategy_list(), cxxopts::value(flags.strategy)->default_value(flags.strategy));
   add("lr", "initial learning rate, whatever the number of devices", cxxopts::value(flags.lr)->default_value(text(flags.lr)));
-  add("log-device-placement", "print each variable's device", cxxopts::value(flags.log_device_placement));
+  add("log-device-placement", "log where each variable lies, and each operator runs", cxxopts::value(flags.log_device_placement));
   add("log-every", "steps between two lines", cxxopts::value(flags.log_every)->default_value(text(flags.log_every)));
   add("summary-every", "steps between two summaries for TensorBoard (0: none)",
       cxxopts::value(flags.summary_every)->default_value(text(flags.summary_every)));
