@@ -68,6 +68,21 @@ class FaultTable : public ::testing::Test {
     return under_lockrun(3, {"fail_rank=1", "fail_at=25", "how=" + how});
   }
 
+  // Ranks 0 and 1 are workers, 2 and 3 servers.
+  std::vector<std::string> parameter_server(const std::string& fail_rank, const std::string& how) const {
+    return {LOCKRUN,
+            "--ps",
+            "2",
+            "--workers",
+            "2",
+            STRATEGY_RANK,
+            "strategy=parameter_server",
+            "fail_rank=" + fail_rank,
+            "fail_at=25",
+            "how=" + how,
+            "stamp=" + stamp()};
+  }
+
   // When a rank says that it went wrong; waits for that as long as the job lives.
   Clock::time_point moment_of_fault(const Child& job) const {
     long long nanoseconds = 0;
@@ -164,6 +179,34 @@ TEST_F(FaultTable, ARankMakesAnotherCall) {
 
 TEST_F(FaultTable, ARankHasAnotherModel) {
   Child job(one_goes_wrong("other_model"));
+  expect_row(job);
+}
+
+// -- strategies: those who took part in one, and who is missed
+
+TEST_F(FaultTable, AStageIsKilled) {
+  Child job({LOCKRUN, "-n", "3", STRATEGY_RANK, "strategy=model_parallel", "fail_rank=1", "fail_at=25", "how=kill", "stamp=" + stamp()});
+  expect_row(job);
+}
+
+TEST_F(FaultTable, AServerIsKilled) {
+  Child job(parameter_server("2", "kill"));
+  expect_row(job);
+}
+
+TEST_F(FaultTable, AWorkerIsKilled) {
+  Child job(parameter_server("1", "kill"));
+  expect_row(job);
+}
+
+// exit(0) amid steps: no process fails, and the servers miss one.
+TEST_F(FaultTable, AWorkerLeaves) {
+  Child job(parameter_server("1", "leave"));
+  expect_row(job);
+}
+
+TEST_F(FaultTable, ATowerThrows) {
+  Child job({LOCKRUN, "-n", "1", STRATEGY_RANK, "strategy=towers", "fail_at=25", "how=tower", "stamp=" + stamp()});
   expect_row(job);
 }
 
