@@ -94,6 +94,10 @@ TEST(DeploymentConfig, WhatIsRefused) {
   EXPECT_THAT(message_of([&] { two.clone_scope(-1); }), HasSubstr("there is no clone -1"));
   EXPECT_THAT(message_of([&] { five.clone_device(0); }),
               HasSubstr("5 clones need as many devices, there are 4 (cpu:0, cpu:1, cpu:2, cpu:3)"));
+  DeploymentConfig twice = clones_on_cpus(3);
+  twice.devices[2] = twice.devices[0];
+  EXPECT_THAT(message_of([&] { create_clones(twice, training_of_net().model); }),
+              HasSubstr(".devices[2] is cpu:0, and so is .devices[0]: each clone has a device of its own"));
   EXPECT_THAT(message_of([&] { create_clones({.num_ps_tasks = 1}, training_of_net().model); }), HasSubstr("num_ps_tasks is 1"));
   EXPECT_THAT(message_of([&] { create_clones(five, training_of_net().model); }), HasSubstr("5 clones need as many devices"));
 }
@@ -121,6 +125,20 @@ TEST(Deploy, LossAndGradientsAreThoseOfTheWholeBatch) {
     ASSERT_EQ(optimized.losses.clones.size(), static_cast<std::size_t>(num_clones));
     EXPECT_EQ(optimized.losses.clones[0].name, num_clones == 1 ? "clone_loss" : "clone_0/clone_loss");
     EXPECT_EQ(clones.all().back().outputs.shape(), Shape({kBatch / num_clones, 3}));
+  }
+}
+
+TEST(Deploy, GradientsStayWhereTheyAre) {
+  const Training training = training_of_plain_net();
+  const Clones clones = create_clones(clones_on_cpus(2), training.model);
+  const auto step = [&](int number) {
+    const auto batch = batch_of(number);
+    return optimize_clones(clones, batch.first, batch.second, training.loss).gradients;
+  };
+  const auto first = step(0), second = step(1);
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    EXPECT_EQ(first[i].tensor.data<float>(), second[i].tensor.data<float>()) << first[i].name << ": a step allocates none";
+    EXPECT_EQ(grad(clones.parameters()[i].tensor).data<float>(), first[i].tensor.data<float>());
   }
 }
 

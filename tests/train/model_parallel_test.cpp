@@ -290,6 +290,36 @@ TEST(ModelParallel, WhatIsRefused) {
   EXPECT_THAT(message_of([&] { strategy->step(batch.first, batch.second); }),
               HasSubstr("model_parallel: 12 samples a step cannot be split evenly into 5 micro-batches"));
   EXPECT_THAT(message_of([&] { strategy->step(batch.first, slice(batch.second, 0, {.stop = 6})); }), HasSubstr("12 inputs and 6 targets"));
+  const auto two = make_strategy("model_parallel", training_of_layers(), pipeline_options(2, 2));
+  const AutoCast half(DType::kBFloat16);
+  EXPECT_THAT(message_of([&] { two->step(batch.first, batch.second); }),
+              HasSubstr("model_parallel: step() under an AutoCast to bfloat16: activations travel as float32 here"));
+}
+
+// Rank 1 is wrong alone: the others say why, and do not wait for it.
+TEST(ModelParallel, WhatOneRankRefusesAllRanksRefuse) {
+  const auto refusals = [](const std::function<void(StrategyOptions&, Training&)>& change) {
+    return testing::run_ranks(3, "threads", [&](std::shared_ptr<ProcessGroup> group) {
+      StrategyOptions options{.group = group, .micro_batches = 4};
+      Training training = training_of_layers();
+      if (group->rank() == 1) change(options, training);
+      make_strategy("model_parallel", training, options);
+    });
+  };
+  using ::testing::Each;
+  EXPECT_THAT(refusals([](StrategyOptions& options, Training&) { options.micro_batches = -1; }), Each(HasSubstr(".micro_batches is -1")));
+  EXPECT_THAT(refusals([](StrategyOptions& options, Training&) {
+                options.stage_layers = {1, 2};
+              }),
+              Each(HasSubstr(".stage_layers has 2 numbers with sum 3: 3 stages need as many")));
+  EXPECT_THAT(refusals([](StrategyOptions& options, Training&) { options.devices = {&cpu_device()}; }),
+              Each(HasSubstr(".devices is for strategies with one process")));
+  EXPECT_THAT(refusals([](StrategyOptions&, Training& training) { training.model = training_of_net().model; }),
+              Each(HasSubstr("the model is a Module")));
+  EXPECT_THAT(refusals([](StrategyOptions&, Training& training) {
+                training.optimizer = [](std::vector<NamedTensor>) -> std::unique_ptr<optim::Optimizer> { return nullptr; };
+              }),
+              Each(HasSubstr("Training::optimizer() returned none")));
 }
 
 // The loss of the last micro-batch fails; the stages before wait for gradients by then.

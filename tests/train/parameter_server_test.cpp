@@ -1,4 +1,5 @@
-// parameter_server with ranks that are threads: its weights against ddp's, staleness, refusals. Real processes: parameter_server_job_test.
+// parameter_server with ranks that are threads: its weights against ddp's, staleness, shards. What goes wrong:
+// parameter_server_faults_test; real processes: parameter_server_job_test.
 #include "lockstep/train/parameter_server.h"
 
 #include <gmock/gmock.h>
@@ -9,6 +10,7 @@
 
 #include "tests/support/message_of.h"
 #include "tests/train/ddp_outcome.h"
+#include "tests/train/parameter_server_ranks.h"
 
 namespace lockstep::train {
 namespace {
@@ -17,26 +19,6 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-using Group = std::shared_ptr<ProcessGroup>;
-
-StrategyOptions options_of(const Group& group, const ParameterServerOptions& options) {
-  return {.group = group, .parameter_server = options};
-}
-
-// Servers serve; `work` is called on the workers. Returns what each rank threw; workers come first.
-std::vector<std::string> run_job(
-    int workers, const ParameterServerOptions& options, const std::function<void(Strategy&, int worker)>& work,
-    const std::function<Training(int rank)>& training = [](int) { return training_of_net(); }) {
-  return testing::run_ranks(workers + options.servers, "shm", [&](const Group& group) {
-    const auto strategy = make_strategy("parameter_server", training(group->rank()), options_of(group, options));
-    EXPECT_EQ(strategy->is_server(), group->rank() >= workers);
-    if (strategy->is_server())
-      strategy->serve();
-    else
-      work(*strategy, group->rank());
-  });
-}
 
 // This worker's part of step `step`, of `workers`.
 float take_step(Strategy& strategy, int step, int worker, int workers) {
@@ -107,6 +89,29 @@ TEST(ParameterServer, BeginsWithWorkerZerosWeightsAndFollowsItsRate) {
   EXPECT_EQ(of_the_other, weights) << "all workers have the servers' weights after a step";
 }
 
+// What no server updates comes from worker 0 as well.
+TEST(ParameterServer, BeginsWithWorkerZerosFrozenParameters) {
+  std::vector<float> frozen(3);
+  testing::expect_all_well(run_job(
+      3, {.servers = 1},
+      [&](Strategy& strategy, int worker) {
+        const Tensor parameter = strategy.model().named_parameters()[0].tensor;
+        if (worker == 0) parameter.fill(0.125F);
+        take_step(strategy, 0, worker, 3);
+        frozen[static_cast<std::size_t>(worker)] = parameter.span<float>()[0];
+      },
+      [](int) {
+        Training training = training_of_net();
+        training.model = [] {
+          auto net = std::make_unique<Net>();
+          net->conv.freeze();
+          return net;
+        };
+        return training;
+      }));
+  EXPECT_THAT(frozen, Each(0.125F));
+}
+
 TEST(ParameterServer, TrafficIsAllGradientsOutAndAllWeightsIn) {
   std::atomic<std::uint64_t> server_sent{0}, worker_sent{0}, worker_received{0};
   testing::expect_all_well(testing::run_ranks(4, "shm", [&](const Group& group) {
@@ -121,40 +126,17 @@ TEST(ParameterServer, TrafficIsAllGradientsOutAndAllWeightsIn) {
     worker_sent = strategy->traffic().at(0).sent;
     worker_received = strategy->traffic().at(0).received;
   }));
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0, buffers = 0;
   const auto net = training_of_net().model();
   for (const NamedTensor& each : net->named_parameters()) bytes += each.tensor.bytes();
+  for (const NamedTensor& each : net->named_buffers()) buffers += each.tensor.bytes();
   EXPECT_GE(worker_sent, 3 * bytes);
   EXPECT_LE(worker_sent, 3 * (bytes + 1024)) << "and what fills the cache lines";
-  EXPECT_EQ(worker_sent, worker_received);
-  EXPECT_EQ(server_sent, 2 * worker_received) << "to two workers, by both servers together";
+  EXPECT_EQ(worker_received, worker_sent + worker_sent / 3 + buffers) << "and worker 0's weights and buffers, before the first step";
+  EXPECT_EQ(server_sent, worker_sent + worker_received) << "to two workers, by both servers together";
 }
 
 // -- asynchronous
-
-// y = 3 x - 1, a mean of squares of which each worker has other samples.
-Training training_of_line(const std::function<void()>& on_loss = [] {}) {
-  return {.model =
-              [] {
-                manual_seed(5);
-                return std::make_unique<nn::Linear>(1, 1);
-              },
-          .optimizer = [](std::vector<NamedTensor> parameters) -> std::unique_ptr<optim::Optimizer> {
-            return std::make_unique<optim::SGD>(std::move(parameters), optim::SGDOptions{.lr = 0.1F});
-          },
-          .loss =
-              [on_loss](const Tensor& outputs, const Tensor& targets) {
-                on_loss();
-                return mse_loss(outputs, targets);
-              }};
-}
-
-float line_step(Strategy& strategy, int step, int worker) {
-  std::vector<float> xs, ys;
-  for (int i = 0; i < 4; ++i)
-    xs.push_back(static_cast<float>((7 * step + 3 * worker + 5 * i) % 17) / 8 - 1), ys.push_back(3 * xs.back() - 1);
-  return strategy.step(Tensor::from<float>(xs, {4, 1}), Tensor::from<float>(ys, {4, 1}));
-}
 
 TEST(AsynchronousServer, LearnsWithGradientsThatAreStale) {
   for (const int staleness : {1, 4}) {
@@ -214,76 +196,14 @@ TEST(AsynchronousServer, WorkersMayMakeUnequalNumbersOfSteps) {
               AllOf(HasSubstr("parameter_server: worker:0: "), HasSubstr("synchronous workers make as many"), HasSubstr("rank 2 is ps:0")));
 }
 
-// -- failures and refusals
-
-TEST(ParameterServer, AWorkerThatFailsEndsTheJobForAll) {
-  const auto failures = run_job(
-      2, {.servers = 1},
-      [](Strategy& strategy, int worker) {
-        for (int step = 0; step < 5; ++step) line_step(strategy, step, worker);
-      },
-      [](int rank) {
-        auto calls = std::make_shared<int>(0);
-        return training_of_line([rank, calls] {
-          if (rank == 1 && ++*calls == 3) throw FileError("no samples any more");
-        });
-      });
-  EXPECT_EQ(failures[1], "no samples any more");
-  EXPECT_THAT(failures[0], AllOf(HasSubstr("worker:1 has failed in step 3"), HasSubstr("rank 1 is worker:1")));
-  EXPECT_THAT(failures[2], AllOf(HasSubstr("parameter_server: ps:0: "), HasSubstr("worker:1 has failed in step 3")));
-}
-
-// What all ranks throw where `options` are those of each.
-std::vector<std::string> refusals(
-    int ranks, const std::function<ParameterServerOptions(int rank)>& options,
-    const std::function<Training(int rank)>& training = [](int) { return training_of_line(); }) {
-  return testing::run_ranks(ranks, "shm", [&](const Group& group) {
-    make_strategy("parameter_server", training(group->rank()), options_of(group, options(group->rank())));
-  });
-}
-
-TEST(ParameterServer, OptionsThatAreRefused) {
-  const auto same = [](const ParameterServerOptions& options) { return [options](int) { return options; }; };
-  EXPECT_THAT(refusals(2, same({.servers = 1, .staleness = -1})), Each(HasSubstr(".staleness is -1: 0 is synchronous")));
-  EXPECT_THAT(refusals(2, same({.servers = 2})), Each(HasSubstr(".servers is 2 with 2 ranks in all: from 1 on, and at least one rank")));
-  EXPECT_THAT(refusals(2, same({})), Each(AllOf(HasSubstr("which ranks are servers?"), HasSubstr("lockrun --ps P --workers W"))));
-  EXPECT_THAT(refusals(4, same({.servers = 3})), Each(HasSubstr("3 servers for 2 parameters: ps:2 would hold none")));
-  EXPECT_THAT(refusals(3, [](int rank) { return ParameterServerOptions{.servers = 1, .staleness = rank == 2 ? 3 : 0}; }),
-              Each(AllOf(HasSubstr("the ranks have different options"),
-                         HasSubstr("rank 2 has staleness = 3 at position 1, rank 0 has staleness = 0"))));
-}
-
-TEST(ParameterServer, TasksThatMakeNoJobAreRefusedOnAllRanks) {
-  // Rank 1 takes itself for ps:0, and so does rank 2.
-  EXPECT_THAT(refusals(3, [](int rank) { return ParameterServerOptions{.servers = rank == 1 ? 2 : 1}; }),
-              Each(HasSubstr("ranks 1 and 2 are both ps:0: each process of a job has a number of its own")));
-  EXPECT_THAT(refusals(
-                  3, [](int) { return ParameterServerOptions{.servers = 1}; },
-                  [](int rank) {
-                    Training training = training_of_line();
-                    if (rank == 2) training.model = [] { return std::make_unique<nn::Linear>(2, 1); };
-                    return training;
-                  }),
-              Each(AllOf(HasSubstr("the ranks built different models: rank 2 has parameter"), HasSubstr("(1, 2)"))));
-}
-
-TEST(ParameterServer, CallsOfTheOtherJobAreRefused) {
-  testing::expect_all_well(testing::run_ranks(2, "shm", [&](const Group& group) {
-    const auto strategy = make_strategy("parameter_server", training_of_line(), options_of(group, {.servers = 1}));
-    if (strategy->is_server()) {
-      EXPECT_EQ(strategy->workers(), nullptr);
-      EXPECT_THAT(message_of([&] { line_step(*strategy, 0, 0); }),
-                  HasSubstr("ps:0 (rank 1) trains on no samples: where is_server() call serve()"));
-      EXPECT_THAT(message_of([&] { strategy->model(); }), HasSubstr("ps:0 (rank 1) holds a part of the parameters: worker 0's model()"));
-      EXPECT_EQ(strategy->optimizer().kind(), "SGD");
-      strategy->serve();
-      EXPECT_THAT(message_of([&] { strategy->serve(); }), HasSubstr("ps:0: serve() has run"));
-      return;
-    }
-    EXPECT_THAT(message_of([&] { strategy->serve(); }), HasSubstr("parameter_server: serve() is for a server"));
-    EXPECT_THAT(message_of([&] { strategy->optimizer(); }), HasSubstr("worker:0 (rank 0) has no optimizer, the servers have"));
-    EXPECT_THAT(message_of([&] { strategy->set_lr(-1); }), HasSubstr("a learning rate of -1"));
-  }));
+// The other's first step does not wait for it.
+TEST(AsynchronousServer, AWorkerMayMakeNoStepAtAll) {
+  for (const int idle : {0, 1}) {
+    const auto only_one = [&](Strategy& strategy, int worker) {
+      for (int step = 0; step < (worker == idle ? 0 : 3); ++step) line_step(strategy, step, worker);
+    };
+    testing::expect_all_well(run_job(2, {.servers = 2, .staleness = 5}, only_one, [](int) { return training_of_line(); }));
+  }
 }
 
 // -- pure

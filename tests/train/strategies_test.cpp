@@ -195,6 +195,40 @@ TEST(Strategies, WhatIsRefused) {
   }
 }
 
+TEST(Strategies, DataParallelIsRefusedUnderAnAutoCast) {
+  const auto strategy = make_strategy("data_parallel", training_of_net(), on_cpus(0, 2));
+  const auto batch = batch_of(0);
+  const AutoCast half(DType::kBFloat16);
+  EXPECT_THAT(message_of([&] { strategy->step(batch.first, batch.second); }),
+              HasSubstr("data_parallel: step() under an AutoCast to bfloat16: activations travel as float32 here"));
+}
+
+// As a checkpoint does, into what the caller sees: the first replica's.
+TEST(Strategies, ReplicasFollowWeightsStateAndRateThatAreLoaded) {
+  for (const char* name : {"mirrored", "data_parallel", "towers"}) {
+    const auto strategy = make_strategy(name, training_of_net(), on_cpus(0, 3));
+    const auto train_on = [&](int first, int steps) {
+      manual_seed(13);
+      for (int step = first; step < first + steps; ++step) {
+        const auto batch = batch_of(step);
+        strategy->step(batch.first, batch.second);
+      }
+      return weights_of(strategy->model());
+    };
+    train_on(0, 3);
+    std::vector<NamedTensor> saved, live = strategy->model().state_dict(), state = strategy->optimizer().state();
+    live.insert(live.end(), state.begin(), state.end());
+    for (const NamedTensor& each : live) saved.push_back({each.name, each.tensor.clone()});
+    strategy->set_lr(0.02F);
+    const std::vector<float> expected = train_on(3, 3);
+    strategy->set_lr(0.3F);
+    train_on(6, 2);
+    for (std::size_t i = 0; i < live.size(); ++i) live[i].tensor.copy_from(saved[i].tensor);
+    strategy->optimizer().set_lr(0.02F);
+    EXPECT_EQ(train_on(3, 3), expected) << name;
+  }
+}
+
 // An exception on one device's thread reaches the caller, and no thread waits for the one that failed.
 TEST(Strategies, AFailureOnOneDeviceEndsTheStep) {
   for (const char* name : {"mirrored", "data_parallel", "towers"}) {

@@ -36,7 +36,7 @@ struct DeploymentConfig {
   int num_replicas = 1;
   int num_ps_tasks = 0;  // parameter servers; 0: the variables are this process's
   std::string worker_job_name = "worker", ps_job_name = "ps";
-  std::vector<Device*> devices = {};  // of the clones, in order; empty: the logical GPUs, or where there are none the logical CPUs
+  std::vector<Device*> devices = {};  // of the clones, in order, each once; empty: the logical GPUs, or if there are none the logical CPUs
 
   DeploymentDevice variables_device(int variable = 0) const;  // the CPU; of parameter servers variable v is on task v modulo their number
   DeploymentDevice inputs_device() const;                     // the CPU of the worker
@@ -84,7 +84,7 @@ struct CloneLosses {
 };
 struct OptimizedClones {
   CloneLosses losses;
-  std::vector<NamedTensor> gradients;  // of the total loss, by variable, on its device: what an optimizer step would take
+  std::vector<NamedTensor> gradients;  // of the total loss, by variable, on its device: its grad(), which the next call writes anew
 };
 
 using LossFunction = std::function<Tensor(const Tensor& outputs, const Tensor& targets)>;

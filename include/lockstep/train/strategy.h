@@ -89,8 +89,9 @@ class Strategy {
   virtual void set_lr(float lr) = 0;          // on all replicas
   // All that hold state of this process: of model_parallel one for each stage that trains something, and optimizer() is the first.
   virtual std::vector<optim::Optimizer*> optimizers() { return {&optimizer()}; }
-  // All replicas take over what model() and optimizer() hold, which the caller has changed: loaded, for instance. Under ddp it is for the
-  // caller to change them on all ranks alike.
+  // All replicas take over what model() and optimizer() hold, which the caller has changed: loaded, for instance. A step does so by itself
+  // where it finds them changed. Under ddp it is for the caller to change them on all ranks alike; a parameter server's worker 0 may change
+  // its model before its first step.
   virtual void update_replicas() {}
 
   // Of parameter_server: this process holds parameters. It calls serve() once, and no step(), which would throw InvalidArgument, as would

@@ -48,6 +48,7 @@ class DataParallel : public Strategy {
 
   float step(const Tensor& inputs, const Tensor& targets) override {
     check_batch(kName, inputs, targets, devices_.size());
+    check_no_autocast(kName);
     optimizer_->zero_grad();
     replicate();
     threads_.run([&](int device) { forward(device, inputs); });

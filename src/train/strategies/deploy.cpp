@@ -25,6 +25,8 @@ namespace lockstep::train {
 
 struct Clones::Impl {
   Replica variables;
+  std::vector<NamedTensor> gradients;  // of the variables, which their grad() is
+  Tensors from_clone;                  // by variable, beside it
   std::vector<Replica> replicas;
   std::vector<Clone> clones;
   TrafficCount traffic{{}};  // nobody asks for it
@@ -56,6 +58,11 @@ Clones create_clones(const DeploymentConfig& config, const std::function<std::un
     impl->clones.push_back({config.clone_scope(i), replica.device, replica.model.get(), {}});
     impl->replicas.push_back(std::move(replica));
   }
+  for (const auto& [name, variable] : impl->variables.parameters) {
+    impl->gradients.push_back({name, Tensor::zeros(variable.shape(), variable.dtype(), variables_device)});
+    impl->from_clone.push_back(Tensor::empty(variable.shape(), variable.dtype(), variables_device));
+    bind_grad(variable, impl->gradients.back().tensor.buffer());
+  }
   impl->threads = std::make_unique<DeviceThreads>(config.num_clones);
   return Clones(std::move(impl));
 }
@@ -69,6 +76,19 @@ struct CloneResult {
   float loss = 0, scaled = 0;
   std::optional<float> regularization;
 };
+
+// The sums of the clones' gradients, in the order of the clones, where the variables have theirs.
+void sum_gradients(Clones::Impl& clones) {
+  Device& device = *clones.variables.device;
+  for (std::size_t p = 0; p < clones.gradients.size(); ++p) {
+    const Tensor &sum = clones.gradients[p].tensor, &other = clones.from_clone[p];
+    for (std::size_t i = 0; i < clones.replicas.size(); ++i) {
+      (i == 0 ? sum : other).copy_from(grad(clones.replicas[i].parameters[p].tensor));
+      if (i > 0) device.kernels().add(sum, other, sum, device.default_stream());
+    }
+    mark_grad_written(clones.variables.parameters[p].tensor);
+  }
+}
 
 CloneResult compute(Clones::Impl& clones, int number, const Tensor& inputs, const Tensor& targets, const LossFunction& loss,
                     const RegularizationFunction& regularization) {
@@ -120,21 +140,14 @@ OptimizedClones optimize_clones(const Clones& clones, const Tensor& inputs, cons
   std::vector<CloneResult> results(all.replicas.size());
   all.threads->run(
       [&](int number) { results[static_cast<std::size_t>(number)] = compute(all, number, inputs, targets, loss, regularization); });
-  std::vector<std::vector<NamedTensor>> gradients(all.replicas.size());
+  sum_gradients(all);
   OptimizedClones optimized;
   for (std::size_t i = 0; i < results.size(); ++i) {
-    for (const NamedTensor& parameter : all.replicas[i].parameters) gradients[i].push_back({parameter.name, grad(parameter.tensor)});
     optimized.losses.total += results[i].scaled + results[i].regularization.value_or(0);
     optimized.losses.clones.push_back({scoped(all.clones[i], "clone_loss"), results[i].loss});
   }
   optimized.losses.regularization = results.front().regularization;
-  optimized.gradients = sum_clones_gradients(gradients, *all.variables.device);
-  for (std::size_t p = 0; p < optimized.gradients.size(); ++p) {
-    const Tensor& variable = all.variables.parameters[p].tensor;
-    clear_grad(variable);
-    bind_grad(variable, optimized.gradients[p].tensor.buffer());
-    mark_grad_written(variable);
-  }
+  optimized.gradients = all.gradients;
   copy_values(all.replicas.front().buffers, all.variables.buffers, all.traffic);
   return optimized;
 }

@@ -1,4 +1,8 @@
 // Where variables, inputs, optimizer and clones are: Slim's rules.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
 #include "lockstep/core/error.h"
 #include "lockstep/train/deploy.h"
 #include "src/train/strategies/replicas.h"
@@ -64,15 +68,22 @@ DeploymentDevice DeploymentConfig::clone_device(int clone) const {
   if (clone_on_cpu) return on_worker(*this, cpu_device());
   const std::vector<Device*> there = devices.empty() ? default_devices() : devices;
   if (num_clones > static_cast<int>(there.size())) {
-    std::string names;
-    for (const Device* device : there) names += (names.empty() ? "" : ", ") + (device == nullptr ? "null" : device->name());
+    std::vector<std::string> names;
+    for (const Device* device : there) names.push_back(device == nullptr ? "null" : device->name());
     throw InvalidArgument(
         "DeploymentConfig: {} clones need as many devices, there are {} ({}): fewer clones, more logical devices (Device::configure()), or "
         "clone_on_cpu",
-        num_clones, there.size(), names);
+        num_clones, there.size(), fmt::join(names, ", "));
   }
   Device* const device = there[static_cast<std::size_t>(clone)];
   if (device == nullptr) throw InvalidArgument("DeploymentConfig: .devices[{}] is null", clone);
+  const auto first = std::find(there.begin(), there.end(), device);
+  if (first - there.begin() < clone)
+    throw InvalidArgument(
+        "DeploymentConfig: .devices[{}] is {}, and so is .devices[{}]: each clone has a device of its own; Device::configure() makes "
+        "several "
+        "of one",
+        clone, device->name(), first - there.begin());
   return on_worker(*this, *device);
 }
 

@@ -43,6 +43,7 @@ class Mirrored : public Strategy {
     for (const NamedTensor& parameter : mirrors_[0].replica.parameters) total_ += whole_lines(parameter.tensor.count());
     part_ = whole_lines((total_ + count() - 1) / count());
     for (Mirror& mirror : mirrors_) lay_out(mirror);
+    seen_ = versions();
   }
 
   const char* name() const override { return kName; }
@@ -50,6 +51,7 @@ class Mirrored : public Strategy {
 
   float step(const Tensor& inputs, const Tensor& targets) override {
     check_batch(kName, inputs, targets, devices_.size());
+    if (versions() != seen_) update_replicas();
     for (std::size_t i = 1; i < mirrors_.size(); ++i) follow_model(mirrors_[0].replica, mirrors_[i].replica, traffic_);
     if (mirrors_[0].replica.model->is_training())
       for (std::size_t i = 1; i < mirrors_.size(); ++i) copy_values(mirrors_[0].replica.buffers, mirrors_[i].replica.buffers, traffic_);
@@ -60,6 +62,7 @@ class Mirrored : public Strategy {
     }
     threads_.run([&](int device) { mirrors_[static_cast<std::size_t>(device)].optimizer->step(); });
     count_traffic(inputs, targets);
+    seen_ = versions();
     double sum = 0;
     for (const Mirror& mirror : mirrors_) sum += mirror.loss;
     return static_cast<float>(sum / static_cast<double>(count()));
@@ -77,10 +80,24 @@ class Mirrored : public Strategy {
       copy_values(first.optimizer->state(), mirrors_[i].optimizer->state(), traffic_);
       mirrors_[i].optimizer->set_lr(first.optimizer->lr());
     }
+    seen_ = versions();
   }
   std::vector<DeviceTraffic> traffic() const override { return traffic_.all(); }
 
  private:
+  // Of what the caller may change between two steps: a checkpoint that is loaded changes weights and the optimizer's state, a schedule may
+  // set the rate of optimizer().
+  struct Versions {
+    std::vector<std::uint64_t> weights, state;
+    float lr = 0;
+    bool operator==(const Versions&) const = default;
+  };
+  Versions versions() const {
+    Versions all{{}, {}, mirrors_[0].optimizer->lr()};
+    for (const NamedTensor& parameter : mirrors_[0].replica.parameters) all.weights.push_back(parameter.tensor.version());
+    for (const NamedTensor& state : mirrors_[0].optimizer->state()) all.state.push_back(state.tensor.version());
+    return all;
+  }
   std::int64_t count() const { return static_cast<std::int64_t>(devices_.size()); }
 
   void lay_out(Mirror& mirror) {
@@ -152,6 +169,7 @@ class Mirrored : public Strategy {
   Training training_;
   std::vector<Device*> devices_;
   std::vector<Mirror> mirrors_;
+  Versions seen_;                      // at the end of the last step
   std::int64_t total_ = 0, part_ = 0;  // floats: of all gradients, of the share that a device adds up
   TrafficCount traffic_;
   DeviceThreads threads_;

@@ -12,6 +12,8 @@
 // the weights of each stage to all.
 #include "src/train/strategies/model_parallel_ranks.h"
 
+#include <fmt/ranges.h>
+
 #include <array>
 #include <bit>
 #include <chrono>
@@ -30,19 +32,24 @@ class ModelParallelRanks : public Strategy {
   ModelParallelRanks(Training training, const StrategyOptions& options)
       : training_(std::move(training)), group_(options.group), devices_({&group_->local_device()}), links_(group_) {
     const int rank = group_->rank(), ranks = group_->world_size();
-    check_kernels(*devices_.front(), static_cast<std::size_t>(rank));
-    micro_batches_ = micro_batches_of(options, static_cast<std::size_t>(ranks));
-    model_ = training_.model();
-    if (!model_) throw InvalidArgument("strategy: Training::model() returned no module");
-    std::string layers = "stage_layers =";
-    for (const int count : options.stage_layers) layers += fmt::format(" {}", count);
-    check_same_lines(*group_, {fmt::format("micro_batches = {}", options.micro_batches), layers}, kModelParallel, "have different options");
-    cut_ = cut_into_stages(*model_, static_cast<std::size_t>(ranks), options.stage_layers);
+    check_on_all_ranks(*group_, [&] {
+      check_kernels(*devices_.front(), static_cast<std::size_t>(rank));
+      micro_batches_ = micro_batches_of(options, static_cast<std::size_t>(ranks));
+      model_ = training_.model();
+      if (!model_) throw InvalidArgument("strategy: Training::model() returned no module");
+      cut_ = cut_into_stages(*model_, static_cast<std::size_t>(ranks), options.stage_layers);
+    });
+    check_same_lines(
+        *group_,
+        {fmt::format("micro_batches = {}", options.micro_batches), fmt::format("stage_layers = {}", fmt::join(options.stage_layers, " "))},
+        kModelParallel, "have different options");
     check_same_model(*group_, *model_, kModelParallel);
     model_->to(*devices_.front());
     replace_by_roots(*group_, model_->state_dict(), "initial weights");
-    stage_ =
-        std::make_unique<PipelineStage>(training_, cut_[static_cast<std::size_t>(rank)], *devices_.front(), rank, ranks, micro_batches_);
+    check_on_all_ranks(*group_, [&] {  // it makes its optimizer
+      stage_ =
+          std::make_unique<PipelineStage>(training_, cut_[static_cast<std::size_t>(rank)], *devices_.front(), rank, ranks, micro_batches_);
+    });
     bubble_ = {ranks, micro_batches_, pipeline_bubble(ranks, micro_batches_), {0}};
   }
 

@@ -8,19 +8,21 @@
 //
 // Which parameter is whose: train/parameter_server.h. What travels: in a step each of n workers sends the gradients of all parameters, each
 // to its server, and receives all weights: as many bytes as the model has, out and in. One of P servers sends and receives n / P of them:
-// with few servers its connection is the bottleneck, which ddp has not. No worker sends to another one but before the first step.
+// with few servers its connection is the bottleneck, which ddp has not. No worker sends to another one.
 //
 // Synchronous: a server adds the gradients of a step in the order of the workers, however they come, scales and updates, and answers all:
 // the sums and so the bits are those of ddp on one machine. Asynchronous: it updates by each worker's gradients as they come, and answers
 // those who are at most `staleness` steps ahead. Here a worker's clock is the number of its steps that this server has seen.
 //
-// A worker tells each server when it has finished; a server ends with the last of them. A process that dies, fails or stops ends the
-// group for all, as under any other strategy.
+// A worker announces each step to all servers, which then expect its gradients: no message waits for one to ask for it. The first step of
+// worker 0 brings the weights that the job begins with, that of any other asks for them; ps:0 passes worker 0's frozen parameters and
+// buffers on. A worker tells each server when it has finished; a server ends with the last of them. It waits for paused workers for as long
+// as they live, and for a worker that keeps another waiting until the group's deadline. A process that dies, fails, stops or leaves ends
+// the group for all, as under any other strategy.
 #include <algorithm>
-#include <limits>
 
 #include "lockstep/autograd/variable.h"
-#include "src/train/strategies/parameter_tasks.h"
+#include "src/train/strategies/parameter_clients.h"
 
 namespace lockstep::train {
 
@@ -32,18 +34,19 @@ class Server : public Strategy {
       : job_(std::move(job)),
         range_(job_.layout.servers[static_cast<std::size_t>(job_.tasks.own.index)]),
         devices_({&cpu_device()}),
-        clients_(job_.tasks.workers.size()) {
+        clients_(job_.tasks) {
     weights_ = Tensor::zeros({range_.count});
-    for (std::size_t i = 0; i < (is_synchronous() ? clients_.size() : 1); ++i) gradients_.push_back(Tensor::zeros({range_.count}));
+    for (std::size_t i = 0; i < clients_.size(); ++i) gradients_.push_back(Tensor::zeros({range_.count}));
     for (std::size_t i = 0; i < job_.replica.parameters.size(); ++i) {
       if (job_.layout.server_of[i] != job_.tasks.own.index) continue;
       const NamedTensor& parameter = job_.replica.parameters[i];
       const std::int64_t begin = job_.layout.parameters[i].begin - range_.begin;
       move_into(weights_, begin, parameter.tensor);
-      bind_grad(parameter.tensor, floats_of(gradients_[0], begin, parameter.tensor.count()).buffer());
       parameters_.push_back(parameter);
+      begins_.push_back(begin);
     }
-    job_.replica = {};  // the rest of the model is the other servers'
+    if (job_.tasks.own.index == 0) rest_ = bytes_of(rest_of(job_.replica));
+    job_.replica = {};  // what is left of the model is the other servers'
     optimizer_ = make_optimizer(kParameterServer, job_.training, parameters_);
   }
 
@@ -75,114 +78,112 @@ class Server : public Strategy {
   }
 
  private:
-  // A worker, as this server knows it.
-  struct Client {
-    std::int64_t clock = 0;  // steps
-    bool waits = false;      // for the weights
-    bool has_finished = false;
-    Notice last;
-  };
+  using State = ParameterClient::State;
   bool is_synchronous() const { return job_.options.staleness == 0; }
-  std::size_t bytes() const { return weights_.bytes(); }
 
   void serve_workers() {
-    begin();
-    while (std::any_of(clients_.begin(), clients_.end(), [](const Client& client) { return !client.has_finished; })) {
-      Notice notice;
-      const std::size_t worker = next_notice(notice, kAnyRank);
-      if (notice.kind == Notice::Kind::kFinished)
-        clients_[worker].has_finished = true;
+    for (std::size_t i = 0; i < clients_.size(); ++i) clients_.expect_notice(i);
+    while (!clients_.have_finished()) {
+      const std::size_t worker = clients_.next_message();
+      if (clients_[worker].is(State::kComputes))
+        take_gradients(worker);
       else
-        take_gradients(worker, notice);
+        take_notice(worker);
       if (is_synchronous()) update_by_all();
       answer();
     }
   }
 
-  // The weights that the job begins with are worker 0's; or it has finished without a step.
-  void begin() {
-    Notice notice;
-    next_notice(notice, job_.tasks.workers[0]);
-    clients_[0].has_finished = notice.kind == Notice::Kind::kFinished;
-    if (!clients_[0].has_finished) receive_from(0, weights_);
-  }
-
-  std::size_t next_notice(Notice& notice, int from) {
-    try {
-      return static_cast<std::size_t>(job_.tasks.worker_of(job_.group().recv(&notice, sizeof notice, DType::kUInt8, from, kNoticeTag)));
-    } catch (const TimeoutError& error) {
-      std::string missing;
-      for (std::size_t i = 0; i < clients_.size(); ++i)
-        if (!clients_[i].waits && !clients_[i].has_finished)
-          missing += fmt::format("{}{}, after step {}", missing.empty() ? "" : "; ", job_.tasks.describe(job_.tasks.workers[i]),
-                                 clients_[i].clock);
-      throw TimeoutError("{}; missing: {}", error.what(), missing);
+  void take_notice(std::size_t worker) {
+    ParameterClient& client = clients_[worker];
+    client.notice = client.notice_to_come;
+    LOCKSTEP_CHECK(client.is(State::kPaused), "parameter_server: {} sends a notice while it waits", clients_.describe(worker));
+    switch (client.notice.kind) {
+      case Notice::Kind::kFinished:
+        client.state = State::kFinished;
+        has_begun_ |= worker == 0;
+        return;
+      case Notice::Kind::kStep:
+        LOCKSTEP_CHECK(client.notice.step == client.clock + 1, "parameter_server: {} begins step {} after {}", clients_.describe(worker),
+                       client.notice.step, client.clock);
+        client.state = State::kComputes;
+        return clients_.expect_floats(worker, gradients_[worker]);
+      case Notice::Kind::kWeights:
+        receive(weights_.data<float>(), static_cast<std::size_t>(range_.count), DType::kFloat32, worker, kFloatsTag);
+        if (!rest_.empty()) receive(rest_.data(), rest_.size(), DType::kUInt8, worker, kRestTag);
+        has_begun_ = true;
+        break;
+      case Notice::Kind::kJoins:
+        client.state = State::kJoins;
+        break;
     }
+    clients_.expect_notice(worker);
   }
 
-  void receive_from(std::size_t worker, const Tensor& floats) {
-    job_.group().recv(floats.data<float>(), static_cast<std::size_t>(range_.count), DType::kFloat32, job_.tasks.workers[worker],
-                      kFloatsTag);
-    received_ += bytes();
+  void receive(void* data, std::size_t count, DType dtype, std::size_t worker, int tag) {
+    job_.group().recv(data, count, dtype, job_.tasks.workers[worker], tag);
+    received_ += count * size_of(dtype);
   }
 
-  void take_gradients(std::size_t worker, const Notice& notice) {
-    Client& client = clients_[worker];
-    LOCKSTEP_CHECK(notice.kind == Notice::Kind::kGradients && notice.step == client.clock + 1,
-                   "parameter_server: {} sends step {} after {}", job_.tasks.describe(job_.tasks.workers[worker]), notice.step,
-                   client.clock);
-    receive_from(worker, gradients_[is_synchronous() ? worker : 0]);
-    client.clock = notice.step;
-    client.waits = true;
-    client.last = notice;
-    if (!is_synchronous()) update(notice);
+  void take_gradients(std::size_t worker) {
+    ParameterClient& client = clients_[worker];
+    received_ += gradients_[worker].bytes();
+    client.clock = client.notice.step;
+    client.state = State::kWaits;
+    clients_.expect_notice(worker);
+    if (!is_synchronous()) update(client.notice, gradients_[worker]);
   }
 
-  // Once the gradients of all have come: their mean, in gradients_[0], where the optimizer reads them.
+  // Once the gradients of all have come: by their mean.
   void update_by_all() {
-    const auto waits = [](const Client& client) { return client.waits; };
-    if (std::none_of(clients_.begin(), clients_.end(), waits)) return;
-    for (std::size_t i = 0; i < clients_.size(); ++i) check_goes_on(i);
-    if (!std::all_of(clients_.begin(), clients_.end(), waits)) return;
+    const std::vector<ParameterClient>& all = clients_.all();
+    const auto waits = [](const ParameterClient& client) { return client.is(State::kWaits); };
+    const auto waiting = std::find_if(all.begin(), all.end(), waits);
+    if (waiting == all.end()) return;
+    for (std::size_t i = 0; i < clients_.size(); ++i) check_goes_on(i, static_cast<std::size_t>(waiting - all.begin()));
+    if (!std::all_of(all.begin(), all.end(), waits)) return;
     Device& device = *devices_.front();
     const Tensor& mean = gradients_[0];
     for (std::size_t i = 1; i < gradients_.size(); ++i) device.kernels().add(mean, gradients_[i], mean, device.default_stream());
     device.kernels().scale(mean, 1 / static_cast<float>(gradients_.size()), mean, device.default_stream());
-    update(clients_[0].last);
+    update(all[0].notice, mean);
   }
 
-  // Another worker waits for the gradients of this one.
-  void check_goes_on(std::size_t worker) const {
-    if (!clients_[worker].has_finished) return;
-    const auto waiting = static_cast<std::size_t>(
-        std::find_if(clients_.begin(), clients_.end(), [](const Client& client) { return client.waits; }) - clients_.begin());
+  // Worker `waiting` waits for the gradients of `worker`.
+  void check_goes_on(std::size_t worker, std::size_t waiting) {
+    if (!clients_[worker].is(State::kFinished)) return;
     throw InvalidArgument(
         "parameter_server: {} has finished after {} steps, {} is in step {}: synchronous workers make as many steps each; give them as "
         "many batches, "
         "or a .staleness above 0",
-        job_.tasks.describe(job_.tasks.workers[worker]), clients_[worker].clock, job_.tasks.describe(job_.tasks.workers[waiting]),
-        clients_[waiting].clock);
+        clients_.describe(worker), clients_[worker].clock, clients_.describe(waiting), clients_[waiting].clock);
   }
 
-  void update(const Notice& notice) {
+  void update(const Notice& notice, const Tensor& gradients) {
     if (notice.has_lr != 0) optimizer_->set_lr(notice.lr);
-    for (const NamedTensor& parameter : parameters_) mark_grad_written(parameter.tensor);
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const Tensor& parameter = parameters_[i].tensor;
+      clear_grad(parameter);
+      bind_grad(parameter, floats_of(gradients, begins_[i], parameter.count()).buffer());
+      mark_grad_written(parameter);
+    }
     optimizer_->step();
   }
 
   // The weights, to those who wait for them and are not too far ahead.
   void answer() {
-    std::int64_t slowest = std::numeric_limits<std::int64_t>::max();
-    for (const Client& client : clients_)
-      if (!client.has_finished) slowest = std::min(slowest, client.clock);
     std::vector<Work> under_way;
-    for (std::size_t i = 0; i < clients_.size(); ++i) {
-      Client& client = clients_[i];
-      if (!client.waits || client.clock - slowest > job_.options.staleness) continue;
-      client.waits = false;
-      sent_ += bytes();
-      under_way.push_back(job_.group().send_async(weights_.data<float>(), static_cast<std::size_t>(range_.count), DType::kFloat32,
-                                                  job_.tasks.workers[i], kFloatsTag));
+    const auto send = [&](const void* data, std::size_t count, DType dtype, std::size_t worker, int tag) {
+      under_way.push_back(job_.group().send_async(data, count, dtype, job_.tasks.workers[worker], tag));
+      sent_ += count * size_of(dtype);
+    };
+    for (std::size_t i = 0; i < clients_.size() && has_begun_; ++i) {
+      ParameterClient& client = clients_[i];
+      if (!client.waits() || client.clock - clients_.slowest() > job_.options.staleness) continue;
+      send(weights_.data<float>(), static_cast<std::size_t>(range_.count), DType::kFloat32, i, kFloatsTag);
+      if (client.is(State::kJoins) && !rest_.empty()) send(rest_.data(), rest_.size(), DType::kUInt8, i, kRestTag);
+      client.state = State::kPaused;
+      client.waited = {};
     }
     for (const Work& work : under_way) work.wait();  // the workers wait: none keeps the others from their answers
   }
@@ -190,12 +191,15 @@ class Server : public Strategy {
   ParameterServerJob job_;
   const FloatRange range_;  // of all floats
   std::vector<Device*> devices_;
-  std::vector<Client> clients_;  // by worker
-  Tensor weights_;               // this server's, in one memory: the parameters are windows of it
-  Tensors gradients_;            // synchronous: by worker; else one
+  ParameterClients clients_;
+  Tensor weights_;     // this server's, in one memory: the parameters are windows of it
+  Tensors gradients_;  // by worker
   std::vector<NamedTensor> parameters_;
+  std::vector<std::int64_t> begins_;  // by parameter, in weights_
+  std::vector<std::byte> rest_;       // of ps:0: see rest_of()
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::uint64_t sent_ = 0, received_ = 0;
+  bool has_begun_ = false;  // worker 0's weights are here, or it has finished without a step
   bool has_served_ = false;
 };
 

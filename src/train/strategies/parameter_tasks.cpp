@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 #include <set>
 
 #include "lockstep/core/environment.h"
@@ -51,6 +52,11 @@ void check_options(const ParameterServerOptions& options, int world_size) {
         options.servers, world_size);
 }
 
+void check_numbers(const TaskTable& tasks) {
+  check_number(env::kNumPs, "ps", tasks.servers.size());
+  check_number(env::kNumWorkers, "worker", tasks.workers.size());
+}
+
 // A worker's own device, or the group's; parameters are on the CPU of their servers.
 Device& device_of(const TaskTable& tasks, const StrategyOptions& options) {
   if (options.devices.size() > 1 || (options.devices.size() == 1 && options.devices.front() == nullptr))
@@ -80,7 +86,10 @@ std::optional<Task> task_of_environment(const EnvironmentLookup& lookup) {
 
 TaskTable TaskTable::gather(std::shared_ptr<ProcessGroup> group, const ParameterServerOptions& options) {
   TaskTable table;
-  table.own = own_task(*group, options);
+  check_on_all_ranks(*group, [&] {
+    check_options(options, group->world_size());
+    table.own = own_task(*group, options);
+  });
   const std::int32_t mine[2] = {table.own.job == Task::Job::kServer ? 1 : 0, table.own.index};
   std::vector<std::int32_t> all(2 * static_cast<std::size_t>(group->world_size()));
   group->all_gather(mine, all.data(), 2, DType::kInt32, {.purpose = {"tasks"}});
@@ -108,8 +117,6 @@ TaskTable TaskTable::gather(std::shared_ptr<ProcessGroup> group, const Parameter
             "parameter_server: there is no {}, and there are {} with higher numbers: they count from 0 without a gap ({})",
             name_of({ranks == &table.servers ? Task::Job::kServer : Task::Job::kWorker, static_cast<int>(index)}),
             ranks == &table.servers ? "servers" : "workers", env::kTaskIndex);
-  check_number(env::kNumPs, "ps", table.servers.size());
-  check_number(env::kNumWorkers, "worker", table.workers.size());
   table.group = std::move(group);
   return table;
 }
@@ -142,24 +149,58 @@ std::string TaskTable::with_tasks(const std::string& message) const {
   return text;
 }
 
+std::vector<NamedTensor> rest_of(const Replica& replica) {
+  std::vector<NamedTensor> rest = replica.frozen;
+  rest.insert(rest.end(), replica.buffers.begin(), replica.buffers.end());
+  return rest;
+}
+
+std::vector<std::byte> bytes_of(const std::vector<NamedTensor>& tensors) {
+  std::vector<std::byte> bytes;
+  for (const auto& [name, tensor] : tensors) {
+    const Tensor host = tensor.to(cpu_device());
+    const auto* const data = static_cast<const std::byte*>(host.buffer().data());
+    bytes.insert(bytes.end(), data, data + host.bytes());
+  }
+  return bytes;
+}
+
+void set_to_bytes(const std::vector<NamedTensor>& tensors, const std::vector<std::byte>& bytes) {
+  std::size_t at = 0;
+  for (const auto& [name, tensor] : tensors) {
+    LOCKSTEP_CHECK(at + tensor.bytes() <= bytes.size(), "parameter_server: {} bytes end in '{}'", bytes.size(), name);
+    const Tensor host = Tensor::empty(tensor.shape(), tensor.dtype());
+    std::memcpy(host.buffer().data(), bytes.data() + at, host.bytes());
+    tensor.copy_from(host);
+    at += host.bytes();
+  }
+}
+
 std::unique_ptr<Strategy> make_parameter_server(Training training, const StrategyOptions& options) {
   const std::shared_ptr<ProcessGroup> group = group_of(kParameterServer, options);
-  check_options(options.parameter_server, group->world_size());
-  ParameterServerJob job{.tasks = TaskTable::gather(group, options.parameter_server), .options = options.parameter_server};
-  job.replica = make_replica(training, device_of(job.tasks, options));
+  ParameterServerJob job{.options = options.parameter_server};
+  job.tasks = TaskTable::gather(group, options.parameter_server);
   job.training = std::move(training);
   job.tasks.with_names([&] {
+    check_on_all_ranks(*group, [&] {
+      check_numbers(job.tasks);
+      job.replica = make_replica(job.training, device_of(job.tasks, options));
+      check_float32(kParameterServer, job.replica.parameters);
+    });
     check_same_lines(*group,
                      {fmt::format("servers = {}", job.options.servers), fmt::format("staleness = {}", job.options.staleness),
                       fmt::format("sharding = {}", job.options.sharding == Sharding::kRoundRobin ? "kRoundRobin" : "kGreedyBytes")},
                      "make_strategy", "have different options");
     check_same_model(*group, *job.replica.model, "make_strategy");
   });
-  check_float32(kParameterServer, job.replica.parameters);
   job.layout = lay_out_shards(job.replica.parameters, static_cast<int>(job.tasks.servers.size()), job.options.sharding);
   const bool is_server = job.tasks.own.job == Task::Job::kServer;
   job.workers = group->split(is_server ? -1 : 0, job.tasks.own.index);
-  return is_server ? make_server(std::move(job)) : make_worker(std::move(job));
+  std::unique_ptr<Strategy> server;
+  check_on_all_ranks(*group, [&] {  // a server makes its optimizer
+    if (is_server) server = make_server(std::move(job));
+  });
+  return is_server ? std::move(server) : make_worker(std::move(job));
 }
 
 }  // namespace lockstep::train

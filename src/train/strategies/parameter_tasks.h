@@ -49,10 +49,15 @@ struct TaskTable {
   }
 };
 
-// From a worker to a server, ahead of what it announces: the shard's floats, or nothing.
+// From a worker to a server.
 struct Notice {
-  enum class Kind : std::int32_t { kWeights = 1, kGradients, kFinished };
-  Kind kind = Kind::kGradients;
+  enum class Kind : std::int32_t {
+    kWeights = 1,  // of worker 0, before its first step: its weights follow, and to ps:0 the rest of its state
+    kJoins,        // of any other: it wants these
+    kStep,         // a step begins: its gradients follow once they are there, and then the weights are wanted
+    kFinished,
+  };
+  Kind kind = Kind::kStep;
   float lr = 0;  // valid if has_lr
   std::int32_t has_lr = 0;
   std::int32_t reserved = 0;
@@ -61,7 +66,13 @@ struct Notice {
 static_assert(std::is_trivially_copyable_v<Notice> && sizeof(Notice) == 24);
 
 // The group is the user's: tags that nobody chooses by chance.
-inline constexpr int kNoticeTag = 0x70730001, kFloatsTag = 0x70730002;
+inline constexpr int kNoticeTag = 0x70730001, kFloatsTag = 0x70730002, kRestTag = 0x70730003;
+
+// What a model has beside the parameters that are trained, which the servers' floats are: frozen ones and buffers. As bytes, one behind the
+// other, in the order of the model.
+std::vector<NamedTensor> rest_of(const Replica& replica);
+std::vector<std::byte> bytes_of(const std::vector<NamedTensor>& tensors);
+void set_to_bytes(const std::vector<NamedTensor>& tensors, const std::vector<std::byte>& bytes);
 
 // A parameter server's whole set-up, the same on servers and workers but for the device.
 struct ParameterServerJob {

@@ -1,13 +1,12 @@
 // The worker of `parameter_server`: it computes gradients with the servers' weights. parameter_server.cpp draws both.
 //
-// A step sends each server the gradients of its parameters once backward has ended, and ends when all servers have sent their weights:
-// model() is current then, as far as its servers know. Gradients, and on the CPU weights too, lie in one memory in the order in which they
-// travel; a GPU's pass through a copy on the host. Buffers (statistics of batch normalisation) are each worker's own; worker 0's are those
-// that are worth saving, as rank 0's are under ddp.
+// A step announces itself to the servers, sends each the gradients of its parameters once backward has ended, and ends when all servers
+// have sent their weights: model() is current then, as far as its servers know. Gradients, and on the CPU weights too, lie in one memory in
+// the order in which they travel; a GPU's pass through a copy on the host. Buffers (statistics of batch normalisation) are each worker's
+// own; worker 0's are those that are worth saving, as rank 0's are under ddp.
 #include <exception>
 
 #include "lockstep/autograd/variable.h"
-#include "src/ddp/replicas.h"
 #include "src/train/strategies/parameter_tasks.h"
 
 namespace lockstep::train {
@@ -87,7 +86,10 @@ class Worker : public Strategy {
   }
 
   float train_on(const Tensor& inputs, const Tensor& targets) {
-    if (steps_ == 0) job_.tasks.with_names([this] { begin(); });
+    job_.tasks.with_names([this] {
+      if (steps_ == 0) begin();
+      tell_servers(Notice::Kind::kStep);
+    });
     for (const NamedTensor& parameter : job_.replica.parameters) clear_grad(parameter.tensor);
     const Tensor loss = loss_of(job_.training, (*job_.replica.model)(inputs), targets);
     loss.backward();
@@ -98,32 +100,48 @@ class Worker : public Strategy {
     return value;
   }
 
-  // All begin with worker 0's weights and buffers; the servers with its parameters.
+  // The servers begin with worker 0's weights, frozen parameters and buffers; all others with those of the servers.
   void begin() {
-    std::vector<NamedTensor> on_host;
-    const std::vector<NamedTensor> state = job_.replica.model->state_dict();
-    for (const auto& [name, tensor] : state) on_host.push_back({name, tensor.to(cpu_device())});
-    if (job_.workers->world_size() > 1) replace_by_roots(*job_.workers, on_host, "first weights");
-    for (std::size_t i = 0; i < state.size(); ++i)
-      if (!on_host[i].tensor.is_same(state[i].tensor)) state[i].tensor.copy_from(on_host[i].tensor);
-    if (job_.tasks.own.index > 0) return;
-    if (!host_weights_.is_same(weights_)) host_weights_.copy_from(weights_);
-    tell_servers(Notice::Kind::kWeights);
-    for (const Work& work : send(host_weights_)) work.wait();
+    const std::vector<NamedTensor> rest = rest_of(job_.replica);
+    std::vector<std::byte> bytes = bytes_of(rest);
+    const bool gives = job_.tasks.own.index == 0;
+    if (gives && !host_weights_.is_same(weights_)) host_weights_.copy_from(weights_);
+    tell_servers(gives ? Notice::Kind::kWeights : Notice::Kind::kJoins);
+    std::vector<Work> under_way = gives ? send(host_weights_) : receive_weights();
+    const int first = job_.tasks.servers[0];
+    if (!bytes.empty())
+      under_way.push_back(gives ? job_.group().send_async(bytes.data(), bytes.size(), DType::kUInt8, first, kRestTag)
+                                : job_.group().recv_async(bytes.data(), bytes.size(), DType::kUInt8, first, kRestTag, nullptr, patient()));
+    (gives ? sent_ : received_) += bytes.size();
+    for (const Work& work : under_way) work.wait();
+    if (gives) return;
+    set_to_bytes(rest, bytes);
+    take_over_weights();
   }
 
   // Gradients out, weights in, of all servers at once.
   void exchange() {
-    std::vector<Work> answers;
-    for (std::size_t server = 0; server < job_.tasks.servers.size(); ++server) {
-      const FloatRange& range = job_.layout.servers[server];
-      answers.push_back(job_.group().recv_async(host_weights_.data<float>() + range.begin, static_cast<std::size_t>(range.count),
-                                                DType::kFloat32, job_.tasks.servers[server], kFloatsTag));
-      received_ += static_cast<std::uint64_t>(range.count) * sizeof(float);
-    }
-    tell_servers(Notice::Kind::kGradients);
+    const std::vector<Work> answers = receive_weights();
     for (const Work& work : send(host_gradients_)) work.wait();
     for (const Work& work : answers) work.wait();
+    take_over_weights();
+  }
+
+  // A server that waits for another worker names it at the group's deadline, before this one would name the server.
+  CallOptions patient() const { return {.timeout = 2 * job_.group().timeout()}; }
+
+  std::vector<Work> receive_weights() {
+    std::vector<Work> under_way;
+    for (std::size_t server = 0; server < job_.tasks.servers.size(); ++server) {
+      const FloatRange& range = job_.layout.servers[server];
+      under_way.push_back(job_.group().recv_async(host_weights_.data<float>() + range.begin, static_cast<std::size_t>(range.count),
+                                                  DType::kFloat32, job_.tasks.servers[server], kFloatsTag, nullptr, patient()));
+      received_ += static_cast<std::uint64_t>(range.count) * sizeof(float);
+    }
+    return under_way;
+  }
+
+  void take_over_weights() {
     if (!host_weights_.is_same(weights_)) weights_.copy_from(host_weights_);
     for (const NamedTensor& parameter : job_.replica.parameters) parameter.tensor.mark_changed();
   }

@@ -78,6 +78,7 @@ int micro_batches_of(const StrategyOptions& options, std::size_t stages) {
 
 void check_micro_batches(const Tensor& inputs, const Tensor& targets, int micro_batches) {
   check_batch(kModelParallel, inputs, targets, 1);
+  check_no_autocast(kModelParallel);
   if (inputs.shape()[0] % micro_batches != 0)
     throw InvalidArgument("{}: {} samples a step cannot be split evenly into {} micro-batches: choose .micro_batches that divide them",
                           kModelParallel, inputs.shape()[0], micro_batches);

@@ -1,8 +1,10 @@
 #include "src/train/strategies/replicas.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
 #include "src/nn/trainable.h"
@@ -134,6 +136,29 @@ std::shared_ptr<ProcessGroup> group_of(const char* strategy, const StrategyOptio
   std::shared_ptr<ProcessGroup> group = options.group ? options.group : default_process_group();
   if (!group) throw InvalidArgument("{}: there is no process group: call init_process_group() first, or give one as .group", strategy);
   return group;
+}
+
+void check_on_all_ranks(ProcessGroup& group, const std::function<void()>& check) {
+  std::exception_ptr own;
+  std::string reason;
+  try {
+    check();
+  } catch (const std::exception& error) {
+    own = std::current_exception();
+    reason = error.what();
+    if (reason.empty()) reason = "an error without a text";
+  }
+  const std::vector<std::string> reasons = group.all_gather_text(reason, {.purpose = {"strategy check"}});
+  if (own) std::rethrow_exception(own);
+  for (std::size_t rank = 0; rank < reasons.size(); ++rank)
+    if (!reasons[rank].empty()) throw InvalidArgument("rank {}: {}", rank, reasons[rank]);
+}
+
+void check_no_autocast(const char* strategy) {
+  if (const DType type = AutoCast::active(); type != DType::kFloat32)
+    throw InvalidArgument(
+        "{}: step() under an AutoCast to {}: activations travel as float32 here; for 16 bits take ddp, mirrored or towers", strategy,
+        name_of(type));
 }
 
 Tensor loss_of(const Training& training, const Tensor& outputs, const Tensor& targets) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -70,6 +71,13 @@ void check_float32(const char* strategy, const std::vector<NamedTensor>& paramet
 
 // options.group, else the thread's default group. Throws InvalidArgument when there is none.
 std::shared_ptr<ProcessGroup> group_of(const char* strategy, const StrategyOptions& options);
+
+// Collective. `check` asks no other rank; what it throws on one rank ends this call on all: there with that exception, on the others with
+// an InvalidArgument that has its text and the number of the rank.
+void check_on_all_ranks(ProcessGroup& group, const std::function<void()>& check);
+
+// Throws InvalidArgument under an AutoCast.
+void check_no_autocast(const char* strategy);
 
 // Throws InvalidArgument when it is no scalar.
 Tensor loss_of(const Training& training, const Tensor& outputs, const Tensor& targets);

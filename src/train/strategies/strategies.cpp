@@ -1,3 +1,5 @@
+#include <fmt/ranges.h>
+
 #include <set>
 
 #include "lockstep/core/error.h"
@@ -81,15 +83,25 @@ void Strategy::serve() {
 }
 
 std::unique_ptr<Strategy> make_strategy(const std::string& name, Training training, const StrategyOptions& options) {
-  std::string known;
+  std::vector<const char*> known;
   for (const Entry& entry : entries()) {
-    known += (known.empty() ? "" : ", ") + std::string(entry.kind.name);
+    known.push_back(entry.kind.name);
     if (name != entry.kind.name) continue;
-    if (!training.model || !training.optimizer || !training.loss)
-      throw InvalidArgument("{}: Training needs all of .model, .optimizer and .loss", name);
-    return entry.make(std::move(training), checked(entry, options));
+    StrategyOptions chosen;
+    const auto check = [&] {
+      if (!training.model || !training.optimizer || !training.loss)
+        throw InvalidArgument("{}: Training needs all of .model, .optimizer and .loss", name);
+      chosen = checked(entry, options);
+    };
+    const bool is_collective = !entry.one_process || (entry.is_pipeline && options.group);
+    const auto group = options.group ? options.group : default_process_group();
+    if (is_collective && group)
+      check_on_all_ranks(*group, check);
+    else
+      check();
+    return entry.make(std::move(training), chosen);
   }
-  throw InvalidArgument("there is no strategy '{}': {}", name, known);
+  throw InvalidArgument("there is no strategy '{}': {}", name, fmt::join(known, ", "));
 }
 
 const std::vector<StrategyKind>& strategies() {
