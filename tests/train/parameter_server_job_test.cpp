@@ -51,6 +51,16 @@ TEST(ParameterServerJob, ProcessesThatAreNotAllOfTheJobAreRefused) {
   EXPECT_THAT(job.errors(), HasSubstr("parameter_server: ranks 0 and 1 are both ps:0"));
 }
 
+TEST(ParameterServerJob, ServersWithoutWorkersAreRefusedOnAllRanks) {
+  Child job(
+      {LOCKSTEP_LOCKRUN, "-n", "2", "sh", "-c", "LOCKSTEP_JOB=ps LOCKSTEP_TASK_INDEX=$RANK exec " LOCKSTEP_PARAMETER_SERVER_RANK " 1"});
+  EXPECT_EQ(job.wait(std::chrono::seconds(30)), 2) << job.errors();
+  for (const char* rank : {"[0] ", "[1] "})
+    EXPECT_THAT(job.errors(),
+                HasSubstr(rank + std::string("parameter_server_rank: error: parameter_server: all 2 ranks are servers, and there is "
+                                             "no worker: start with lockrun --ps P --workers W")));
+}
+
 // Ranks that a task of a job starts are no part of it.
 TEST(ParameterServerJob, AJobWithinATaskHasTasksOfItsOwn) {
   Child job({LOCKSTEP_LOCKRUN, "--ps", "1", "--workers", "1", LOCKSTEP_LOCKRUN, "-n", "1", "--no-prefix", "sh", "-c",
