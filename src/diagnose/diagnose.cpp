@@ -96,6 +96,9 @@ struct Frontier {
   }
 };
 
+// A place of Work::then() whose call has yet to be made.
+bool is_waiting_follower(const FlightEntry& call) { return call.operation == "follower"; }
+
 // False when no rank is in any call.
 bool find_frontier(const std::vector<Caller>& callers, Frontier& at) {
   if (callers.empty()) return false;
@@ -105,6 +108,10 @@ bool find_frontier(const std::vector<Caller>& callers, Frontier& at) {
     const FlightEntry* call = caller.find(at.sequence);
     if (call == nullptr) {
       (caller.last() >= at.sequence ? at.finished : at.absent).push_back(&caller);  // too long ago to be on record: finished
+      continue;
+    }
+    if (is_waiting_follower(*call)) {
+      at.absent.push_back(&caller);
       continue;
     }
     if (call->state == FlightState::kFinished) {
@@ -123,7 +130,8 @@ bool find_mismatch(const GroupView& group, bool is_only, const std::vector<Calle
                    std::vector<Finding>& findings) {
   std::map<std::string, std::vector<int>> sides;
   for (const Caller& caller : callers)
-    if (const FlightEntry* call = caller.find(at.sequence)) sides[describe(*call)].push_back(caller.view->job_rank);
+    if (const FlightEntry* call = caller.find(at.sequence); call != nullptr && !is_waiting_follower(*call))
+      sides[describe(*call)].push_back(caller.view->job_rank);
   if (sides.size() < 2) return false;
   Finding finding{Kind::kMismatch, "", group.name, at.sequence};
   std::string table;

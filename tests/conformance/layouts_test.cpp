@@ -7,6 +7,7 @@
 #include <span>
 
 #include "lockstep/core/buffer.h"
+#include "src/comm/call/continuation.h"
 #include "tests/conformance/cases.h"
 #include "tests/conformance/exact_data.h"
 
@@ -131,6 +132,36 @@ TEST_P(Layouts, CountsThatDisagreeEndTheGroupOnAllRanks) {
     rank.backend().run(gather_v(rank, out.data(), in.data(), counts));
   });
   for (const Outcome& outcome : gathers) EXPECT_EQ(outcome.kind, "mismatch") << outcome.text;
+}
+
+// As a process group chains them: Work::then() of a call, and one more call behind, issued at once.
+TEST_P(Layouts, AContinuationAndItsCallKeepTheirPlaceAmongTheOthers) {
+  run_threads(spec(), [](Rank& rank) {
+    const int ranks = rank.ranks();
+    for (int round = 0; round < 5; ++round) {
+      std::vector<float> first(1000, 1), second(1000, 0), third(10, 1);
+      const Work sum = rank.backend().start(rank.reduction(first.data(), first.size(), DType::kFloat32, ReduceOp::kSum));
+      Operation follower = rank.operation(OperationKind::kBarrier, nullptr, nullptr, 0, DType::kUInt8);
+      Operation call = follower;
+      call.signature = rank.reduction(second.data(), second.size(), DType::kFloat32, ReduceOp::kMax).signature;
+      call.signature.sequence = follower.signature.sequence;
+      call.send = call.receive = second.data();
+      follower.chained = {[&](Stream&) {
+                            for (std::size_t i = 0; i < second.size(); ++i) second[i] = first[i] + static_cast<float>(rank.rank());
+                            running_continuation()->has_made_it = true;  // as the group notes
+                            return rank.backend().start(call);
+                          },
+                          &rank, true};
+      const Work followed = rank.backend().start_chained(follower, sum);
+      Operation behind = rank.reduction(third.data(), third.size(), DType::kFloat32, ReduceOp::kSum);
+      const Work last = rank.backend().start(behind);
+      followed.wait();
+      last.wait();
+      for (const float value : second) ASSERT_EQ(value, static_cast<float>(ranks + ranks - 1));
+      for (const float value : third) ASSERT_EQ(value, static_cast<float>(ranks));
+    }
+    rank.barrier();
+  });
 }
 
 // The same bits on all ranks, and the values that are expected but for their rounding.

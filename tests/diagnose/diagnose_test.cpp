@@ -134,6 +134,17 @@ TEST(Diagnose, ShowsBothSidesOfADisagreement) {
   EXPECT_THAT(findings[0].sides[1].ranks, ElementsAre(2));
 }
 
+TEST(Diagnose, AFollowerThatHasNotBegunIsACallThatWasNotMade) {
+  std::vector<FlightDump> dumps{rank_of(0, 2, 11), rank_of(1, 2, 11)};
+  enter(dumps[0], 12, kStart + 50 * kSecond);
+  dumps[1].groups[0].operations.push_back({.sequence = 12, .operation = "follower", .dtype = "uint8", .issued_ns = kStart});
+  const auto findings = diagnose(dumps);
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].kind, Kind::kNotCalled);
+  EXPECT_THAT(findings[0].text, HasSubstr("rank 1 has not called all_reduce #12"));
+  EXPECT_THAT(findings[0].text, HasSubstr("rank 1 is still in follower #12"));
+}
+
 TEST(Diagnose, NamesWhoLeftNoRecord) {
   std::vector<FlightDump> dumps{rank_of(0, 3, 5), rank_of(2, 3, 5)};
   for (FlightDump& dump : dumps) enter(dump, 6, kStart + 58 * kSecond);

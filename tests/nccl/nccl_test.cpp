@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "lockstep/core/error.h"
+#include "src/comm/call/continuation.h"
 #include "src/comm/host/host_backend.h"
 #include "src/comm/host/machine/thread_memory_provider.h"
 #include "src/comm/host/shm/shm_transport.h"
@@ -134,6 +135,46 @@ TEST_F(Nccl, TheOrderOfLaunchesAndEventsIsTheOneOfTheDesign) {
     EXPECT_THAT(rank.device.log(), ElementsAre("stream 0: fill", "stream 0: record", "stream 1: wait", "stream 1: ncclAllReduce",
                                                "stream 1: record", "stream 0: wait", "stream 0: scale"));
   });
+}
+
+// A continuation's kernels run on the stream of the operations, behind the call; those of the default stream go on meanwhile.
+TEST_F(Nccl, ContinuationsAreQueuedAtOnceOnTheStreamOfTheCalls) {
+  const auto said = run_ranks(2, [](GpuRank& rank) {
+    const Buffer memory = rank.backend.allocate(4096);
+    auto* const data = reinterpret_cast<float*>(memory.data());
+    const KernelTable& kernels = rank.device.kernels();
+    rank.device.hold_default_stream();
+    kernels.fill({data, {1024}}, static_cast<float>(rank.place.rank + 1), rank.device.default_stream());
+    const Work first = rank.backend.start(rank.all_reduce(data, 1024));
+    bool has_run = false;
+    Operation chained = rank.all_reduce(data, 1024);
+    chained.chained = {[&](Stream& stream) {
+                         has_run = true;
+                         kernels.scale({data, {1024}}, 10, {data, {1024}}, stream);
+                         running_continuation()->has_made_it = true;  // as the group notes
+                         Operation call = rank.all_reduce(data, 1024);
+                         call.signature.sequence = --rank.sequence;
+                         return rank.backend.start(call);
+                       },
+                       &rank, true};
+    const Work follower = rank.backend.start_chained(chained, first);
+    EXPECT_TRUE(has_run);
+    Operation computation = chained;
+    computation.chained = {[&](Stream& stream) {
+                             kernels.scale({data, {1024}}, 2, {data, {1024}}, stream);
+                             return Work();
+                           },
+                           &rank, false};
+    const Work computed = rank.backend.start_chained(computation, follower);
+    EXPECT_FALSE(computed.done()) << "the host came here while nothing has run";
+    rank.device.release_default_stream();
+    computed.wait();
+    EXPECT_TRUE(first.done() && follower.done());
+    for (int i = 0; i < 1024; ++i) ASSERT_EQ(data[i], 3.0F * 10 * 2 * 2) << i;
+    computation.chained.run = [](Stream&) -> Work { throw Error("no memory for factors"); };
+    rank.backend.start_chained(computation, computed);
+  });
+  EXPECT_THAT(said, Each(HasSubstr("no memory for factors")));
 }
 
 TEST_F(Nccl, RegisteredMemoryIsNcclsAndZeroed) {

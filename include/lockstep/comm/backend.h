@@ -43,6 +43,11 @@ class Backend {
   // Queues it and returns. Operations of one backend execute in the order of the calls.
   virtual Work start(const Operation& operation) = 0;
 
+  // Queues `operation.chained` (Work::then) behind all operations issued so far, and returns. src/comm/call/continuation.h runs it; the
+  // operation that it starts takes its place, before what is issued later. Where it throws, the group is over on all ranks.
+  // A backend without a thread or stream for it waits for `first` and runs it in the calling thread: so by default.
+  virtual Work start_chained(const Operation& operation, const Work& first);
+
   // Messages between two ranks: not in the order of the operations, not numbered. Both return at once; the data is the
   // backend's until the Work is done. A send completes when its data has left, maybe before it is received. A backend without
   // messages throws InvalidArgument.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/comm/flight_note.h"
+#include "lockstep/comm/work.h"
 #include "lockstep/core/dtype.h"
 
 #pragma GCC visibility push(default)
@@ -78,6 +79,13 @@ struct Signature {
 };
 static_assert(sizeof(Signature) == 40);
 
+// What Work::then() queues among the operations. Empty in a call's own operation.
+struct ChainedWork {
+  Continuation run = {};
+  const void* group = nullptr;  // whose call it may make
+  bool makes_call = false;      // one, by the number of the operation's signature
+};
+
 struct Operation {
   Signature signature;
   const void* send = nullptr;
@@ -87,6 +95,7 @@ struct Operation {
   Purpose purpose;
   std::chrono::milliseconds timeout{0};  // this call's deadline, counted from its start
   FlightNote flight;
+  ChainedWork chained = {};
 
   std::size_t bytes() const { return signature.count * size_of(signature.dtype); }  // of `signature.count` elements
 };

@@ -16,6 +16,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/backend.h"
@@ -104,6 +106,14 @@ class ProcessGroup {
   void barrier(const CallOptions& = {});
   Work barrier_async(const CallOptions& = {});
 
+  // Runs compute(stream), which returns nothing, behind all calls issued so far and beside the caller's work, as Work::then() does: for
+  // what the next call sends. It has no number.
+  template <typename Compute>
+  Work compute_async(Compute compute, DeviceKind device = DeviceKind::kCpu) {
+    static_assert(std::is_void_v<std::invoke_result_t<Compute&, Stream&>>, "a computation returns nothing; Work::then() makes calls");
+    return last_call(device).then(std::move(compute));
+  }
+
   // A barrier that names all ranks that do not come within `timeout` (0: the group's) of this rank's arrival; then the group is over:
   // this rank throws TimeoutError, the others PeerLost with the same text. Every rank writes to every other: for the start, an epoch's
   // end, or to find the rank that hangs, not for every step. Needs a backend with messages.
@@ -171,6 +181,7 @@ class ProcessGroup {
  private:
   friend std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& options);
   class Impl;
+  Work last_call(DeviceKind device) const;
   explicit ProcessGroup(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

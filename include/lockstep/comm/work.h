@@ -4,14 +4,29 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <type_traits>
+#include <utility>
 
 #pragma GCC visibility push(default)
 namespace lockstep {
 
 class Stream;
+class Work;
+
+// What runs behind a call, see Work::then(). Queues a GPU's kernels on the stream that it is given; on the CPU it computes.
+using Continuation = std::function<Work(Stream&)>;
+
+// A group's side of then().
+class CallChain {
+ public:
+  virtual ~CallChain() = default;
+  // `makes_call`: the continuation makes one call, and its place in the group's order is taken now.
+  virtual Work follow(const Work& first, Continuation next, bool makes_call) = 0;
+};
 
 // Where a backend's operations complete: collectives in the order in which they were issued. A Work is a ticket to it.
 class CompletionQueue {
@@ -30,6 +45,7 @@ class Work {
  public:
   Work() = default;  // done already
   Work(std::shared_ptr<CompletionQueue> queue, std::uint64_t ticket) : queue_(std::move(queue)), ticket_(ticket) {}
+  Work(Work call, std::shared_ptr<CallChain> chain) : queue_(std::move(call.queue_)), ticket_(call.ticket_), chain_(std::move(chain)) {}
 
   bool done() const { return !queue_ || queue_->done(ticket_); }
 
@@ -44,10 +60,36 @@ class Work {
     if (queue_) queue_->stream_wait(ticket_, stream);
   }
 
+  // Of a collective: `next(stream)` runs behind this call, and behind all that was issued since; the caller goes on. Where the backend has
+  // a thread (host, mpi) it runs there; with nccl the caller runs it at once, and its kernels wait on `stream`. The Work that comes back is
+  // done when `next` is, and what it started.
+  //   - next returns nothing: it computes, for the calls that the caller issues after this one.
+  //   - next returns a Work: of the one asynchronous collective, of the same group, that it makes. That call's number is the next one now,
+  //     so that all ranks keep one order whenever it runs; its arguments are next's to decide.
+  // A call that fails fails all that is chained behind it, which does not run. What `next` throws, one call too many or too few, or a wait
+  // in it for work that comes later ends the group for all ranks. Counts as a call of the group: the same on all ranks, by the thread that
+  // makes the group's calls; not in a continuation. Of a Work that is of no collective: InvalidArgument. Captures of two pointers allocate
+  // nothing.
+  template <typename Next>
+  Work then(Next next) const {
+    if constexpr (std::is_convertible_v<std::invoke_result_t<Next&, Stream&>, Work>)
+      return follow(std::move(next), true);
+    else
+      return follow(
+          [next = std::move(next)](Stream& stream) mutable {
+            next(stream);
+            return Work();
+          },
+          false);
+  }
+
  private:
   friend std::optional<std::size_t> wait_any(std::span<const Work> works, std::chrono::milliseconds timeout);
+  Work follow(Continuation next, bool makes_call) const;
+
   std::shared_ptr<CompletionQueue> queue_;
   std::uint64_t ticket_ = 0;
+  std::shared_ptr<CallChain> chain_;  // null: of no collective
 };
 
 // Blocks until one of them is done and returns its number, the lowest of several; none after `timeout`, and then all go on: no group ends

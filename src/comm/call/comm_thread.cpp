@@ -90,6 +90,7 @@ void CommThread::run(const Operation& operation) {
 
 Work CommThread::start(const std::shared_ptr<CommThread>& self, const Operation& operation) {
   CommThread& queue = *self;
+  if (queue.is_own_thread()) return queue.execute_inside(operation);
   queue.throw_if_broken();
   if (!queue.thread_.joinable()) queue.start_thread();  // first: an operation that counts as issued must be executed
   const std::uint64_t ticket = queue.issued_.load() + 1;
@@ -98,6 +99,13 @@ Work CommThread::start(const std::shared_ptr<CommThread>& self, const Operation&
   queue.issued_.store(ticket);
   queue.wake_sleepers();
   return Work(self, ticket);
+}
+
+// What a continuation starts, while the queue stands at the continuation's own ticket.
+Work CommThread::execute_inside(const Operation& operation) {
+  flight::note_started(operation.flight);
+  execute_(operation);
+  return {};
 }
 
 void CommThread::start_thread() {
@@ -110,6 +118,7 @@ void CommThread::start_thread() {
 }
 
 void CommThread::serve() {
+  thread_id_.store(std::this_thread::get_id());
   for (std::uint64_t ticket = 1;; ++ticket) {
     await([&] { return issued_.load() >= ticket || stop_.load() || broken_.load(); });
     if (!execute_next(ticket)) return;
@@ -130,10 +139,11 @@ bool CommThread::execute_next(std::uint64_t ticket) {
     wake_sleepers();
     return false;
   }
-  const Operation& operation = slots_[ticket % kSlots];
+  Operation& operation = slots_[ticket % kSlots];
   try {
-    flight::note_started(operation.flight);
+    if (!operation.chained.run) flight::note_started(operation.flight);
     execute_(operation);
+    operation.chained = {};  // what it holds need not outlive it
   } catch (...) {
     flight::note_failed(operation.flight);
     end_execution();
@@ -155,6 +165,8 @@ bool CommThread::done(std::uint64_t ticket) {
 }
 
 void CommThread::wait(std::uint64_t ticket) {
+  if (completed_.load() < ticket && is_own_thread())
+    throw InvalidArgument("a continuation of Work::then() waits for a call that is behind it: chain what comes after that call behind it");
   await([&] { return completed_.load() >= ticket || is_lost(ticket); });
   if (completed_.load() < ticket) throw_if_broken();
 }

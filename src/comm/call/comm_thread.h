@@ -41,6 +41,9 @@ class CommThread : public CompletionQueue {
   CommThread(const CommThread&) = delete;
   CommThread& operator=(const CommThread&) = delete;
 
+  // Is this the communication thread? What a continuation (Operation::chained, which `execute` runs) starts there is executed at once.
+  bool is_own_thread() const { return std::this_thread::get_id() == thread_id_.load(); }
+
   // On the communication thread. An operation that it begins later sees all that the asking thread stored before.
   bool is_executing() const { return running_.load() != 0; }
 
@@ -62,6 +65,7 @@ class CommThread : public CompletionQueue {
 
   void start_thread();
   void serve();
+  Work execute_inside(const Operation& operation);
   bool execute_next(std::uint64_t ticket);
   void end_execution();
   bool is_lost(std::uint64_t ticket) const { return broken_.load() && running_.load() != ticket; }
@@ -72,10 +76,11 @@ class CommThread : public CompletionQueue {
 
   std::function<void(const Operation&)> execute_;
   std::function<void()> rest_;
-  std::array<Operation, kSlots> slots_;      // operation t lies in slot t % kSlots, tickets count from 1
-  std::atomic<std::uint64_t> issued_{0};     // written by the caller
-  std::atomic<std::uint64_t> completed_{0};  // written by the communication thread, as the next
-  std::atomic<std::uint64_t> running_{0};    // the operation that is being executed; 0: none
+  std::array<Operation, kSlots> slots_;       // operation t lies in slot t % kSlots, tickets count from 1
+  std::atomic<std::uint64_t> issued_{0};      // written by the caller
+  std::atomic<std::uint64_t> completed_{0};   // written by the communication thread, as the next
+  std::atomic<std::uint64_t> running_{0};     // the operation that is being executed; 0: none
+  std::atomic<std::thread::id> thread_id_{};  // of `thread_`, once it serves
   std::atomic<bool> broken_{false};
   std::atomic<bool> stop_{false};
   std::atomic<int> sleepers_{0};  // threads in the slow path of await()

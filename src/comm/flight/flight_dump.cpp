@@ -168,7 +168,7 @@ std::string describe(const FlightEntry& entry) {
   if (entry.purpose.empty() && entry.purpose_index >= 0) add(fmt::format("index {}", entry.purpose_index));
   if (entry.operation == "all_to_all_v")
     add(entry.dtype);
-  else if (entry.operation != "barrier")
+  else if (entry.operation != "barrier" && entry.operation != "follower")
     add(fmt::format("{} x {}", entry.dtype, entry.count));
   if (entry.layout != 0 && entry.operation != "all_to_all_v") add(fmt::format("layout {:08x}", entry.layout));
   if (!entry.reduce_op.empty()) add(entry.reduce_op);

@@ -12,7 +12,7 @@ constexpr auto kRelease = std::memory_order_release;
 constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr auto kLongestReport = std::chrono::seconds(5);
 
-enum Flags : std::uint64_t { kCollective, kSend, kReceive, kAllocation };
+enum Flags : std::uint64_t { kCollective, kSend, kReceive, kAllocation, kFollower };
 
 std::uint64_t pack(OperationKind kind, DType dtype, ReduceOp op, Flags flags, std::int32_t root) {
   return static_cast<std::uint64_t>(kind) | static_cast<std::uint64_t>(dtype) << 8 | static_cast<std::uint64_t>(op) << 16 | flags << 24 |
@@ -29,8 +29,9 @@ struct Content {
 
 inline void fill(FlightEntrySlot& slot, std::uint64_t number, const Content& content, bool has_started) {
   const std::uint64_t now = flight::ticks();
+  const bool is_reserved = slot.number.load(kRelaxed) == number;
   slot.number.store(0, kRelaxed);
-  slot.issued.store(now, kRelease);
+  if (!is_reserved) slot.issued.store(now, kRelease);
   slot.started.store(has_started ? now : 0, kRelease);
   slot.ended.store(FlightEntrySlot::kOpen | number, kRelease);
   slot.count.store(content.count, kRelease);
@@ -59,6 +60,14 @@ FlightNote FlightRecorder::collective(const Signature& call, const Purpose& purp
   fill(slot, number,
        {call.count, purpose.name, pack(call.kind, call.dtype, call.op, kCollective, call.root), pack(call.purpose_index, call.layout)},
        by == By::kCaller);
+  if (number > newest_.load(kRelaxed)) newest_.store(number, kRelease);  // a follower's was stored by the caller
+  return {this, &slot, number};
+}
+
+FlightNote FlightRecorder::reserve(std::uint64_t number) {
+  if (failed_.load(kRelaxed)) return {};
+  FlightEntrySlot& slot = collectives_[number % kEntries];
+  fill(slot, number, {0, nullptr, pack(OperationKind::kBarrier, DType::kUInt8, ReduceOp::kSum, kFollower, -1), pack(-1, 0)}, false);
   newest_.store(number, kRelease);
   return {this, &slot, number};
 }
@@ -124,7 +133,7 @@ FlightEntry FlightRecorder::read(const FlightEntrySlot& slot, const flight::Cloc
   const auto root = static_cast<std::int32_t>(what >> 32);
   const auto index = static_cast<std::int32_t>(more & 0xffffffff);
   entry.sequence = flags == kAllocation ? static_cast<std::uint64_t>(index) : number;
-  entry.operation = flags == kSend ? "send" : flags == kReceive ? "recv" : std::string(name_of(kind));
+  entry.operation = flags == kSend ? "send" : flags == kReceive ? "recv" : flags == kFollower ? "follower" : std::string(name_of(kind));
   entry.dtype = std::string(name_of(dtype));
   entry.count = count;
   entry.bytes = count * size_of(dtype);

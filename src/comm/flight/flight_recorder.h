@@ -42,6 +42,8 @@ class FlightRecorder {
   enum class By { kCaller, kLater };             // the executing thread: the calling one at once, or another one later
 
   FlightNote collective(const Signature& signature, const Purpose& purpose, By by);
+  // The place of a follower (Work::then), entered as "follower" until collective() is called with its number, by whichever thread runs it.
+  FlightNote reserve(std::uint64_t number);
   FlightNote message(const Message& message, bool is_receive);
   FlightNote allocation(std::uint64_t number, std::size_t bytes);
 

@@ -1,7 +1,10 @@
 #include "lockstep/comm/objects.h"
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
+#include <vector>
 
 #include "lockstep/core/error.h"
 
@@ -24,7 +27,37 @@ nlohmann::json decode(const std::string& bytes) {
   }
 }
 
+// Texts lie in host memory, whatever device the caller's other data is on.
+CallOptions for_host_memory(CallOptions call) {
+  call.device = DeviceKind::kCpu;
+  return call;
+}
+
 }  // namespace
+
+std::string ProcessGroup::broadcast_text(std::string_view text, int root, const CallOptions& options) {
+  const CallOptions call = for_host_memory(options);
+  auto bytes = static_cast<std::int64_t>(text.size());
+  broadcast(&bytes, 1, DType::kInt64, root, call);
+  std::string result(rank() == root ? text : std::string_view());
+  result.resize(static_cast<std::size_t>(bytes));
+  broadcast(result.data(), result.size(), DType::kUInt8, root, call);
+  return result;
+}
+
+std::vector<std::string> ProcessGroup::all_gather_text(std::string_view text, const CallOptions& options) {
+  const CallOptions call = for_host_memory(options);
+  const auto ranks = static_cast<std::size_t>(world_size());
+  const auto mine = static_cast<std::int64_t>(text.size());
+  std::vector<std::int64_t> lengths(ranks);
+  all_gather(&mine, lengths.data(), 1, DType::kInt64, call);
+  const std::vector<std::size_t> counts(lengths.begin(), lengths.end());
+  std::string all(std::accumulate(counts.begin(), counts.end(), std::size_t{0}), '\0');
+  all_gather(text.data(), all.data(), counts, DType::kUInt8, call);
+  std::vector<std::string> texts;
+  for (std::size_t r = 0, at = 0; r < ranks; at += counts[r++]) texts.push_back(all.substr(at, counts[r]));
+  return texts;
+}
 
 nlohmann::json broadcast_object(ProcessGroup& group, const nlohmann::json& object, int root, const CallOptions& call) {
   return decode(group.broadcast_text(group.rank() == root ? encode(object) : std::string(), root, call));

@@ -8,6 +8,8 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "src/comm/call/continuation.h"
+#include "src/comm/group/call_chain.h"
 #include "src/comm/group/process_group_impl.h"
 #include "src/comm/operation/call_checks.h"
 
@@ -45,16 +47,11 @@ CallData coalesced(std::span<const Region> buffers, DType dtype, ReduceOp op, in
   return {nullptr, nullptr, all, dtype, op, root, std::move(layout)};
 }
 
-// Texts lie in host memory, whatever device the caller's other data is on.
-CallOptions for_host_memory(CallOptions call) {
-  call.device = DeviceKind::kCpu;
-  return call;
-}
-
 }  // namespace
 
 ProcessGroup::Impl::Impl(const Place& place, Backends made, Device* device, std::chrono::milliseconds timeout, const GroupOrigin& origin)
-    : place(place),
+    : chains{std::make_shared<Chain>(*this, DeviceKind::kCpu), std::make_shared<Chain>(*this, DeviceKind::kCuda)},
+      place(place),
       device(device),
       timeout(timeout),
       recorded(std::make_shared<flight::RecordedGroup>()),
@@ -92,6 +89,7 @@ void ProcessGroup::Impl::end_all(const Backend* over, const std::string& why) {
 
 ProcessGroup::Impl::~Impl() {
   flight::remove(recorded);
+  for (const auto& chain : chains) chain->end();
   {
     const std::lock_guard lock(ending);
     is_leaving = true;
@@ -113,9 +111,10 @@ Backend& ProcessGroup::Impl::backend(DeviceKind kind, std::string_view what) con
   return *found;
 }
 
-void ProcessGroup::Impl::check_usable(std::string_view what, DeviceKind device, bool is_for_graphs) const {
+void ProcessGroup::Impl::check_usable(std::string_view what, DeviceKind device, bool is_async) const {
   if (has_left) throw InvalidArgument("{}: this rank has left the group", what);
-  if (!is_capturing || (device == DeviceKind::kCuda && is_for_graphs)) return;
+  if (const RunningContinuation* running = running_continuation()) check_continuation(*running, what, is_async && what != "then");
+  if (!is_capturing || (device == DeviceKind::kCuda && is_async)) return;
   throw InvalidArgument("{} on rank {}: a graph is being recorded, and this call {}", what, place.rank,
                         device == DeviceKind::kCuda ? "waits; only asynchronous collectives can be part of it"
                                                     : "on the host's memory would run once, and not with every launch");
@@ -148,8 +147,10 @@ Operation ProcessGroup::Impl::number(OperationKind kind, const CallData& data, c
   operation.timeout = timeout_of(call);
   check_capabilities(signature, capabilities[static_cast<std::size_t>(call.device)], backend(call.device, name_of(kind)).name());
   check_call(operation, place);
+  RunningContinuation* const running = running_continuation();
+  if (running != nullptr) running->has_made_it = true;
   if (is_capturing) return operation;  // a launch of the graph will count
-  signature.sequence = ++sequence;
+  signature.sequence = running != nullptr ? running->number : ++sequence;
   operation.flight = recorded->recorder.collective(signature, call.purpose, by);
   return operation;
 }
@@ -168,7 +169,7 @@ void ProcessGroup::Impl::run(OperationKind kind, const CallData& data, const Cal
 Work ProcessGroup::Impl::start(OperationKind kind, const CallData& data, const CallOptions& call) {
   const Operation operation = number(kind, data, call, FlightRecorder::By::kLater);
   try {
-    return backend(call.device, name_of(kind)).start(operation);
+    return Work(backend(call.device, name_of(kind)).start(operation), chains[static_cast<std::size_t>(call.device)]);
   } catch (...) {
     flight::note_failed(operation.flight);
     throw;
@@ -230,7 +231,7 @@ ProcessGroup::CapturedCalls ProcessGroup::end_capture() {
 }
 
 void ProcessGroup::drop_capture() noexcept {
-  if (!std::exchange(impl_->is_capturing, false)) return;
+  if (!impl_->is_capturing.exchange(false)) return;
   impl_->backends[static_cast<std::size_t>(DeviceKind::kCuda)]->end_capture();
 }
 
@@ -366,30 +367,6 @@ int ProcessGroup::recv(void* data, std::size_t count, DType dtype, int from, int
 
 Work ProcessGroup::recv_async(void* data, std::size_t count, DType dtype, int from, int tag, int* sender, const CallOptions& call) {
   return impl_->receive({data, count, dtype, from, tag, sender}, call);
-}
-
-std::string ProcessGroup::broadcast_text(std::string_view text, int root, const CallOptions& options) {
-  const CallOptions call = for_host_memory(options);
-  auto bytes = static_cast<std::int64_t>(text.size());
-  broadcast(&bytes, 1, DType::kInt64, root, call);
-  std::string result(rank() == root ? text : std::string_view());
-  result.resize(static_cast<std::size_t>(bytes));
-  broadcast(result.data(), result.size(), DType::kUInt8, root, call);
-  return result;
-}
-
-std::vector<std::string> ProcessGroup::all_gather_text(std::string_view text, const CallOptions& options) {
-  const CallOptions call = for_host_memory(options);
-  const auto ranks = static_cast<std::size_t>(world_size());
-  const auto mine = static_cast<std::int64_t>(text.size());
-  std::vector<std::int64_t> lengths(ranks);
-  all_gather(&mine, lengths.data(), 1, DType::kInt64, call);
-  const std::vector<std::size_t> counts(lengths.begin(), lengths.end());
-  std::string all(std::accumulate(counts.begin(), counts.end(), std::size_t{0}), '\0');
-  all_gather(text.data(), all.data(), counts, DType::kUInt8, call);
-  std::vector<std::string> texts;
-  for (std::size_t r = 0, at = 0; r < ranks; at += counts[r++]) texts.push_back(all.substr(at, counts[r]));
-  return texts;
 }
 
 }  // namespace lockstep

@@ -18,6 +18,8 @@
 
 namespace lockstep {
 
+struct RunningContinuation;  // src/comm/call/continuation.h
+
 // Longer ones would overflow where they are added to a clock.
 inline constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(30 * 24);
 
@@ -55,7 +57,9 @@ class ProcessGroup::Impl {
   // Numbers the call; a call that is refused here leaves the numbers as they were.
   Operation number(OperationKind kind, const CallData& data, const CallOptions& call, FlightRecorder::By by);
   Operation number_graph(const CapturedCalls& calls, CallOptions call, FlightRecorder::By by);
-  void check_usable(std::string_view what, DeviceKind device, bool is_for_graphs) const;
+  // `is_async`: an asynchronous collective.
+  void check_usable(std::string_view what, DeviceKind device, bool is_async) const;
+  void check_continuation(const RunningContinuation& running, std::string_view what, bool is_async_collective) const;
   void run(OperationKind kind, const CallData& data, const CallOptions& call);
   Work start(OperationKind kind, const CallData& data, const CallOptions& call);
   void meet_all(const Operation& barrier);  // of monitored_barrier()
@@ -64,6 +68,9 @@ class ProcessGroup::Impl {
   std::chrono::milliseconds timeout_of(const CallOptions& call) const;
   void leave() noexcept;
   void end_all(const Backend* over, const std::string& why);
+
+  class Chain;
+  std::array<std::shared_ptr<Chain>, 2> chains;  // by the kind of device; Works hold them
 
   Place place;
   Device* device;  // null: local_device()
@@ -85,9 +92,8 @@ class ProcessGroup::Impl {
   std::uint64_t allocations = 0;
   std::vector<std::uint64_t> barrier_mail;  // of monitored_barrier(); here, since a barrier that fails leaves messages under way
   std::int32_t graphs = 0;
-  bool is_capturing = false;
-  bool has_left = false;
-  const pid_t process;  // that made the group
+  std::atomic<bool> is_capturing{false}, has_left{false};  // read by continuations as well
+  const pid_t process;                                     // that made the group
 };
 
 }  // namespace lockstep

@@ -9,6 +9,7 @@
 
 #include "lockstep/core/error.h"
 #include "src/comm/call/comm_thread.h"
+#include "src/comm/call/continuation.h"
 #include "src/comm/call/group_gone.h"
 #include "src/comm/call/point_to_point.h"
 #include "src/comm/host/hierarchical/hier_transport.h"
@@ -48,6 +49,7 @@ class HostBackend : public Backend {
     return with_thread(operation, [&] { return CommThread::start(thread_, operation); });
   }
 
+  Work start_chained(const Operation& operation, const Work&) override { return start(operation); }
   Work send(const Message& message) override { return PointToPoint::send(messages_, message); }
   Work receive(const Message& message) override { return PointToPoint::receive(messages_, message); }
 
@@ -85,6 +87,7 @@ class HostBackend : public Backend {
       transport_->leave();
       throw group_gone();
     }
+    if (operation.chained.run) return run_continuation(operation);
     for_all(operation, [&] {
       if (operation.signature.kind == OperationKind::kAllocate)
         allocated_ = transport_->allocate(operation);
@@ -93,6 +96,19 @@ class HostBackend : public Backend {
       else
         transport_->execute(operation);
     });
+  }
+
+  // What it throws has happened to this rank alone, unless the group is over.
+  void run_continuation(const Operation& operation) {
+    try {
+      run_chained(operation, cpu_device().default_stream());
+    } catch (const std::exception& failure) {
+      if (left_.load()) throw;
+      const std::string doing = describe_chained(operation);
+      transport_->channels().throw_if_over([&] { return doing; });
+      transport_->channels().end(GroupErrorKind::kFailed, fmt::format("rank {} cannot go on: {}: {}", place_.rank, doing, failure.what()),
+                                 doing);
+    }
   }
 
   // The part of leave() that was left to the thread that was executing.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "src/comm/call/continuation.h"
 #include "src/comm/call/point_to_point.h"
 #include "src/comm/call/unregistered_memory.h"
 #include "src/comm/flight/flight_recorder.h"
@@ -68,6 +69,10 @@ class LocalBackend : public Backend {
     run(operation);
     flight::note_finished(operation.flight);
     return Work();
+  }
+
+  Work start_chained(const Operation& operation, const Work&) override {
+    return run_chained_or_end(operation, cpu_device().default_stream(), channels_.group_error());
   }
 
   Work send(const Message& message) override { return PointToPoint::send(messages_, message); }

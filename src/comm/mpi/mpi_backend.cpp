@@ -9,6 +9,7 @@
 #include "lockstep/comm/store.h"
 #include "lockstep/core/error.h"
 #include "src/comm/call/comm_thread.h"
+#include "src/comm/call/continuation.h"
 #include "src/comm/call/group_error.h"
 #include "src/comm/call/group_gone.h"
 #include "src/comm/call/point_to_point.h"
@@ -66,6 +67,7 @@ class MpiBackend : public Backend {
       throw;
     }
   }
+  Work start_chained(const Operation& operation, const Work&) override { return start(operation); }
   Work send(const Message& message) override { return PointToPoint::send(group_->messages, message); }
   Work receive(const Message& message) override { return PointToPoint::receive(group_->messages, message); }
 
@@ -93,6 +95,7 @@ class MpiBackend : public Backend {
  private:
   void execute(const Operation& operation) {
     group_->throw_if_over(describe(operation.signature, operation.purpose));
+    if (operation.chained.run) return run_continuation(operation);
     try {
       if (CompositeCalls::is_composite(operation))
         composite_.run(operation, [this](const Operation& plain) { group_->collectives.execute(plain); });
@@ -105,6 +108,17 @@ class MpiBackend : public Backend {
     } catch (const std::exception& error) {
       failed_ = true;
       mpi::give_up(error.what());
+      throw;
+    }
+  }
+
+  // What it throws has happened to this rank alone: the others wait until their deadline.
+  void run_continuation(const Operation& operation) {
+    try {
+      run_chained(operation, cpu_device().default_stream());
+    } catch (const std::exception& error) {
+      failed_ = true;
+      mpi::give_up(fmt::format("{}: {}", describe_chained(operation), error.what()));
       throw;
     }
   }

@@ -48,6 +48,7 @@ class NcclBackend : public Backend {
   std::string_view transport() const override { return "nccl"; }
   void run(const Operation& operation) override { start(operation).wait(); }
   Work start(const Operation& operation) override;
+  Work start_chained(const Operation& operation, const Work& first) override;
   Work send(const Message& message) override;
   Work receive(const Message& message) override;
   Buffer allocate(std::size_t bytes) override;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "src/comm/call/continuation.h"
 #include "src/comm/call/group_gone.h"
 #include "src/comm/flight/flight_recorder.h"
 #include "src/comm/nccl/nap.h"
@@ -69,6 +70,9 @@ class Queue::Captured : public CompletionQueue {
     for (const std::uint64_t part : {call.count, call.layout, static_cast<std::uint64_t>(call.kind), static_cast<std::uint64_t>(call.dtype),
                                      static_cast<std::uint64_t>(call.op), static_cast<std::uint64_t>(call.root)})
       hash_ = (hash_ ^ part) * 0x9e3779b97f4a7c15, hash_ ^= hash_ >> 29;
+    return add_mark();
+  }
+  Event& add_mark() {
     events_.push_back(device_.new_event());
     return *events_.back();
   }
@@ -115,6 +119,18 @@ Work Queue::start(const std::shared_ptr<Queue>& self, const Operation& operation
   return Work(self->captured_, self->captured_->calls());
 }
 
+Work Queue::start_chained(const std::shared_ptr<Queue>& self, const Operation& operation) {
+  Work made;
+  self->or_fail([&] {
+    self->order_behind_default_stream();
+    made = run_chained(operation, *self->stream_);
+  });
+  if (operation.chained.makes_call) return made;
+  if (!self->captured_) return Work(self, self->issue({.signature = operation.signature, .timeout = operation.timeout}, Way::kComputed));
+  self->or_fail([&] { self->captured_->add_mark().record(*self->stream_); });
+  return Work(self->captured_, self->captured_->calls());
+}
+
 Work Queue::start_replay(const std::shared_ptr<Queue>& self, const Operation& replay) {
   return Work(self, self->issue(replay, Way::kReplay));
 }
@@ -153,6 +169,7 @@ std::uint64_t Queue::issue(const Operation& operation, Way way) {
 
 void Queue::queue(Slot& slot) {
   if (slot.way == Way::kReplay) slot.event->record(device_.default_stream());
+  if (slot.way == Way::kComputed) slot.event->record(*stream_);
   if (slot.way != Way::kData) return;
   Operation operation = slot.operation;  // the other thread is reading it
   if (operation.signature.kind == OperationKind::kAllToAll && operation.send == operation.receive) operation.send = copy_of(slot);
@@ -160,9 +177,13 @@ void Queue::queue(Slot& slot) {
   slot.event->record(*stream_);
 }
 
-void Queue::enqueue(const Operation& operation) {
+void Queue::order_behind_default_stream() {
   before_->record(device_.default_stream());
   before_->stream_wait(*stream_);
+}
+
+void Queue::enqueue(const Operation& operation) {
+  order_behind_default_stream();
   or_as_the_detector_says(operation, [&] {
     communicator_.enqueue(operation, native(*stream_), [&] { watch_->throw_if_over([&] { return name_of_call(operation); }); });
   });
@@ -340,7 +361,7 @@ bool Queue::execute(std::uint64_t ticket) {
   const FlightNote& note = slot.operation.flight;
   try {
     flight::note_started(note);
-    watch_->compare(slot.operation);
+    if (slot.way != Way::kComputed) watch_->compare(slot.operation);
     if (!await(issued_)) return false;
     if (slot.way != Way::kNothing && !see_to_its_end(slot)) return false;
     flight::note_finished(note);

@@ -26,6 +26,8 @@ class Queue : public CompletionQueue {
 
   // These by one thread at a time.
   static Work start(const std::shared_ptr<Queue>& self, const Operation& operation);
+  // Runs the continuation at once: what it queues on the stream of the operations runs behind them.
+  static Work start_chained(const std::shared_ptr<Queue>& self, const Operation& operation);
   static Buffer allocate(const std::shared_ptr<Queue>& self, std::size_t bytes);
   void begin_capture();
   std::uint64_t end_capture();
@@ -42,7 +44,7 @@ class Queue : public CompletionQueue {
  private:
   static constexpr std::uint64_t kSlots = 256;
   class Captured;
-  enum class Way { kNothing, kData, kReplay };  // what the device has to do with it
+  enum class Way { kNothing, kData, kReplay, kComputed };  // what the device has to do with it; the last is compared with no rank
   struct Slot {
     Operation operation;
     Way way = Way::kNothing;
@@ -54,6 +56,7 @@ class Queue : public CompletionQueue {
   void queue(Slot& slot);
   const void* copy_of(Slot& slot);
   void enqueue(const Operation& operation);
+  void order_behind_default_stream();
   void divide(const Operation& sum);
   template <typename Step>
   void or_as_the_detector_says(const Operation& operation, Step&& step);

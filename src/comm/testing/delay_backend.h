@@ -36,6 +36,7 @@ class DelayBackend : public Backend {
   std::string_view transport() const override { return "none"; }
   void run(const Operation& operation) override;
   Work start(const Operation& operation) override;
+  Work start_chained(const Operation& operation, const Work& first) override;
   Buffer allocate(std::size_t bytes) override;
   void abort(const std::string& reason) override;
   void leave() noexcept override {}

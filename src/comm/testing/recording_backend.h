@@ -40,6 +40,7 @@ class RecordingBackend : public Backend {
   const Capabilities& capabilities() const override { return inner_->capabilities(); }
   void run(const Operation& operation) override;
   Work start(const Operation& operation) override;
+  Work start_chained(const Operation& operation, const Work& first) override { return inner_->start_chained(operation, first); }
   Work send(const Message& message) override;
   Work receive(const Message& message) override;
   Buffer allocate(std::size_t bytes) override;

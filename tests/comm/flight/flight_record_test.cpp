@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <thread>
 
 #include "lockstep/comm/process_group.h"
@@ -91,6 +92,39 @@ TEST(FlightRecord, HasTheGroupsCalls) {
               rank == 0 ? "send #2 to rank 1 (tag 4, float32 x 1)" : "recv #2 from rank 0 (tag 4, float32 x 1)");
     EXPECT_EQ(group.messages[1].state, FlightState::kFinished);
   }
+}
+
+// While a follower (Work::then) has not begun, its place is on record; then the call that it made.
+TEST(FlightRecord, HasFollowers) {
+  const Folder folder;
+  std::promise<void> gate;
+  auto opened = gate.get_future().share();
+  run_ranks(2, "shm", [&](ProcessGroup& group) {
+    float value = 1;
+    const Work held = group.barrier_async().then([&](Stream&) {
+      opened.wait();
+      return group.all_reduce_async(&value, 1, DType::kFloat32, ReduceOp::kSum, {.purpose = {"factors", 3}});
+    });
+    const Work last = group.barrier_async();
+    const auto recorded = [&] {
+      const fs::path path = folder / "requested.json";
+      group.dump_flight_record(path.string());
+      const FlightDump dump = read_dump(path);
+      std::string text;
+      for (const FlightEntry& entry : dump.groups.at(0).operations) text += describe(entry) + "; ";
+      return text;
+    };
+    if (group.rank() == 0) {
+      EXPECT_EQ(recorded(), "barrier #1; follower #2; barrier #3; ");
+      gate.set_value();
+      last.wait();
+      EXPECT_EQ(recorded(), "barrier #1; all_reduce #2 (factors 3, float32 x 1, sum); barrier #3; ");
+    }
+    last.wait();
+    held.wait();
+    EXPECT_EQ(value, 2);
+    group.barrier();
+  });
 }
 
 TEST(FlightRecord, NamesTheJobsRanksInAPartOfTheJob) {

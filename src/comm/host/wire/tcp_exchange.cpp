@@ -44,11 +44,14 @@ bool TcpExchange::Channel::is_due() const {
 
 TcpExchange::TcpExchange(int rank, std::vector<TcpPeer>& peers, Events events)
     : events_(std::move(events)), channels_(peers.size()), inbox_(kInboxBytes), padding_(kAlign) {
+  std::size_t lanes = 0;
   for (std::size_t peer = 0; peer < peers.size(); ++peer) {
     if (static_cast<int>(peer) == rank) continue;
     channels_[peer].lanes.push_back({peers[peer].socket.get(), {}, {}});
     for (const ProcessFd& socket : peers[peer].more) channels_[peer].lanes.push_back({socket.get(), {}, {}});
+    lanes += channels_[peer].lanes.size();
   }
+  polls_.reserve(lanes);  // a later call allocates nothing, whichever of them it waits for
 }
 
 void TcpExchange::begin(const FrameHeader& header) {

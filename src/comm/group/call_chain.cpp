@@ -1,0 +1,41 @@
+#include "src/comm/group/call_chain.h"
+
+#include <utility>
+
+#include "lockstep/core/error.h"
+#include "src/comm/call/continuation.h"
+
+namespace lockstep {
+
+Work ProcessGroup::Impl::Chain::follow(const Work& first, Continuation next, bool makes_call) {
+  if (group_ == nullptr) throw InvalidArgument("Work::then: the process group of this Work is gone");
+  group_->check_usable("then", device_, true);
+  Operation operation;
+  operation.timeout = group_->timeout;
+  operation.chained = {std::move(next), group_, makes_call};
+  if (makes_call && !group_->is_capturing) {  // a launch of the graph will count
+    ++group_->sequence;
+    operation.flight = group_->recorded->recorder.reserve(group_->sequence);
+  }
+  operation.signature.sequence = group_->sequence;
+  try {
+    return Work(group_->backend(device_, "then").start_chained(operation, first), group_->chains[static_cast<std::size_t>(device_)]);
+  } catch (...) {
+    flight::note_failed(operation.flight);
+    throw;
+  }
+}
+
+void ProcessGroup::Impl::check_continuation(const RunningContinuation& running, std::string_view what, bool is_async_collective) const {
+  const auto refuse = [&](std::string_view why) {
+    throw InvalidArgument("{} on rank {}: called in a continuation of Work::then(), {}", what, place.rank, why);
+  };
+  if (running.group != this) refuse("which makes no calls of another group");
+  if (!running.makes_call) refuse("which only computes: one that returns the Work of its call makes one");
+  if (!is_async_collective) refuse("where only an asynchronous collective can be called; chain further ones behind the Work of then()");
+  if (running.has_made_it) refuse("which has made its one call: chain the next behind the Work of then()");
+}
+
+Work ProcessGroup::last_call(DeviceKind device) const { return Work({}, impl_->chains[static_cast<std::size_t>(device)]); }
+
+}  // namespace lockstep
