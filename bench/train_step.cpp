@@ -332,8 +332,8 @@ void measure_on_gpu(const Options& options, const std::shared_ptr<ls::ProcessGro
 }
 
 // Averages in the backward thread, which waits: what the communication thread is compared with.
-ls::Work average_inline(ls::ProcessGroup& group, const ls::BucketView& bucket) {
-  group.all_reduce(bucket.data, bucket.count, bucket.dtype, ls::ReduceOp::kAvg, {.purpose = {"bucket", bucket.index}});
+ls::Work average_inline(ls::ProcessGroup& group, const ls::GradBucket& bucket) {
+  group.all_reduce(bucket.buffer, bucket.count, bucket.dtype, ls::ReduceOp::kAvg, {.purpose = {"bucket", bucket.index}});
   return {};
 }
 

@@ -73,9 +73,9 @@ int train(int, char**) {
 
   // How a bucket travels: here as it would by itself, and counted.
   std::size_t bytes_sent = 0;
-  const ls::CommHook count_and_average = [&](ls::ProcessGroup& among, const ls::BucketView& bucket) {
+  const ls::CommHook count_and_average = [&](ls::ProcessGroup& among, const ls::GradBucket& bucket) {
     bytes_sent += bucket.count * ls::size_of(bucket.dtype);
-    return among.all_reduce_async(bucket.data, bucket.count, bucket.dtype, ls::ReduceOp::kAvg,
+    return among.all_reduce_async(bucket.buffer, bucket.count, bucket.dtype, ls::ReduceOp::kAvg,
                                   {.purpose = {"bucket", bucket.index}, .device = bucket.device});
   };
   ls::DistributedDataParallel ddp(net, group, {.comm_hook = count_and_average});

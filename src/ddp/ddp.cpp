@@ -28,8 +28,8 @@ std::vector<GradientInfo> describe_gradients(const nn::Module& module, const std
   const std::vector<Tensor> delayed = tensors_named(module, delayed_names);
   std::vector<GradientInfo> gradients;
   for (const auto& [name, tensor] : parameters)
-    gradients.push_back(
-        {name, static_cast<std::size_t>(tensor.count()), tensor.dtype(), tensor.device().kind(), is_among(tensor, delayed)});
+    gradients.push_back({name, static_cast<std::size_t>(tensor.count()), tensor.dtype(), tensor.device().kind(), is_among(tensor, delayed),
+                         tensor.shape()});
   return gradients;
 }
 
@@ -57,8 +57,12 @@ class DistributedDataParallel::Impl {
         missing_(*group_, parameters_, options),
         shares_(*group_),
         check_(*group_, parameters_, options),
-        is_static_(options.static_graph) {
-    check_options(*group_, module, options, claim_.take(parameters_));
+        is_static_(options.static_graph),
+        comm_hook_(options.comm_hook) {
+    std::string refusal = claim_.take(parameters_);
+    if (refusal.empty() && options.comm_hook)
+      refusal = options.comm_hook->refusal(describe_gradients(module, parameters_, options.delayed_parameters));
+    check_options(*group_, module, options, refusal);
     check_same_model(*group_, module, "DistributedDataParallel", options.ignored_parameters);
     if (parameters_.empty()) throw InvalidArgument("DistributedDataParallel: the module has no parameter that requires a gradient");
     replace_by_roots(*group_, without(module, module.named_parameters(), options.ignored_parameters), "initial parameters");
@@ -101,6 +105,7 @@ class DistributedDataParallel::Impl {
   ProcessGroup& group() const { return *group_; }
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
   const Reducer& reducer() const { return *reducer_; }
+  const CommHook& comm_hook() const { return comm_hook_; }
   bool finds_unused() const { return missing_.asks_each_pass(); }
 
   void set_weight(double samples) { shares_.set_weight(samples); }
@@ -113,6 +118,11 @@ class DistributedDataParallel::Impl {
       throw InvalidArgument(
           "DistributedDataParallel::join: not with static_graph, by which each rank's first step says what the later ones use, and a rank "
           "without data has none: set .find_unused_parameters instead");
+    if (comm_hook_ && !comm_hook_->averages())
+      throw InvalidArgument(
+          "DistributedDataParallel::join: not with the comm_hook {}, which leaves each rank its own gradients: a rank without data has "
+          "none",
+          comm_hook_->describe());
     shares_.begin_join(options);
     struct Joining {
       Shares& shares;
@@ -226,6 +236,7 @@ class DistributedDataParallel::Impl {
   Shares shares_;
   GradientCheck check_;
   const bool is_static_;
+  const CommHook comm_hook_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // results may outlive the wrapper
   std::unique_ptr<Reducer> reducer_;
   std::vector<HookHandle> hooks_;
@@ -248,6 +259,7 @@ nn::Module& DistributedDataParallel::module() const { return impl_->module(); }
 ProcessGroup& DistributedDataParallel::group() const { return impl_->group(); }
 std::vector<NamedTensor> DistributedDataParallel::parameters() const { return impl_->parameters(); }
 const Reducer& DistributedDataParallel::reducer() const { return impl_->reducer(); }
+const CommHook& DistributedDataParallel::comm_hook() const { return impl_->comm_hook(); }
 bool DistributedDataParallel::synchronizes() const { return impl_->synchronize; }
 void DistributedDataParallel::set_weight(double samples) { impl_->set_weight(samples); }
 bool DistributedDataParallel::has_weight() const { return impl_->has_weight(); }

@@ -74,6 +74,11 @@ class CapturedStep::Impl {
           "capture: on_nonfinite_gradient has the host look at the gradients at the end of each backward, and a replayed graph runs no "
           "code "
           "of the host's: leave it at kIgnore, and let a LossScaler skip such steps on the device");
+    if (const CommHook& hook = ddp_.comm_hook(); hook && !hook->can_be_captured())
+      throw InvalidArgument(
+          "capture: the comm_hook {} decides on the host what it sends, and a replayed graph runs no code of the host's: call the step "
+          "directly, or choose a hook without state (bf16, fp16)",
+          hook->describe());
     if (device_.kind() == DeviceKind::kCpu)
       throw InvalidArgument(
           "capture: the model is on the CPU, where there is nothing to record: each call is done when it returns. Call the step directly");

@@ -24,6 +24,11 @@ std::string refused_pair(const DistributedDataParallelOptions& options) {
   if (options.find_unused_parameters && options.static_graph)
     return "find_unused_parameters lets the unused parameters differ from step to step, static_graph says that they do not: set one of "
            "them";
+  if (options.find_unused_parameters && options.comm_hook && !options.comm_hook->averages())
+    return fmt::format(
+        "find_unused_parameters gives a parameter that a rank left alone the others' average, and the comm_hook {} leaves each rank its "
+        "own: set one of them",
+        options.comm_hook->describe());
   if (options.loss_scaler != nullptr && options.on_nonfinite_gradient == OnNonfiniteGradient::kThrow)
     return "on_nonfinite_gradient kThrow ends a training whose scaled gradients overflow, as they do while a loss_scaler seeks its scale: "
            "take kSkipStep, which lowers the scale";
@@ -94,7 +99,7 @@ std::vector<std::string> option_lines(const DistributedDataParallelOptions& opti
           fmt::format("static_graph {}", options.static_graph),
           fmt::format("ignored_parameters {{{}}}", joined(options.ignored_parameters, ", ")),
           fmt::format("delayed_parameters {{{}}}", joined(options.delayed_parameters, ", ")),
-          options.comm_hook ? "a comm_hook" : "no comm_hook",
+          options.comm_hook ? "a comm_hook " + options.comm_hook->describe() : "no comm_hook",
           fmt::format("max_grad_norm {}", options.max_grad_norm),
           fmt::format("on_nonfinite_gradient {}", choice_name(options.on_nonfinite_gradient)),
           options.loss_scaler != nullptr ? "a loss_scaler" : "no loss_scaler"};

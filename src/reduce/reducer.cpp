@@ -5,6 +5,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "src/reduce/bucket_views.h"
 
 namespace lockstep {
 
@@ -13,11 +14,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) { return std::chrono::duration<double>(end - begin).count(); }
-
-Work average(ProcessGroup& group, const BucketView& bucket) {
-  return group.all_reduce_async(bucket.data, bucket.count, bucket.dtype, ReduceOp::kAvg,
-                                {.purpose = {"bucket", bucket.index}, .device = bucket.device});
-}
 
 }  // namespace
 
@@ -29,13 +25,19 @@ class Reducer::Impl {
         ask_factor_(std::move(options.factor)),
         before_reduction_(std::move(options.before_reduction)),
         after_reduction_(std::move(options.after_reduction)),
-        comm_hook_(options.comm_hook ? std::move(options.comm_hook) : CommHook(average)),
+        comm_hook_(std::move(options.comm_hook)),
         layouts_(plan_buckets(gradients_, options.caps)),
+        views_(views_of(gradients_, layouts_)),
         buckets_(layouts_.size()),
         places_(gradients_.size()),
         times_(layouts_.size()) {
+    if (comm_hook_) {
+      if (const std::string refusal = comm_hook_->refusal(gradients_); !refusal.empty()) throw InvalidArgument("reducer: {}", refusal);
+      comm_hook_->prepare(gradients_);
+    }
     for (std::size_t b = 0; b < layouts_.size(); ++b) {
       buckets_[b].memory = group_->allocate(layouts_[b].bytes, layouts_[b].device);
+      views_.buckets[b].buffer = buckets_[b].memory.data();
       for (const Slot& slot : layouts_[b].slots) places_[slot.gradient] = {b, slot.offset, false};
     }
     missing_.reserve(gradients_.size());
@@ -85,6 +87,7 @@ class Reducer::Impl {
       if (after_reduction_) after_reduction_(b);
     }
     in_pass_ = false;
+    if (comm_hook_ && comm_hook_->averages() && !std::exchange(is_checked_, true)) check_same_on_all_ranks(*group_, views_.buckets);
     return missing_;
   }
 
@@ -138,12 +141,22 @@ class Reducer::Impl {
     while (next_to_launch_ < buckets_.size() && buckets_[next_to_launch_].pending == 0) {
       if (next_to_launch_ == 0 && ask_factor_) factor_ = ask_factor_();
       const std::size_t b = next_to_launch_++;
-      const BucketLayout& layout = layouts_[b];
       if (before_reduction_) before_reduction_(b);
       if (factor_ != 1) multiply(b);
       times_[b].launched = seconds_between(pass_begin_, Clock::now());
-      buckets_[b].work = comm_hook_(
-          *group_, {static_cast<int>(b), buckets_[b].memory.data(), layout.bytes / size_of(layout.dtype), layout.dtype, layout.device});
+      buckets_[b].work = comm_hook_ ? run_hook(views_.buckets[b]) : average(*group_, views_.buckets[b]);
+    }
+  }
+
+  // A hook may fail on one rank alone: the others would wait for its call.
+  Work run_hook(const GradBucket& bucket) {
+    try {
+      return comm_hook_(*group_, bucket);
+    } catch (const std::exception& error) {
+      if (group_->world_size() > 1)
+        group_->abort(fmt::format("the comm hook {} failed in bucket {} ('{}', ...): {}", comm_hook_->describe(), bucket.index,
+                                  bucket.slots.front().name, error.what()));
+      throw;
     }
   }
 
@@ -169,6 +182,7 @@ class Reducer::Impl {
   const std::function<void(std::size_t)> before_reduction_, after_reduction_;
   const CommHook comm_hook_;
   const std::vector<BucketLayout> layouts_;
+  BucketViews views_;  // of the layouts
   std::vector<Bucket> buckets_;
   std::vector<GradientPlace> places_;  // by gradient
   std::vector<BucketTimes> times_;
@@ -176,7 +190,7 @@ class Reducer::Impl {
   std::size_t next_to_launch_ = 0;
   float factor_ = 1;  // of this pass
   Clock::time_point pass_begin_;
-  bool in_pass_ = false;
+  bool in_pass_ = false, is_checked_ = false;
 };
 
 Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<GradientInfo> gradients, ReducerOptions options)

@@ -8,6 +8,7 @@
 #include "src/ddp/replicas.h"
 #include "src/train/checkpoint_files.h"
 #include "src/train/checkpoint_read.h"
+#include "src/train/hook_state.h"
 
 namespace lockstep {
 
@@ -64,6 +65,7 @@ void check_against(const LoadedCheckpoint& loaded, const CheckpointParts& parts)
     if (loaded.files.count(kAverages) == 0) throw FileError("{}: holds no averages of weights: it was saved without .ema", loaded.folder);
     check_names(loaded.averages, parts.ema->state(), (folder / kAverages).string(), kAnotherModel);
   }
+  if (parts.ddp) check_hook_state(parts.ddp->comm_hook(), loaded.hook, (folder / kHook).string());
   if (parts.sampler) {
     if (!loaded.state.contains("sampler")) throw FileError("{}: holds no sampler position", state_path);
     try {
@@ -85,6 +87,9 @@ std::vector<std::string> lines_of(const CheckpointParts& parts) {
   if (parts.optimizer) add("optimizer state", parts.optimizer->state());
   lines.push_back(parts.ema ? "averages" : "no averages");
   if (parts.ema) add("average", parts.ema->state());
+  if (parts.ddp)
+    for (const HookState& state : states_of(parts.ddp->comm_hook()))
+      lines.push_back(fmt::format("state of a comm hook, '{}' {} x {}", state.name, name_of(state.dtype), state.count));
   lines.push_back(parts.sampler ? fmt::format("a sampler of {} samples for {} ranks: {}", parts.sampler->set_size(),
                                               parts.sampler->place().world_size, parts.sampler->state().options)
                                 : "no sampler");
@@ -137,6 +142,7 @@ void load_tensors(ProcessGroup* group, const std::optional<LoadedCheckpoint>& lo
   if (parts.optimizer)
     load_part(parts.optimizer->state(), &LoadedCheckpoint::optimizer, "checkpoint optimizer state", "optimizer state from the checkpoint");
   if (parts.ema) load_part(parts.ema->state(), &LoadedCheckpoint::averages, "checkpoint averages", "averages from the checkpoint");
+  if (parts.ddp) restore_hook_state(parts.ddp->comm_hook(), loaded ? &loaded->hook : nullptr, group);
 }
 
 // Nullopt: there is none, and `why_none` says what rank 0 found instead.

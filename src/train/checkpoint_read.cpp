@@ -100,7 +100,7 @@ LoadedCheckpoint read_checkpoint(const Found& found) {
   const json manifest = parse_json(file, path);
   check_format(manifest, path);
   for (const auto& [name, entry] : manifest.at("files").items()) {
-    if (name != kModel && name != kOptimizer && name != kAverages && name != kState)
+    if (name != kModel && name != kOptimizer && name != kAverages && name != kHook && name != kState)
       throw FileError("{}: lists '{}', which is no file of a checkpoint", path, name);
     const auto bytes = entry.at("bytes").get<std::uint64_t>();
     loaded.files[name] = read_verified(path_of(name), {bytes, bytes}, entry.at("sha256").get<std::string>());
@@ -112,6 +112,7 @@ LoadedCheckpoint read_checkpoint(const Found& found) {
   loaded.model = parse_tensors(loaded.files.at(kModel), path_of(kModel));
   if (loaded.files.count(kOptimizer) != 0) loaded.optimizer = parse_tensors(loaded.files.at(kOptimizer), path_of(kOptimizer));
   if (loaded.files.count(kAverages) != 0) loaded.averages = parse_tensors(loaded.files.at(kAverages), path_of(kAverages));
+  if (loaded.files.count(kHook) != 0) loaded.hook = parse_tensors(loaded.files.at(kHook), path_of(kHook));
   return loaded;
 }
 

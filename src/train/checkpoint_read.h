@@ -26,7 +26,7 @@ struct LoadedCheckpoint {
   std::string folder;
   nlohmann::json state;
   std::map<std::string, ReadFile> files;
-  std::vector<SavedTensor> model, optimizer, averages;  // views of files
+  std::vector<SavedTensor> model, optimizer, averages, hook;  // views of files
 };
 
 // Throws FileError with file and reason for all that is missing, damaged, too large or of another format or layout.

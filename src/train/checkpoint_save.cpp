@@ -8,6 +8,7 @@
 #include "src/train/checkpoint_files.h"
 #include "src/train/checkpoint_folder.h"
 #include "src/train/durable_file.h"
+#include "src/train/hook_state.h"
 #include "src/train/safetensors.h"
 
 namespace lockstep {
@@ -97,7 +98,8 @@ void move_latest(const fs::path& folder, const std::string& name, const std::str
   sync_folder(folder.string());
 }
 
-void write_checkpoint(const fs::path& folder, const std::string& name, const CheckpointParts& parts, int world_size) {
+void write_checkpoint(const fs::path& folder, const std::string& name, const CheckpointParts& parts, const std::vector<NamedTensor>& hook,
+                      int world_size) {
   const fs::path temporary = folder / temporary_name(name);
   const std::string born_in = has_nameless_files((folder / kNextLatest).string()) ? folder.string() : "";
   try {
@@ -105,6 +107,7 @@ void write_checkpoint(const fs::path& folder, const std::string& name, const Che
     writer.write(kModel, parts.model.state_dict());
     if (parts.optimizer) writer.write(kOptimizer, parts.optimizer->state());
     if (parts.ema) writer.write(kAverages, parts.ema->state());
+    if (!hook.empty()) writer.write(kHook, hook);
     writer.write(kState, describe_state(parts, world_size).dump(1) + "\n");
     const std::string manifest_sha256 = writer.finish();
     rename_file(temporary.string(), (folder / name).string());
@@ -123,12 +126,13 @@ void write_checkpoint(const fs::path& folder, const std::string& name, const Che
 std::string save_checkpoint(const std::string& folder, const CheckpointParts& parts) {
   if (folder.empty()) throw InvalidArgument("save_checkpoint: the folder's name is empty");
   const auto group = group_or_default(parts.group);
+  const std::vector<NamedTensor> hook = gather_hook_state(parts.ddp ? parts.ddp->comm_hook() : CommHook(), group.get());
   if (group && group->rank() != 0) return "";
   const fs::path path(folder);
   std::string name;
   in_own_folder(path, [&] {
     name = free_name(path, parts.step);
-    write_checkpoint(path, name, parts, group ? group->world_size() : 1);
+    write_checkpoint(path, name, parts, hook, group ? group->world_size() : 1);
   });
   return (path / name).string();
 }

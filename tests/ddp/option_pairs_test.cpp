@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "lockstep/reduce/hooks.h"
 #include "tests/ddp/heads.h"
 #include "tests/ddp/ranks.h"
 #include "tests/support/in_mib.h"
@@ -21,15 +22,15 @@ using ::testing::HasSubstr;
 
 struct Settings {
   DistributedDataParallelOptions options;
-  bool weighs = false, joins = false, gathers = false;
+  bool weighs = false, joins = false, gathers = false, halves = false;
 };
 struct Choice {
   const char* name;
   std::function<void(Settings&)> choose;
 };
 
-Work sum_of_halves(ProcessGroup& group, const BucketView& bucket) {
-  auto* values = static_cast<float*>(bucket.data);
+Work sum_of_halves(ProcessGroup& group, const GradBucket& bucket) {
+  auto* values = static_cast<float*>(bucket.buffer);
   for (std::size_t i = 0; i < bucket.count; ++i) values[i] /= 2;
   return group.all_reduce_async(values, bucket.count, bucket.dtype, ReduceOp::kSum);
 }
@@ -48,6 +49,7 @@ const std::vector<Choice>& choices() {
       {"comm_hook", [](auto& settings) { settings.options.comm_hook = sum_of_halves; }},
       {"max_grad_norm", [](auto& settings) { settings.options.max_grad_norm = 0.5F; }},
       {"on_nonfinite_gradient", [](auto& settings) { settings.options.on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep; }},
+      {"bf16", [](auto& settings) { settings.halves = true; }},
       {"set_weight", [](auto& settings) { settings.weighs = true; }},
       {"join", [](auto& settings) { settings.joins = true; }},
       {"no_sync", [](auto& settings) { settings.gathers = true; }},
@@ -70,7 +72,8 @@ float clip_factor(const DistributedDataParallelOptions& options, const std::vect
 // Rank 0 has 1 (three samples, where they count), rank 1 has 3 (one sample, and in join() a step less). Where a pass may leave parameters
 // alone, head1 is rank 0's, and head2 nobody's. Gathered are two passes of the same.
 void train(const std::shared_ptr<ProcessGroup>& group, const Settings& settings) {
-  const DistributedDataParallelOptions& options = settings.options;
+  DistributedDataParallelOptions options = settings.options;
+  if (settings.halves && !options.comm_hook) options.comm_hook = hooks::bf16();  // each rank has one of its own
   WithBuffer model;
   DistributedDataParallel ddp(model, group, options);
   const bool is_first = group->rank() == 0;

@@ -139,7 +139,7 @@ TEST_P(Wires, OptionsThatDifferAreAnErrorOnAllRanks) {
       {{.static_graph = true}, "rank 1 has static_graph true"},
       {{.ignored_parameters = {"head0"}}, "rank 1 has ignored_parameters {head0}"},
       {{.delayed_parameters = {"head0"}}, "rank 1 has delayed_parameters {head0}"},
-      {{.comm_hook = [](ProcessGroup&, const BucketView&) { return Work(); }}, "rank 1 has a comm_hook"},
+      {{.comm_hook = [](ProcessGroup&, const GradBucket&) { return Work(); }}, "rank 1 has a comm_hook"},
       {{.max_grad_norm = 2}, "rank 1 has max_grad_norm 2"},
       {{.on_nonfinite_gradient = OnNonfiniteGradient::kThrow}, "rank 1 has on_nonfinite_gradient kThrow"}};
   for (const auto& [options, message] : cases) {

@@ -47,9 +47,9 @@ Tensor loss_of(const Tensor& output) { return reshape(output, {}); }
 class Counting {  // reductions of a wrapper: its hook on the communication runs once a bucket
  public:
   CommHook hook() {
-    return [this](ProcessGroup& group, const BucketView& bucket) {
+    return [this](ProcessGroup& group, const GradBucket& bucket) {
       ++buckets_;
-      return group.all_reduce_async(bucket.data, bucket.count, bucket.dtype, ReduceOp::kAvg, {.purpose = {"bucket", bucket.index}});
+      return group.all_reduce_async(bucket.buffer, bucket.count, bucket.dtype, ReduceOp::kAvg, {.purpose = {"bucket", bucket.index}});
     };
   }
   int buckets() const { return buckets_; }

@@ -1,6 +1,8 @@
 // What counts as a pass: with and without no_sync(), over tied, frozen and unused parameters, with a hook in the middle.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sstream>
+#include <stdexcept>
 
 #include "lockstep/autograd/engine.h"
 #include "lockstep/ddp/ddp.h"
@@ -114,8 +116,8 @@ TEST(Passes, AStaleGradientIsNotSentAgain) {
 TEST(Passes, ACommHookDecidesWhatTheReductionIs) {
   expect_all_well(run_ranks(2, "shm", [](auto group) {
     Pair model;
-    const CommHook doubled_sum = [](ProcessGroup& all, const BucketView& bucket) {
-      auto* values = static_cast<float*>(bucket.data);
+    const CommHook doubled_sum = [](ProcessGroup& all, const GradBucket& bucket) {
+      auto* values = static_cast<float*>(bucket.buffer);
       for (std::size_t i = 0; i < bucket.count; ++i) values[i] *= 2;
       return all.all_reduce_async(values, bucket.count, bucket.dtype, ReduceOp::kSum);
     };
@@ -123,6 +125,51 @@ TEST(Passes, ACommHookDecidesWhatTheReductionIs) {
     loss_of(ddp, own_value(*group)).backward();
     EXPECT_EQ(gradient(model.a), 2 * 1 + 2 * 3);
   }));
+}
+
+// The others do not wait until their deadline.
+TEST(Passes, AHookThatThrowsOnOneRankEndsTheGroupForAll) {
+  const auto failures = run_ranks(4, "shm", [](auto group) {
+    Pair model;
+    const CommHook hook = [](ProcessGroup& all, const GradBucket& bucket) {
+      if (all.rank() == 2) throw std::length_error("the codebook is full");
+      return all.all_reduce_async(bucket.buffer, bucket.count, bucket.dtype, ReduceOp::kAvg);
+    };
+    DistributedDataParallel ddp(model, group, {.comm_hook = hook});
+    loss_of(ddp, own_value(*group)).backward();
+  });
+  for (const std::string& text : failures) EXPECT_THAT(text, ::testing::HasSubstr("the codebook is full"));
+  EXPECT_THAT(failures[0], ::testing::HasSubstr("rank 2 aborted the group: the comm hook of the program's own failed in bucket 0 ('b'"));
+}
+
+TEST(Passes, AHookThatSendsAnotherSizeOnOneRankIsAMismatchOnAll) {
+  const auto failures = run_ranks(2, "shm", [](auto group) {
+    Pair model;
+    const CommHook hook = [](ProcessGroup& all, const GradBucket& bucket) {
+      return all.all_reduce_async(bucket.buffer, bucket.count - (all.rank() == 1 ? 1 : 0), bucket.dtype, ReduceOp::kAvg);
+    };
+    DistributedDataParallel ddp(model, group, {.comm_hook = hook});
+    loss_of(ddp, own_value(*group)).backward();
+  });
+  for (const std::string& text : failures) EXPECT_THAT(text, ::testing::HasSubstr("float32 x 31"));
+}
+
+// One forgets the reduction, one its end.
+TEST(Passes, AHookThatLeavesOtherValuesOnARankIsFoundInTheFirstPass) {
+  const CommHook forgets = [](ProcessGroup&, const GradBucket&) { return Work(); };
+  const CommHook keeps_its_own = [](ProcessGroup& all, const GradBucket& bucket) {
+    const Work sum = all.all_reduce_async(bucket.buffer, bucket.count, bucket.dtype);
+    return sum.then([values = static_cast<float*>(bucket.buffer), &all](Stream&) { values[0] += static_cast<float>(all.rank()); });
+  };
+  for (const CommHook& hook : {forgets, keeps_its_own}) {
+    const auto failures = run_ranks(2, "shm", [&](auto group) {
+      Pair model;
+      DistributedDataParallel ddp(model, group, {.comm_hook = hook});
+      loss_of(ddp, own_value(*group)).backward();
+    });
+    for (const std::string& text : failures)
+      EXPECT_THAT(text, ::testing::HasSubstr("rank 1 has other values than rank 0 after the reduction"));
+  }
 }
 
 TEST(Passes, TiedWeightsHaveOneGradient) {

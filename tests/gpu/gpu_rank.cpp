@@ -32,7 +32,8 @@ int train(const RankArguments& arguments, const std::shared_ptr<ls::ProcessGroup
   ls::manual_seed(5);
   const auto net = ls::testing::make_net(name);
   net->to(device);
-  ls::DistributedDataParallel ddp(*net, group, {.bucket_cap_mb = {ls::testing::in_mib(4096), ls::testing::in_mib(16384)}});  // several buckets
+  ls::DistributedDataParallel ddp(*net, group,
+                                  {.bucket_cap_mb = {ls::testing::in_mib(4096), ls::testing::in_mib(16384)}});  // several buckets
   ls::optim::SGD sgd(ddp.parameters(), {.lr = 0.05F, .momentum = 0.9F});
   const ls::testing::Samples first = ls::testing::make_samples(name, 0, 0, batch);
   const ls::Tensor inputs = ls::Tensor::empty(first.inputs.shape(), ls::DType::kFloat32, device);
@@ -78,8 +79,8 @@ int overlap(const RankArguments& arguments, const std::shared_ptr<ls::ProcessGro
   const ls::Tensor last = net.parameters()[0];
   const ls::HookHandle mark = ls::register_grad_hook(last, [&](const ls::Tensor&) { backward_ends->record(stream); });
   std::optional<ls::Work> first_bucket;
-  const ls::CommHook hook = [&](ls::ProcessGroup& ranks, const ls::BucketView& bucket) {
-    const ls::Work work = ranks.all_reduce_async(bucket.data, bucket.count, bucket.dtype, ls::ReduceOp::kAvg,
+  const ls::CommHook hook = [&](ls::ProcessGroup& ranks, const ls::GradBucket& bucket) {
+    const ls::Work work = ranks.all_reduce_async(bucket.buffer, bucket.count, bucket.dtype, ls::ReduceOp::kAvg,
                                                  {.purpose = {"bucket", bucket.index}, .device = bucket.device});
     if (bucket.index == 0) first_bucket = work;
     return work;

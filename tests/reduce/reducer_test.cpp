@@ -165,11 +165,11 @@ TEST_F(ReducerTest, RefusesAGradientThatDoesNotExist) {
 
 TEST_F(ReducerTest, ACommHookReplacesTheAverage) {
   std::vector<int> seen;
-  Reducer reducer = make([&](ProcessGroup& group, const BucketView& bucket) {
+  Reducer reducer = make([&](ProcessGroup& group, const GradBucket& bucket) {
     seen.push_back(bucket.index);
-    auto* values = static_cast<float*>(bucket.data);
+    auto* values = static_cast<float*>(bucket.buffer);
     for (std::size_t i = 0; i < bucket.count; ++i) values[i] *= 0.5F;
-    return group.all_reduce_async(bucket.data, bucket.count, bucket.dtype, ReduceOp::kSum, {.device = bucket.device});
+    return group.all_reduce_async(bucket.buffer, bucket.count, bucket.dtype, ReduceOp::kSum, {.device = bucket.device});
   });
   for (std::size_t i = 0; i < 4; ++i) {
     std::fill(floats(reducer.slot(i)).begin(), floats(reducer.slot(i)).end(), static_cast<float>(i));
@@ -178,7 +178,45 @@ TEST_F(ReducerTest, ACommHookReplacesTheAverage) {
   reducer.finish();
   EXPECT_THAT(seen, ElementsAre(0, 1, 2));
   for (std::size_t i = 0; i < 4; ++i) EXPECT_THAT(floats(reducer.slot(i)), ::testing::Each(static_cast<float>(i) / 2));
-  for (const RecordedCall& call : record.calls()) EXPECT_EQ(call.operation.signature.op, ReduceOp::kSum);
+  ASSERT_EQ(record.calls().size(), 4U);
+  for (int b = 0; b < 3; ++b) EXPECT_EQ(record.calls()[static_cast<std::size_t>(b)].operation.signature.op, ReduceOp::kSum);
+  EXPECT_STREQ(record.calls()[3].operation.purpose.name, "comm hook check") << "after the first pass";
+  reducer.finish();
+  EXPECT_EQ(record.calls().size(), 7U);
+}
+
+TEST_F(ReducerTest, ACommHookSeesNamesShapesPlacesAndTheLastBucket) {
+  std::vector<std::string> seen;
+  const CommHook hook = [&](ProcessGroup& group, const GradBucket& bucket) {
+    for (const GradSlot& slot : bucket.slots)
+      seen.push_back(fmt::format("{} {} {} at {} of {}{}", bucket.index, slot.name, slot.shape.text(), slot.offset, bucket.count,
+                                 bucket.is_last ? ", last" : ""));
+    return group.all_reduce_async(bucket.buffer, bucket.count, bucket.dtype, ReduceOp::kAvg);
+  };
+  Reducer reducer(group, {{.name = "a", .count = 12, .shape = {3, 4}}, {"b", 3, DType::kFloat64}, {"c", 20}}, {{256}, hook});
+  reducer.finish();
+  EXPECT_THAT(seen, ElementsAre("0 b (3) at 0 of 8", "1 c (20) at 0 of 48, last", "1 a (3, 4) at 32 of 48, last"));
+}
+
+TEST_F(ReducerTest, AHookIsAskedAndPreparedBeforeAnything) {
+  struct Careful : BucketHook {
+    std::vector<std::string> prepared;
+    std::string describe() const override { return "careful"; }
+    std::string refusal(std::span<const GradientInfo> gradients) const override {
+      return gradients.size() == 4 ? "" : "careful takes four gradients";
+    }
+    void prepare(std::span<const GradientInfo> gradients) override {
+      for (const GradientInfo& gradient : gradients) prepared.push_back(gradient.name);
+    }
+    Work reduce(ProcessGroup&, const GradBucket&) override { return {}; }
+    bool averages() const override { return false; }
+  };
+  const auto hook = std::make_shared<Careful>();
+  Reducer reducer = make(hook);
+  EXPECT_THAT(hook->prepared, ElementsAre("a", "b", "c", "d"));
+  reducer.finish();
+  EXPECT_EQ(record.calls().size(), 0U) << "what leaves each rank its own is not compared";
+  EXPECT_THROW(Reducer(group, {{"d", 4}}, {.comm_hook = hook}), InvalidArgument);
 }
 
 TEST_F(ReducerTest, TheFactorIsAskedOnceAPassBeforeTheFirstBucket) {

@@ -101,7 +101,8 @@ class DistributedDataParallel {
   const std::string& last_skipped() const;
 
   const Reducer& reducer() const;
-  bool synchronizes() const;  // not under no_sync()
+  const CommHook& comm_hook() const;  // empty: average
+  bool synchronizes() const;          // not under no_sync()
   bool finds_unused_parameters() const;
 
  private:

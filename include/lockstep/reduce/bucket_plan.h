@@ -8,6 +8,7 @@
 
 #include "lockstep/core/device.h"
 #include "lockstep/core/dtype.h"
+#include "lockstep/core/shape.h"
 
 #pragma GCC visibility push(default)
 namespace lockstep {
@@ -19,6 +20,7 @@ struct GradientInfo {
   DType dtype = DType::kFloat32;
   DeviceKind device = DeviceKind::kCpu;
   bool delayed = false;  // comes late out of turn: into the last buckets, with others of the kind
+  Shape shape = {};      // of `count` elements, as comm hooks see it; a scalar's: one dimension
 
   std::size_t bytes() const { return count * size_of(dtype); }
 };

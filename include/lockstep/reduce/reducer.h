@@ -14,22 +14,10 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/reduce/bucket_plan.h"
+#include "lockstep/reduce/comm_hook.h"
 
 #pragma GCC visibility push(default)
 namespace lockstep {
-
-// A bucket that is about to be reduced, as a comm hook sees it.
-struct BucketView {
-  int index = 0;
-  void* data = nullptr;
-  std::size_t count = 0;  // elements, padding included
-  DType dtype = DType::kFloat32;
-  DeviceKind device = DeviceKind::kCpu;
-};
-
-// Starts the reduction of a bucket and returns its Work. It must leave the average in place when the Work is done. The
-// default is one all_reduce with ReduceOp::kAvg.
-using CommHook = std::function<Work(ProcessGroup&, const BucketView&)>;
 
 struct ReducerOptions {
   BucketCaps caps = {std::size_t{1} << 20, std::size_t{25} << 20};
@@ -52,7 +40,8 @@ struct BucketTimes {
 
 class Reducer {
  public:
-  // Collective: allocates every bucket from the group's backend, registered and zeroed. The group must outlive it.
+  // Collective: allocates every bucket from the group's backend, registered and zeroed. The group must outlive it. InvalidArgument where
+  // the comm hook refuses the gradients. After the first pass the ranks compare what a comm hook left: MismatchError on all of them.
   Reducer(std::shared_ptr<ProcessGroup> group, std::vector<GradientInfo> gradients, ReducerOptions options = {});
   ~Reducer();  // waits for what is under way, on a GPU for the last pass; never throws
 

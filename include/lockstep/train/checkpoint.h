@@ -3,6 +3,7 @@
 //   run/ckpt/step-00000120/model.safetensors      weights under the bare model's names; read by Python's safetensors
 //                          optimizer.safetensors  the optimizer's state
 //                          averages.safetensors   averages of the weights, where there are any
+//                          comm_hook.safetensors  a comm hook's state, of all ranks, where it has any
 //                          state.json             step, epoch, sampler position, random state, versions, bucket layout
 //                          manifest.json          SHA-256 and size of every file above
 //   run/ckpt/latest        the folder's name and the SHA-256 of its manifest; replaced last
@@ -51,14 +52,15 @@ struct CheckpointParts {
   OptionalReference<optim::ExponentialMovingAverage> ema = {};
   OptionalReference<data::Sampler> sampler = {};
   OptionalReference<const data::DataLoader> loader = {};      // saves its state() as the sampler's; a load does not look at it
-  OptionalReference<const DistributedDataParallel> ddp = {};  // for the bucket layout
+  OptionalReference<const DistributedDataParallel> ddp = {};  // for the bucket layout and the comm hook
   std::int64_t step = 0;                                      // steps done
   std::int64_t epoch = 0;
   std::shared_ptr<ProcessGroup> group = nullptr;  // null: the thread's default group; none: a job of one
   int keep = 2;                                   // checkpoints that stay, the new one counted
 };
 
-// Rank 0 writes and returns the checkpoint's folder; other ranks return "" at once. Throws FileError naming file and
+// Rank 0 writes and returns the checkpoint's folder; other ranks return "" at once, or where `ddp` has a comm hook with state, when rank 0
+// has it: all ranks call this. Throws FileError naming file and
 // reason; the previous checkpoint then still stands and nothing half-written is left. Removes nothing but checkpoints and
 // what a crash left of one. Two jobs must not share a folder: a save that meets another job's is such an error.
 std::string save_checkpoint(const std::string& folder, const CheckpointParts& parts);

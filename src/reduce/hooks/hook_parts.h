@@ -1,0 +1,50 @@
+// What the shipped comm hooks have in common: a job for each message, with registered memory, and their refusals.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/reduce/comm_hook.h"
+
+namespace lockstep::hooks {
+
+// Messages that hooks standing on each other make of one bucket: at most two of two.
+inline constexpr int kMessages = 4;
+
+inline Device& device_of(const ProcessGroup& group, const GradBucket& bucket) {
+  return bucket.device == DeviceKind::kCpu ? cpu_device() : group.local_device();
+}
+
+// Registered memory that is at least so large. Collective where it grows or shrinks: in the first pass, and after buckets were rebuilt.
+void resize(Buffer& memory, ProcessGroup& group, std::size_t bytes, DeviceKind device);
+
+// What continuations work on: one job a message, which stays where it is, so that a continuation captures its address alone.
+template <typename Job>
+class Jobs {
+ public:
+  Job& of(const GradBucket& bucket) {
+    const auto at = static_cast<std::size_t>(bucket.index * kMessages + bucket.message);
+    if (at >= jobs_.size()) jobs_.resize(at + 1);
+    if (!jobs_[at]) jobs_[at] = std::make_unique<Job>();
+    return *jobs_[at];
+  }
+
+ private:
+  std::vector<std::unique_ptr<Job>> jobs_;
+};
+
+// " over bf16", or "".
+std::string over(const CommHook& next);
+
+// Why `next` cannot reduce these gradients, or "": it must average, and where it gets other messages than gradients, keep nothing of them.
+std::string refusal_of_next(const CommHook& next, const char* hook, std::span<const GradientInfo> gradients, bool gets_gradients);
+
+// "" where all gradients are float32 and on the CPU.
+std::string refusal_of_gradients(const char* hook, std::span<const GradientInfo> gradients);
+
+Purpose purpose_of(const GradBucket& bucket);
+
+}  // namespace lockstep::hooks
