@@ -1,6 +1,6 @@
 // Trains the same model from the same weights, on the same samples, by each strategy of train/strategy.h:
 //   build/bench/strategies --model cifar10 --devices 2 [--steps 20] [--rounds 3] [--micro-batches 4] [--json]
-//   build/bench/strategies --devices 1,2 --plot samples.svg      beside one device, with a picture
+//   build/bench/strategies --devices 1 2 --plot samples.svg      beside one device, with a picture
 // Columns: samples_per_s, the median of the rounds, in which the strategies take turns; bytes_per_step, what the busiest device sent and
 // received in a step; peak_rss_mb, of all processes together; final_loss; of model_parallel bubble, the share of a step for which stages of
 // equal speed wait, and idle, the mean share for which they did wait in the last step; equals_ddp, "bits", "rounding" (with max_difference,
@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cxxopts.hpp>
@@ -49,7 +50,7 @@ Options parse(int argc, char** argv) {
   for (const ls::train::StrategyKind& kind : ls::train::strategies()) names += fmt::format("{}{}", names.empty() ? "" : ", ", kind.name);
   cxxopts::OptionAdder add = cli.add_options();
   add("model", "cifar10, cifar10-nolrn, mlp or resnet20", value<std::string>()->default_value("cifar10"));
-  add("devices", "how many logical devices; several numbers with commas between", value<std::vector<int>>()->default_value("2"));
+  add("devices", "how many logical devices; several numbers with spaces or commas between", value<std::vector<int>>()->default_value("2"));
   add("strategy", names + "; all if it is not given", value<std::string>()->default_value(""));
   add("steps", "steps that count, the first ones apart", value<int>()->default_value("20"));
   add("rounds", "turns of each strategy", value<int>()->default_value("3"));
@@ -65,6 +66,13 @@ Options parse(int argc, char** argv) {
   }
   Options options{given["model"].as<std::string>(), given["strategy"].as<std::string>(), given["result"].as<std::string>(),
                   given["plot"].as<std::string>(), given["devices"].as<std::vector<int>>()};
+  for (const std::string& word : given.unmatched()) {  // --devices 1 2
+    int devices = 0;
+    const auto read = std::from_chars(word.data(), word.data() + word.size(), devices);
+    if (given.count("devices") == 0 || read.ec != std::errc() || read.ptr != word.data() + word.size())
+      throw ls::InvalidArgument("strategies: '{}' is no flag: --help lists them", word);
+    options.devices.push_back(devices);
+  }
   options.steps = given["steps"].as<int>();
   options.rounds = given["rounds"].as<int>();
   options.micro_batches = given["micro-batches"].as<int>();
