@@ -5,6 +5,7 @@
 #include <span>
 
 #include "lockstep/core/error.h"
+#include "src/core/text.h"
 #include "src/ddp/replicas.h"
 #include "src/nn/trainable.h"
 
@@ -82,12 +83,6 @@ std::string refusal_of(const nn::Module& module, const DistributedDataParallelOp
 
 const char* choice_name(OnNonfiniteGradient choice) {
   return choice == OnNonfiniteGradient::kIgnore ? "kIgnore" : choice == OnNonfiniteGradient::kThrow ? "kThrow" : "kSkipStep";
-}
-
-std::string joined(std::span<const std::string> texts, const char* between) {
-  std::string all;
-  for (const std::string& text : texts) all += (&text == &texts.front() ? "" : between) + text;
-  return all;
 }
 
 std::vector<std::string> option_lines(const DistributedDataParallelOptions& options) {

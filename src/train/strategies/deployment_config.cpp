@@ -1,10 +1,10 @@
 // Where variables, inputs, optimizer and clones are: Slim's rules.
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "lockstep/core/error.h"
 #include "lockstep/train/deploy.h"
+#include "src/core/text.h"
 #include "src/train/strategies/replicas.h"
 
 namespace lockstep::train {
@@ -73,7 +73,7 @@ DeploymentDevice DeploymentConfig::clone_device(int clone) const {
     throw InvalidArgument(
         "DeploymentConfig: {} clones need as many devices, there are {} ({}): fewer clones, more logical devices (Device::configure()), or "
         "clone_on_cpu",
-        num_clones, there.size(), fmt::join(names, ", "));
+        num_clones, there.size(), joined(names, ", "));
   }
   Device* const device = there[static_cast<std::size_t>(clone)];
   if (device == nullptr) throw InvalidArgument("DeploymentConfig: .devices[{}] is null", clone);

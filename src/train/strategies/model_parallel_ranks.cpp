@@ -12,13 +12,12 @@
 // the weights of each stage to all.
 #include "src/train/strategies/model_parallel_ranks.h"
 
-#include <fmt/ranges.h>
-
 #include <array>
 #include <bit>
 #include <chrono>
 
 #include "lockstep/core/error.h"
+#include "src/core/text.h"
 #include "src/ddp/replicas.h"
 #include "src/train/strategies/pipeline_plan.h"
 #include "src/train/strategies/pipeline_stage.h"
@@ -39,10 +38,11 @@ class ModelParallelRanks : public Strategy {
       if (!model_) throw InvalidArgument("strategy: Training::model() returned no module");
       cut_ = cut_into_stages(*model_, static_cast<std::size_t>(ranks), options.stage_layers);
     });
-    check_same_lines(
-        *group_,
-        {fmt::format("micro_batches = {}", options.micro_batches), fmt::format("stage_layers = {}", fmt::join(options.stage_layers, " "))},
-        kModelParallel, "have different options");
+    std::vector<std::string> layers;
+    for (const int count : options.stage_layers) layers.push_back(std::to_string(count));
+    check_same_lines(*group_,
+                     {fmt::format("micro_batches = {}", options.micro_batches), fmt::format("stage_layers = {}", joined(layers, " "))},
+                     kModelParallel, "have different options");
     check_same_model(*group_, *model_, kModelParallel);
     model_->to(*devices_.front());
     replace_by_roots(*group_, model_->state_dict(), "initial weights");

@@ -1,9 +1,9 @@
 #include "src/train/strategies/parameter_clients.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <limits>
+
+#include "src/core/text.h"
 
 namespace lockstep::train {
 
@@ -61,7 +61,7 @@ void ParameterClients::report_missing(std::size_t waiting) const {
       missing.push_back(fmt::format("{}, {} step {}", describe(i), clients_[i].is(State::kComputes) ? "in" : "after",
                                     clients_[i].clock + (clients_[i].is(State::kComputes) ? 1 : 0)));
   throw TimeoutError("{} has waited {:.1f} s for the weights; missing: {}", describe(waiting),
-                     std::chrono::duration<double>(clients_[waiting].waited).count(), fmt::join(missing, "; "));
+                     std::chrono::duration<double>(clients_[waiting].waited).count(), joined(missing, "; "));
 }
 
 }  // namespace lockstep::train

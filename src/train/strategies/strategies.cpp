@@ -1,8 +1,8 @@
-#include <fmt/ranges.h>
 
 #include <set>
 
 #include "lockstep/core/error.h"
+#include "src/core/text.h"
 #include "src/train/strategies/kinds.h"
 #include "src/train/strategies/parameter_tasks.h"
 #include "src/train/strategies/replicas.h"
@@ -101,7 +101,7 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, Training traini
       check();
     return entry.make(std::move(training), chosen);
   }
-  throw InvalidArgument("there is no strategy '{}': {}", name, fmt::join(known, ", "));
+  throw InvalidArgument("there is no strategy '{}': {}", name, joined(known, ", "));
 }
 
 const std::vector<StrategyKind>& strategies() {
