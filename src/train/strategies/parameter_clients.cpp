@@ -1,5 +1,4 @@
 #include "src/train/strategies/parameter_clients.h"
-
 #include <algorithm>
 #include <limits>
 

@@ -83,7 +83,7 @@ void Strategy::serve() {
 }
 
 std::unique_ptr<Strategy> make_strategy(const std::string& name, Training training, const StrategyOptions& options) {
-  std::vector<const char*> known;
+  std::vector<std::string> known;
   for (const Entry& entry : entries()) {
     known.push_back(entry.kind.name);
     if (name != entry.kind.name) continue;
