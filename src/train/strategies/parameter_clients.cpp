@@ -1,4 +1,5 @@
 #include "src/train/strategies/parameter_clients.h"
+
 #include <algorithm>
 #include <limits>
 
