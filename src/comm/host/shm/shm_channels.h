@@ -25,12 +25,15 @@ class ShmChannels : public ByteChannels {
 
  private:
   bool can_move(const std::vector<bool>& writing) const;
+  template <typename Woken>
+  bool yield(const Woken& woken, std::chrono::steady_clock::time_point until);
   void wake_peers();
 
   ControlLayout layout_;
   int rank_;
   const std::size_t bytes_;  // of a channel
-  const bool yields_;        // before it sleeps
+  const bool shares_cores_;
+  std::chrono::steady_clock::time_point yields_again_{};  // of the thread that waits
   FailureDetector& detector_;
   std::atomic<bool> interrupted_{false};
   std::atomic<bool> has_yielded_{false};  // in vain, since something last moved
