@@ -43,6 +43,7 @@
 #include "lockstep/data/weighted_sampler.h"
 #include "lockstep/ddp/ddp.h"
 #include "lockstep/ddp/model_averager.h"
+#include "lockstep/ddp/sync_batch_norm.h"
 #include "lockstep/launch/launch.h"
 #include "lockstep/nn/activations.h"
 #include "lockstep/nn/attention.h"

@@ -57,8 +57,9 @@ void VariableState::remove(const std::shared_ptr<HookEntry>& entry) {
 }
 
 void require_grad(const Tensor& leaf, bool wanted) {
-  if (leaf.dtype() != DType::kFloat32)
-    throw InvalidArgument("require_grad: gradients are float32, the tensor is {}", name_of(leaf.dtype()));
+  if (leaf.dtype() != DType::kFloat32 && leaf.dtype() != DType::kFloat16 && leaf.dtype() != DType::kBFloat16)
+    throw InvalidArgument("require_grad: the tensor is {}, gradients are of float32, float16 or bfloat16, as their tensors",
+                          name_of(leaf.dtype()));
   VariableState& state = ensure_variable(leaf);
   if (state.node) throw InvalidArgument("require_grad: the tensor of shape {} is a result, not a leaf", leaf.shape().text());
   state.wants_grad = wanted;
@@ -89,7 +90,7 @@ void mark_grad_written(const Tensor& leaf) {
 
 void bind_grad(const Tensor& leaf, Buffer slot) {
   VariableState& state = leaf_of(leaf, "bind_grad");
-  const Tensor bound = Tensor::wrap(slot, leaf.shape());
+  const Tensor bound = Tensor::wrap(slot, leaf.shape(), leaf.dtype());
   if (!state.grad.defined()) {
     state.grad = bound;
     return;

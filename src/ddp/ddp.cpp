@@ -10,6 +10,7 @@
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
 #include "src/ddp/gradient_check.h"
+#include "src/ddp/has_sync_batch_norm.h"
 #include "src/ddp/missing_gradients.h"
 #include "src/ddp/mistakes.h"
 #include "src/ddp/module_watch.h"
@@ -108,7 +109,15 @@ class DistributedDataParallel::Impl {
   const CommHook& comm_hook() const { return comm_hook_; }
   bool finds_unused() const { return missing_.asks_each_pass(); }
 
-  void set_weight(double samples) { shares_.set_weight(samples); }
+  // Weights scale a rank's gradients when they are summed, after they have passed through the other ranks' statistics.
+  void set_weight(double samples) {
+    if (has_sync_batch_norm(module()))
+      throw InvalidArgument(
+          "DistributedDataParallel::set_weight: not with SyncBatchNorm, by which a rank's loss has a part in the gradients of all ranks: "
+          "make "
+          "the loss the sum over this rank's samples, times ranks / samples of all ranks, instead");
+    shares_.set_weight(samples);
+  }
   bool has_weight() const { return shares_.has_weight(); }
   bool is_joining() const { return shares_.is_joining(); }
   const GradientCheck& check() const { return check_; }
@@ -123,19 +132,22 @@ class DistributedDataParallel::Impl {
           "DistributedDataParallel::join: not with the comm_hook {}, which leaves each rank its own gradients: a rank without data has "
           "none",
           comm_hook_->describe());
+    if (has_sync_batch_norm(module()))
+      throw InvalidArgument(
+          "DistributedDataParallel::join: not with SyncBatchNorm, whose forward needs the samples of all ranks: give the ranks equal "
+          "numbers "
+          "of batches (begin_epoch() compares them), or leave the layers as BatchNorm");
     shares_.begin_join(options);
     struct Joining {
       Shares& shares;
       ~Joining() { shares.end_join(); }
     } const joining{shares_};
-    train();
-    for (;;) {
-      const Shares::Act act = shares_.announce(Shares::Act::kNothing, steps_ + 1);
-      if (act == Shares::Act::kNothing) break;
-      if (act == Shares::Act::kBuffers)
-        broadcast_tensors(*group_, buffers_, "buffers", shares_.first_with_data());
-      else
-        follow_pass(options.after_step);
+    try {
+      train();
+      follow_others(options.after_step);
+    } catch (const std::exception& error) {
+      if (!shares_.all_ranks_threw() && group_->world_size() > 1) group_->abort(error.what());
+      throw;
     }
     if (!shares_.was_uneven()) return;
     if (!options.after_step) replace_by_roots(*group_, parameters_, "final parameters", shares_.first_with_data());
@@ -201,7 +213,19 @@ class DistributedDataParallel::Impl {
     shares_.begin_pass(steps_ + 1);
   }
 
-  // A backward of the others, on a rank that has no data left.
+  // On a rank that has no data left, until no rank has any.
+  void follow_others(const std::function<void()>& after_step) {
+    for (;;) {
+      const Shares::Act act = shares_.announce(Shares::Act::kNothing, steps_ + 1);
+      if (act == Shares::Act::kNothing) return;
+      if (act == Shares::Act::kBuffers)
+        broadcast_tensors(*group_, buffers_, "buffers", shares_.first_with_data());
+      else
+        follow_pass(after_step);
+    }
+  }
+
+  // A backward of the others.
   void follow_pass(const std::function<void()>& after_step) {
     for (const NamedTensor& parameter : parameters_)
       if (requires_grad(parameter.tensor)) clear_grad(parameter.tensor);

@@ -10,6 +10,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/ddp/ddp.h"
+#include "src/ddp/has_sync_batch_norm.h"
 
 namespace lockstep {
 
@@ -79,6 +80,11 @@ class CapturedStep::Impl {
           "capture: the comm_hook {} decides on the host what it sends, and a replayed graph runs no code of the host's: call the step "
           "directly, or choose a hook without state (bf16, fp16)",
           hook->describe());
+    if (has_sync_batch_norm(ddp_.module()))
+      throw InvalidArgument(
+          "capture: SyncBatchNorm tells the other ranks its statistics in each forward, and a replayed graph runs no code of the host's: "
+          "call "
+          "the step directly");
     if (device_.kind() == DeviceKind::kCpu)
       throw InvalidArgument(
           "capture: the model is on the CPU, where there is nothing to record: each call is done when it returns. Call the step directly");

@@ -41,8 +41,10 @@ bool looks_at_gradients(const DistributedDataParallelOptions& options) {
 }
 
 // "", or why the norm over these parameters cannot be taken: on GPUs one device holds the sums.
-std::string refused_devices(const std::vector<NamedTensor>& trained) {
+std::string refused_parameters(const std::vector<NamedTensor>& trained) {
   for (const auto& [name, tensor] : trained) {
+    if (tensor.dtype() != DType::kFloat32)
+      return fmt::format("max_grad_norm and on_nonfinite_gradient read gradients of float32: '{}' is {}", name, name_of(tensor.dtype()));
     const Device &device = tensor.device(), &first = trained.front().tensor.device();
     if (&device != &first && (device.kind() != DeviceKind::kCpu || first.kind() != DeviceKind::kCpu))
       return fmt::format("max_grad_norm and on_nonfinite_gradient take all gradients on one device: '{}' is on {}, '{}' on {}", name,
@@ -78,7 +80,7 @@ std::string refusal_of(const nn::Module& module, const DistributedDataParallelOp
   const std::vector<NamedTensor> trained = nn::trainable_parameters(module);
   if (!trained.empty() && without(module, trained, options.ignored_parameters).empty())
     return "ignored_parameters names all parameters that require a gradient: nothing is left to reduce";
-  return looks_at_gradients(options) ? refused_devices(without(module, trained, options.ignored_parameters)) : "";
+  return looks_at_gradients(options) ? refused_parameters(without(module, trained, options.ignored_parameters)) : "";
 }
 
 const char* choice_name(OnNonfiniteGradient choice) {

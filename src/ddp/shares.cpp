@@ -39,13 +39,14 @@ void Shares::begin_join(const JoinOptions& options) {
                     options.after_step ? "after_step" : "no after_step"},
                    "DistributedDataParallel::join", "have different options");
   join_ = options;
-  was_uneven_ = false;
+  was_uneven_ = all_ranks_threw_ = false;
 }
 
 void Shares::exchange(Act act, std::uint64_t step) {
   std::exchange(work_, {}).wait();  // of a pass that an exception ended
   own_ = {number_of(act), act == Act::kNothing ? 0 : weight_.value_or(1)};
   has_data_ = act != Act::kNothing;
+  all_ranks_threw_ = false;
   step_ = step;
   exchanging_ = true;
   work_ = group_.all_gather_async(&own_, cards_.data(), 2, DType::kFloat64, {.purpose = {"weights"}});
@@ -54,6 +55,7 @@ void Shares::exchange(Act act, std::uint64_t step) {
 Shares::Act Shares::read() {
   exchanging_ = false;
   std::exchange(work_, {}).wait();
+  all_ranks_threw_ = true;  // unless this returns: a pure function of the cards
   int first = -1, first_without = -1;
   for (int rank = 0; rank < group_.world_size(); ++rank) {
     const Card& card = cards_[static_cast<std::size_t>(rank)];
@@ -67,14 +69,16 @@ Shares::Act Shares::read() {
       throw MismatchError("DistributedDataParallel::join: step {}: rank {} {}, rank {} {}: ranks with data must do the same", step_, first,
                           kActs[static_cast<int>(expected)], rank, kActs[static_cast<int>(card.act)]);
   }
-  if (first < 0) return Act::kNothing;
-  first_with_data_ = first;
-  was_uneven_ = was_uneven_ || first_without >= 0;
-  if (first_without >= 0 && join_ && join_->throw_on_early_termination)
+  const bool all_have_ended = first < 0;
+  if (!all_have_ended) first_with_data_ = first;
+  was_uneven_ = was_uneven_ || (!all_have_ended && first_without >= 0);
+  if (!all_have_ended && first_without >= 0 && join_ && join_->throw_on_early_termination)
     throw Error(
         "DistributedDataParallel::join: step {}: rank {} has no data left, rank {} has, and throw_on_early_termination is set: give the "
         "ranks equal numbers of batches, or leave it away",
         step_, first_without, first);
+  all_ranks_threw_ = false;
+  if (all_have_ended) return Act::kNothing;
   return static_cast<Act>(cards_[static_cast<std::size_t>(first)].act);
 }
 
@@ -108,12 +112,13 @@ float Shares::factor() {
   else if (!join_)
     return 1;
   bool weighted = false;
+  all_ranks_threw_ = true;
   check_weights();
-  double sum = 0, smallest = INFINITY, largest = 0;
+  all_ranks_threw_ = false;
+  double smallest = INFINITY, largest = 0;
   int with_data = 0;
   for (const auto& [act, weight] : cards_) {
     if (act == number_of(Act::kNothing)) continue;
-    sum += weight;
     weighted = act == number_of(Act::kWeightedPass);
     smallest = std::min(smallest, weight);
     largest = std::max(largest, weight);
@@ -123,7 +128,13 @@ float Shares::factor() {
   const bool are_equal = smallest == largest;
   if (are_equal && (with_data == group_.world_size() || (!weighted && join_->divide_by_initial_world_size))) return 1;
   const double ranks = group_.world_size();
-  return static_cast<float>(are_equal ? ranks / with_data : own_.weight * ranks / sum);
+  if (are_equal) return static_cast<float>(ranks / with_data);
+  int exponent = 0;  // of the largest: by powers of two the sum neither overflows nor is rounded otherwise
+  std::frexp(largest, &exponent);
+  double sum = 0;
+  for (const auto& [act, weight] : cards_)
+    if (act != number_of(Act::kNothing)) sum += std::ldexp(weight, -exponent);
+  return static_cast<float>(std::ldexp(own_.weight, -exponent) * ranks / sum);
 }
 
 void check_same_steps(ProcessGroup& group, std::int64_t steps) {

@@ -32,6 +32,8 @@ class Shares {
   Act announce(Act own, std::uint64_t step);
   int first_with_data() const { return first_with_data_; }  // by the last cards that named one
   bool was_uneven() const { return was_uneven_; }           // did a rank of this join() have data when another had none?
+  // Was the last exception of join() one that all ranks throw, each by itself, from the cards that they all have? Then the group goes on.
+  bool all_ranks_threw() const { return all_ranks_threw_; }
 
   // Starts the exchange of this pass, if there is one. `step` is for messages.
   void begin_pass(std::uint64_t step);
@@ -53,7 +55,7 @@ class Shares {
   Card own_{};
   std::vector<Card> cards_;
   Work work_;
-  bool exchanging_ = false, has_data_ = true, was_uneven_ = false;
+  bool exchanging_ = false, has_data_ = true, was_uneven_ = false, all_ranks_threw_ = false;
   std::uint64_t step_ = 0;
   int first_with_data_ = 0;
 };

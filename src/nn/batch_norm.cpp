@@ -20,7 +20,7 @@ BatchNorm::BatchNorm(std::int64_t channels, const BatchNormLayerOptions& options
 
 Tensor BatchNorm::forward(const Tensor& x) {
   return batch_norm(x, weight, bias, running_mean, running_variance,
-                    {is_training(), options_.momentum, options_.eps, options_.activation == Activation::kReLU});
+                    {is_training(), options_.momentum, options_.eps, options_.activation == Activation::kReLU, exchange_});
 }
 
 std::string BatchNorm::extra_repr() const {

@@ -66,6 +66,9 @@ void Optimizer::append(ParameterGroup group) {
   for (NamedTensor& parameter : each_once(std::move(group.parameters))) {
     if (!parameter.tensor.defined() || !requires_grad(parameter.tensor))
       throw InvalidArgument("Optimizer: parameter '{}' requires no gradient", parameter.name);
+    if (parameter.tensor.dtype() != DType::kFloat32)
+      throw InvalidArgument("Optimizer: parameter '{}' is {}, expected float32: keep the weights in float32, and cast() them in forward()",
+                            parameter.name, name_of(parameter.tensor.dtype()));
     for (const NamedTensor& other : parameters_)
       if (other.tensor.is_same(parameter.tensor))
         throw InvalidArgument("{}::add_group: parameter '{}' is in the optimizer already, as '{}'", kind_, parameter.name, other.name);

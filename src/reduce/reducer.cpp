@@ -42,8 +42,9 @@ class Reducer::Impl {
     }
     missing_.reserve(gradients_.size());
     for (const GradientInfo& gradient : gradients_)
-      if (ask_factor_ && gradient.dtype != DType::kFloat32)
-        throw InvalidArgument("reducer: the factor is for gradients of float32, '{}' is {}", gradient.name, name_of(gradient.dtype));
+      if (ask_factor_ && gradient.dtype != DType::kFloat32 && gradient.dtype != DType::kFloat16 && gradient.dtype != DType::kBFloat16)
+        throw InvalidArgument("reducer: the factor is for gradients of float32, float16 and bfloat16, '{}' is {}", gradient.name,
+                              name_of(gradient.dtype));
   }
 
   ~Impl() { abandon_pass(); }
@@ -162,10 +163,10 @@ class Reducer::Impl {
 
   void multiply(std::size_t bucket) {
     const Buffer& memory = buckets_[bucket].memory;
-    const Shape shape{static_cast<std::int64_t>(layouts_[bucket].bytes / sizeof(float))};
-    auto* values = reinterpret_cast<float*>(memory.data());
+    const DType type = layouts_[bucket].dtype;
+    const Shape shape{static_cast<std::int64_t>(layouts_[bucket].bytes / size_of(type))};
     Device& device = *memory.device();
-    device.kernels().scale({values, shape}, factor_, {values, shape}, device.default_stream());
+    device.kernels().scale({memory.data(), type, shape}, factor_, {memory.data(), type, shape}, device.default_stream());
   }
 
   // All bits zero is 0 in every dtype; slots are whole cache lines, so that they can be filled as floats.

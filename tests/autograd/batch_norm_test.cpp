@@ -57,6 +57,45 @@ TEST(BatchNorm, GradientsAgreeWithFiniteDifferences) {
       }
 }
 
+// Another part of the batch, whose loss is a constant.
+class OtherPart : public StatisticsExchange {
+ public:
+  OtherPart(double rows, std::vector<double> means, std::vector<double> variances) : part_({rows}) {
+    part_.insert(part_.end(), means.begin(), means.end());
+    part_.insert(part_.end(), variances.begin(), variances.end());
+  }
+  std::vector<double> gather(std::span<const double> own) override {
+    std::vector<double> all(own.begin(), own.end());
+    all.insert(all.end(), part_.begin(), part_.end());
+    return all;
+  }
+  void add_up(std::span<double>) override {}  // of zeros
+
+ private:
+  std::vector<double> part_;
+};
+
+TEST(BatchNorm, OfAPartHasTheStatisticsOfAllAndTheirGradients) {
+  // 1, 3 here, 5, 7, 9 there: mean 5, variance 8, unbiased 10.
+  const Tensor mean = Tensor::zeros({1}), variance = Tensor::zeros({1});
+  const Tensor y =
+      batch_norm(values_of({1, 3}, {2, 1}), Tensor(), Tensor(), mean, variance,
+                 {.momentum = 1, .eps = 0, .exchange = std::make_shared<OtherPart>(3, std::vector{7.0}, std::vector{8.0 / 3})});
+  EXPECT_NEAR(y.span<float>()[0], -4 / std::sqrt(8.0), 1e-6);
+  EXPECT_NEAR(y.span<float>()[1], -2 / std::sqrt(8.0), 1e-6);
+  EXPECT_EQ(mean.item(), 5);
+  EXPECT_EQ(variance.item(), 10);
+
+  for (const bool relu : {false, true}) {
+    manual_seed(3);
+    const auto exchange = std::make_shared<OtherPart>(5, std::vector{0.2, -0.4, 1.0}, std::vector{2.0, 1.0, 0.5});
+    const Tensor x = random_leaf({4, 2, 3}, -2, 3), weight = random_leaf({3}, 0.5F, 1.5F), bias = random_leaf({3}, 2, 3);
+    check_gradients({x, weight, bias},
+                    [&] { return weigh(batch_norm(x, weight, bias, Tensor(), Tensor(), {.relu = relu, .exchange = exchange})); });
+    check_gradients({x}, [&] { return weigh(batch_norm(x, Tensor(), Tensor(), Tensor(), Tensor(), {.exchange = exchange})); });
+  }
+}
+
 TEST(BatchNorm, ReLUPassesNoGradientWhereItClamped) {
   const Tensor x = values_of({-1, 1}, {2, 1});
   require_grad(x);

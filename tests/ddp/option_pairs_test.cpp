@@ -1,4 +1,5 @@
-// Every pair of options and calls of DistributedDataParallel: the averages are right, or an error says why the two cannot be.
+// Every pair of options and calls of DistributedDataParallel: the averages are right, or an error says why the two cannot be. Each option
+// on 2 and 4 ranks, over shared memory and TCP.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,16 +23,16 @@ using ::testing::HasSubstr;
 
 struct Settings {
   DistributedDataParallelOptions options;
-  bool weighs = false, joins = false, gathers = false, halves = false;
+  bool weighs = false, joins = false, gathers = false, halves = false, begins_epochs = false;
 };
 struct Choice {
   const char* name;
   std::function<void(Settings&)> choose;
 };
 
-Work sum_of_halves(ProcessGroup& group, const GradBucket& bucket) {
+Work sum_of_shares(ProcessGroup& group, const GradBucket& bucket) {
   auto* values = static_cast<float*>(bucket.buffer);
-  for (std::size_t i = 0; i < bucket.count; ++i) values[i] /= 2;
+  for (std::size_t i = 0; i < bucket.count; ++i) values[i] /= static_cast<float>(group.world_size());
   return group.all_reduce_async(values, bucket.count, bucket.dtype, ReduceOp::kSum);
 }
 
@@ -46,13 +47,14 @@ const std::vector<Choice>& choices() {
       {"static_graph", [](auto& settings) { settings.options.static_graph = true; }},
       {"ignored_parameters", [](auto& settings) { settings.options.ignored_parameters = {"head0"}; }},
       {"delayed_parameters", [](auto& settings) { settings.options.delayed_parameters = {"head3"}; }},
-      {"comm_hook", [](auto& settings) { settings.options.comm_hook = sum_of_halves; }},
+      {"comm_hook", [](auto& settings) { settings.options.comm_hook = sum_of_shares; }},
       {"max_grad_norm", [](auto& settings) { settings.options.max_grad_norm = 0.5F; }},
       {"on_nonfinite_gradient", [](auto& settings) { settings.options.on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep; }},
       {"bf16", [](auto& settings) { settings.halves = true; }},
       {"set_weight", [](auto& settings) { settings.weighs = true; }},
       {"join", [](auto& settings) { settings.joins = true; }},
       {"no_sync", [](auto& settings) { settings.gathers = true; }},
+      {"begin_epoch", [](auto& settings) { settings.begins_epochs = true; }},
   };
   return all;
 }
@@ -69,14 +71,15 @@ float clip_factor(const DistributedDataParallelOptions& options, const std::vect
   return std::min(1.0F, options.max_grad_norm / (static_cast<float>(std::sqrt(squares)) + 1e-6F));
 }
 
-// Rank 0 has 1 (three samples, where they count), rank 1 has 3 (one sample, and in join() a step less). Where a pass may leave parameters
-// alone, head1 is rank 0's, and head2 nobody's. Gathered are two passes of the same.
+// Rank 0 of n has 1 (n + 1 samples, where they count), each other has 3 (one sample, and in join() a step less). Where a pass may leave
+// parameters alone, head1 is rank 0's, and head2 nobody's. Gathered are two passes of the same.
 void train(const std::shared_ptr<ProcessGroup>& group, const Settings& settings) {
   DistributedDataParallelOptions options = settings.options;
   if (settings.halves && !options.comm_hook) options.comm_hook = hooks::bf16();  // each rank has one of its own
   WithBuffer model;
   DistributedDataParallel ddp(model, group, options);
   const bool is_first = group->rank() == 0;
+  const auto ranks = static_cast<float>(group->world_size());
   const float mine = is_first ? 1 : 3;
   model.seen.fill(mine);
   const bool may_leave = options.find_unused_parameters || options.static_graph;
@@ -87,14 +90,15 @@ void train(const std::shared_ptr<ProcessGroup>& group, const Settings& settings)
       const auto local = ddp.no_sync();
       heads_loss(ddp, mine).backward();
     }
-    if (settings.weighs) ddp.set_weight(is_first ? 3 : 1);
+    if (settings.weighs) ddp.set_weight(is_first ? ranks + 1 : 1);
     heads_loss(ddp, mine).backward();
     const float passes = settings.gathers ? 2 : 1;
     const bool is_alone = settings.joins && step == 2;
-    const float first = passes * (!settings.weighs ? 0.5F : is_alone ? 1 : 0.75F), second = is_alone ? 0 : passes - first;
-    const float mean = first * 1 + second * 3;
+    const float first = passes * (!settings.weighs ? 1 / ranks : is_alone ? 1 : (ranks + 1) / (2 * ranks));
+    const float others = is_alone ? 0 : passes - first;  // their share in the mean
+    const float mean = first * 1 + others * 3;
     const bool averages_head0 = options.ignored_parameters.empty();
-    const float head1 = may_leave ? first * 1 : mean, trunk = may_leave ? first * 3 + second * 6 : 4 * mean;
+    const float head1 = may_leave ? first * 1 : mean, trunk = may_leave ? first * 3 + others * 6 : 4 * mean;
     const float factor = clip_factor(options, {trunk, averages_head0 ? mean : 0, head1, may_leave ? 0 : mean, mean});
     EXPECT_EQ(gradient_of(model.heads[0]), averages_head0 ? mean * factor : passes * mine);
     EXPECT_EQ(gradient_of(model.heads[1]), head1 * factor);
@@ -104,6 +108,7 @@ void train(const std::shared_ptr<ProcessGroup>& group, const Settings& settings)
     EXPECT_EQ(model.seen.item(), options.forward_sync_buffers ? 1 : mine);
   };
   const auto run_steps = [&] {
+    if (settings.begins_epochs && !settings.joins) ddp.begin_epoch(3);
     for (int step = 0; step < (settings.joins && !is_first ? 2 : 3); ++step) run_step(step);
   };
   if (settings.joins)
@@ -125,17 +130,38 @@ INSTANTIATE_TEST_SUITE_P(All, OptionPairs, ::testing::ValuesIn([] {
                            return std::string(choices()[std::get<0>(test.param)].name) + "_" + choices()[std::get<1>(test.param)].name;
                          });
 
-TEST_P(OptionPairs, AverageRightOrAreRefused) {
-  Settings settings;
-  choices()[std::get<0>(GetParam())].choose(settings);
-  choices()[std::get<1>(GetParam())].choose(settings);
-  const auto failures = run_ranks(2, "threads", [&settings](auto group) { train(group, settings); });
+void expect_averages_or_refusal(const Settings& settings, const std::vector<std::string>& failures) {
   if (settings.options.find_unused_parameters && settings.options.static_graph)
     EXPECT_THAT(failures, Each(HasSubstr("static_graph says that they do not")));
   else if (settings.joins && settings.options.static_graph)
     EXPECT_THAT(failures, Each(HasSubstr("join: not with static_graph")));
   else
     expect_all_well(failures);
+}
+
+TEST_P(OptionPairs, AverageRightOrAreRefused) {
+  Settings settings;
+  choices()[std::get<0>(GetParam())].choose(settings);
+  choices()[std::get<1>(GetParam())].choose(settings);
+  expect_averages_or_refusal(settings, run_ranks(2, "threads", [&settings](auto group) { train(group, settings); }));
+}
+
+using Cell = std::tuple<std::size_t, int, const char*>;
+
+class OptionCells : public ::testing::TestWithParam<Cell> {};
+INSTANTIATE_TEST_SUITE_P(All, OptionCells,
+                         ::testing::Combine(::testing::Range(std::size_t{0}, choices().size()), ::testing::Values(2, 4),
+                                            ::testing::Values("shm", "tcp")),
+                         [](const auto& test) {
+                           return std::string(choices()[std::get<0>(test.param)].name) + "_" + std::get<2>(test.param) +
+                                  std::to_string(std::get<1>(test.param));
+                         });
+
+TEST_P(OptionCells, AverageRightOnEachWire) {
+  const auto [choice, ranks, wire] = GetParam();
+  Settings settings;
+  choices()[choice].choose(settings);
+  expect_averages_or_refusal(settings, run_ranks(ranks, wire, [&settings](auto group) { train(group, settings); }));
 }
 
 }  // namespace

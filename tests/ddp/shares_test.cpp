@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <mutex>
+#include <tuple>
 
 #include "lockstep/core/error.h"
 #include "lockstep/optim/sgd.h"
@@ -80,6 +81,18 @@ TEST_P(Shares, AWeightThatIsNoneIsAnErrorOnAllRanksAndTheGroupGoesOn) {
   }
 }
 
+// Their sum is no float64 any more; a quarter of a rank's weight is.
+TEST_P(Shares, WeightsWhoseSumOverflowsCount) {
+  for (const double unit : {5e307, 1e-300, 5e-324})
+    expect_all_well(run_ranks(2, GetParam(), [unit](auto group) {
+      Heads model;
+      DistributedDataParallel ddp(model, group);
+      ddp.set_weight(group->rank() == 0 ? 3 * unit : unit);
+      heads_loss(ddp, group->rank() == 0 ? 2.F : 10.F).backward();
+      EXPECT_EQ(gradient_of(model.heads[0]), (3 * 2 + 10) / 4.F) << unit;
+    }));
+}
+
 TEST_P(Shares, AWeightOnOneRankOnlyIsAnErrorOnAllRanks) {
   const auto failures = run_ranks(2, GetParam(), [](auto group) {
     Heads model;
@@ -138,29 +151,31 @@ TEST_P(Shares, JoinLeavesEqualReplicasAndWithAfterStepEqualMomenta) {
       return Heads::forward(x);
     }
   };
-  for (const bool steps_along : {true, false})
-    for (const bool finds : {true, false})
-      expect_all_well(run_ranks(3, GetParam(), [steps_along, finds](auto group) {
-        Counting model;
-        if (finds) model.use = {0, 2};
-        DistributedDataParallel ddp(model, group, {.find_unused_parameters = finds});
-        optim::SGD sgd(ddp.parameters(), {.lr = 0.01F, .momentum = 0.9F});
-        JoinOptions options;
-        if (steps_along) options.after_step = [&] { sgd.step(); };
-        ddp.join(
-            [&] {
-              for (int step = 0; step < 5 - 2 * group->rank(); ++step) {  // 5, 3, 1
-                sgd.zero_grad();
-                heads_loss(ddp, static_cast<float>(step + group->rank())).backward();
-                sgd.step();
-              }
-            },
-            options);
-        check_replicas_equal(*group, model.named_parameters(), "weights");
-        if (steps_along) check_replicas_equal(*group, sgd.state(), "momenta");
-        EXPECT_EQ(model.heads[1].item() == 1, finds) << "in use by none";
-        EXPECT_EQ(model.seen.item(), 5) << "of rank 0, which had data to the end";
-      }));
+  for (const auto& [ranks, steps_along, finds] : {std::tuple(2, true, false), std::tuple(2, false, true), std::tuple(4, true, true),
+                                                  std::tuple(4, false, false), std::tuple(3, true, false)}) {
+    const bool finds_unused = finds, steps = steps_along;  // a lambda takes no structured binding in Clang 14
+    expect_all_well(run_ranks(ranks, GetParam(), [finds_unused, steps](auto group) {
+      Counting model;
+      if (finds_unused) model.use = {0, 2};
+      DistributedDataParallel ddp(model, group, {.find_unused_parameters = finds_unused});
+      optim::SGD sgd(ddp.parameters(), {.lr = 0.01F, .momentum = 0.9F});
+      JoinOptions options;
+      if (steps) options.after_step = [&] { sgd.step(); };
+      ddp.join(
+          [&] {
+            for (int step = 0; step < 5 - 2 * group->rank(); ++step) {  // 5, 3, 1, 0
+              sgd.zero_grad();
+              heads_loss(ddp, static_cast<float>(step + group->rank())).backward();
+              sgd.step();
+            }
+          },
+          options);
+      check_replicas_equal(*group, model.named_parameters(), "weights");
+      if (steps) check_replicas_equal(*group, sgd.state(), "momenta");
+      EXPECT_EQ(model.heads[1].item() == 1, finds_unused) << "in use by none";
+      EXPECT_EQ(model.seen.item(), 5) << "of rank 0, which had data to the end";
+    }));
+  }
 }
 
 TEST_P(Shares, ARankWithoutAnyDataTakesPart) {
@@ -178,19 +193,46 @@ TEST_P(Shares, ARankWithoutAnyDataTakesPart) {
 }
 
 TEST_P(Shares, JoinMayEndAtTheFirstRankWithoutData) {
-  const auto failures = run_ranks(3, GetParam(), [](auto group) {
-    Heads model;
-    DistributedDataParallel ddp(model, group);
-    ddp.join(
-        [&] {
-          for (int step = 0; step < (group->rank() == 1 ? 1 : 3); ++step) {
-            clear_gradients(ddp);
-            heads_loss(ddp, 1).backward();
-          }
-        },
-        {.throw_on_early_termination = true});
-  });
-  EXPECT_THAT(failures, Each(HasSubstr("step 2: rank 1 has no data left, rank 0 has")));
+  for (const int ranks : {2, 4}) {
+    const auto failures = run_ranks(ranks, GetParam(), [](auto group) {
+      Heads model;
+      DistributedDataParallel ddp(model, group);
+      ddp.join(
+          [&] {
+            for (int step = 0; step < (group->rank() == 1 ? 1 : 3); ++step) {
+              clear_gradients(ddp);
+              heads_loss(ddp, 1).backward();
+            }
+          },
+          {.throw_on_early_termination = true});
+    });
+    EXPECT_THAT(failures, Each(HasSubstr("step 2: rank 1 has no data left, rank 0 has")));
+  }
+}
+
+TEST_P(Shares, AnExceptionOfOneRankInJoinEndsTheOthers) {
+  for (const bool without_data : {true, false}) {  // in its after_step, or in `train`
+    const auto failures = run_ranks(3, GetParam(), [without_data](auto group) {
+      Heads model;
+      DistributedDataParallel ddp(model, group);
+      const auto fail = [&] { throw FileError("the disk of rank 1 is full"); };
+      JoinOptions options;
+      options.after_step = [&] {
+        if (without_data) fail();
+      };
+      ddp.join(
+          [&] {
+            for (int step = 0; step < (group->rank() == 1 ? 1 : 3); ++step) {
+              clear_gradients(ddp);
+              heads_loss(ddp, 1).backward();
+              if (group->rank() == 1 && !without_data) fail();
+            }
+          },
+          options);
+    });
+    EXPECT_THAT(failures, Each(HasSubstr("the disk of rank 1 is full")));
+    EXPECT_THAT(failures[0], HasSubstr("rank 1 aborted the group"));
+  }
 }
 
 TEST_P(Shares, AWeightGoesWithItsPassHoweverThatEnds) {

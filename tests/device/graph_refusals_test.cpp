@@ -22,6 +22,22 @@ TEST(GraphMode, RefusesTheCpuAndStepsThatAreNone) {
   EXPECT_THAT(message_of([&] { there.ddp->capture({}); }), HasSubstr("capture: the step is an empty function"));
 }
 
+TEST(GraphMode, RefusesStepsWithAWeightAndStepsInJoin) {
+  RecordingDevice device;
+  const Trainee trainee(group_of_one(device), device);
+  trainee.fill(0);
+  CapturedStep step = trainee.captured({.warm_up = 1});
+  const auto refusal = AllOf(HasSubstr("capture: set_weight() and join() tell the other ranks"), HasSubstr("call the step directly"));
+  for (int calls = 0; calls < 3; ++calls) {  // eager, recorded, replayed
+    trainee.ddp->set_weight(8);
+    EXPECT_THAT(message_of([&] { step(); }), refusal);
+    EXPECT_GT(trainee.step().item(), 0) << "directly it runs, and takes the weight";
+    trainee.ddp->join([&] { EXPECT_THAT(message_of([&] { step(); }), refusal); });
+    step();
+  }
+  expect_counts(step, 1, 1, 1);
+}
+
 // The step is refused when it is to be recorded; nothing of it has run, and eagerly it still does.
 void expect_refusal(const std::function<Tensor(const Trainee&)>& step, const std::string& reason) {
   RecordingDevice device;

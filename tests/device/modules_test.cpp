@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <memory>
 #include <sstream>
+#include <vector>
 
+#include "lockstep/autograd/engine.h"
+#include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/init.h"
 #include "lockstep/train/safetensors.h"
 #include "tests/support/device_training.h"
@@ -68,6 +72,45 @@ TEST(DeviceModules, InitialisationGivesTheSameOnEveryDevice) {
     return values_of(weight);
   };
   EXPECT_EQ(filled(device), filled(plain_cpu()));
+}
+
+// Two parts of the same samples: their statistics are those of one, and so are the gradients.
+class TwoOfAKind : public StatisticsExchange {
+ public:
+  std::vector<double> gather(std::span<const double> own) override {
+    std::vector<double> both(own.begin(), own.end());
+    both.insert(both.end(), own.begin(), own.end());
+    return both;
+  }
+  void add_up(std::span<double> values) override {
+    for (double& value : values) value *= 2;
+  }
+};
+
+TEST(DeviceModules, BatchNormOverSeveralPartsPassesThroughTheHost) {
+  RecordingDevice device;
+  manual_seed(4);
+  const Tensor x = Tensor::empty({5, 3, 4}), y_grad = Tensor::empty({5, 3, 4});
+  fill_normal(x, 2, 3);
+  fill_normal(y_grad, 0, 1);
+  const auto pass = [&](nn::BatchNorm& norm, Device& where) {
+    norm.to(where);
+    const Tensor here = x.to(where).clone();
+    require_grad(here);
+    const Tensor y = norm(here);
+    y.backward({.gradient = y_grad.to(where)});
+    return std::vector{values_of(y), values_of(grad(here)), values_of(grad(norm.weight)), values_of(norm.running_mean)};
+  };
+  nn::BatchNorm alone(4), parts(4);
+  parts.exchange_statistics(std::make_shared<TwoOfAKind>());
+  const auto expected = pass(alone, plain_cpu()), got = pass(parts, device);
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    for (std::size_t k = 0; k < expected[i].size(); ++k) ASSERT_NEAR(got[i][k], expected[i][k], 1e-5F) << i << ", " << k;
+  // Recorded as a graph it would never ask again.
+  const Tensor there = x.to(device);
+  device.begin_capture(device.default_stream());
+  EXPECT_THAT(message_of([&] { parts(there); }), HasSubstr("the step is being recorded"));
+  device.end_capture(device.default_stream());
 }
 
 }  // namespace

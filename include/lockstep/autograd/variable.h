@@ -13,7 +13,7 @@
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-// Marks a leaf (a parameter): backward computes its gradient into grad().
+// Marks a leaf (a parameter) of float32, float16 or bfloat16: backward computes its gradient into grad(). Optimizers take float32.
 void require_grad(const Tensor& leaf, bool wanted = true);
 bool requires_grad(const Tensor& tensor);  // a leaf that is marked, or a result that depends on one
 
@@ -21,7 +21,7 @@ bool requires_grad(const Tensor& tensor);  // a leaf that is marked, or a result
 void set_name(const Tensor& leaf, const std::string& name);
 std::string describe(const Tensor& tensor);  // "parameter 'block.first.weight' of shape (8, 4)", "a tensor of shape (8, 4)"
 
-// The gradient of a leaf: same shape as the leaf. Undefined until the first backward or bind_grad().
+// The gradient of a leaf: same shape and type as the leaf. Undefined until the first backward or bind_grad().
 Tensor grad(const Tensor& leaf);
 // True once backward (or mark_grad_written) wrote the gradient since the last clear_grad().
 bool has_grad(const Tensor& leaf);

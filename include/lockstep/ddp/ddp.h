@@ -34,7 +34,9 @@ namespace lockstep {
 // the thread that runs the other collectives.
 //
 // On a GPU the host waits for nothing between zero_grad() and the end of step(): all-reduces run on a stream of their own, and backward
-// leaves the default stream ordered behind them. A failed one is thrown by the first call that comes to know of it.
+// leaves the default stream ordered behind them. A failed one is thrown by the first call that comes to know of it. Three options make it
+// wait for the other ranks' hosts, not for a device: set_weight() and join() before a pass's first bucket, find_unused_parameters at its
+// end.
 class DistributedDataParallel {
  public:
   DistributedDataParallel(nn::Module& module, std::shared_ptr<ProcessGroup> group, const DistributedDataParallelOptions& options = {});
@@ -78,16 +80,19 @@ class DistributedDataParallel {
   // The weight of this rank's gradients in the next pass that is reduced: the number of samples of its loss, where that is their mean. The
   // result is then the mean over all ranks' samples although a last batch is smaller on some. For one pass; all ranks set one for the same
   // passes. Equal weights give the bits of the plain mean. Costs 16 bytes a rank, gathered while the first bucket fills. A weight that is
-  // not a finite number above 0 is InvalidArgument on all ranks in that backward.
+  // not a finite number above 0 is InvalidArgument on all ranks in that backward. Not with SyncBatchNorm.
   void set_weight(double samples);
   bool has_weight() const;
 
-  // Collective, at an epoch's start: MismatchError with all numbers, on all ranks, when the ranks do not have as many steps before them.
+  // Collective, at an epoch's start, with the number of backward passes that this rank will run in it: MismatchError with all numbers, on
+  // all ranks, when they differ; the group goes on. Else nothing changes. Blocks until all ranks have called it. Without it a rank with
+  // more steps than the others waits in the first one too many until its deadline.
   void begin_epoch(std::int64_t steps);
 
   // Uneven data: `train` runs this rank's steps, as many as it has; then this rank takes part in what the others still reduce, with zeros,
   // until all are through. Collective. Inside, ranks make no collective calls but this wrapper's, and each backward follows a zero_grad().
-  // One more small exchange a backward, and a forward that sends buffers. Not with static_graph, nor capture().
+  // One more small exchange a backward, and a forward that sends buffers. Not with static_graph, SyncBatchNorm, nor capture(). What `train`
+  // or after_step throws on one rank ends the group: the others throw PeerLost with the same text.
   void join(const std::function<void()>& train, const JoinOptions& options = {});
   bool is_joining() const;
 

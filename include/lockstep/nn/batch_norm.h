@@ -1,6 +1,9 @@
 // Batch normalisation as a layer.
 #pragma once
 
+#include <memory>
+#include <utility>
+
 #include "lockstep/autograd/normalization.h"
 #include "lockstep/nn/module.h"
 
@@ -20,12 +23,19 @@ class BatchNorm : public Module {
  public:
   explicit BatchNorm(std::int64_t channels, const BatchNormLayerOptions& options = {});
   Tensor forward(const Tensor& x) override;
-  std::string kind() const override { return "BatchNorm"; }
+  std::string kind() const override { return exchange_ ? "SyncBatchNorm" : "BatchNorm"; }
   std::string extra_repr() const override;
+
+  // From now on the statistics in training are those of all parts of the batch (see BatchNormOptions); null: of this one alone. For groups
+  // of ranks ddp/sync_batch_norm.h calls it.
+  void exchange_statistics(std::shared_ptr<StatisticsExchange> exchange) { exchange_ = std::move(exchange); }
+  bool exchanges_statistics() const { return exchange_ != nullptr; }
+
   Tensor weight, bias, running_mean, running_variance;
 
  private:
   BatchNormLayerOptions options_;
+  std::shared_ptr<StatisticsExchange> exchange_;
 };
 using BatchNorm1d = BatchNorm;
 using BatchNorm2d = BatchNorm;

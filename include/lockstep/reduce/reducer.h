@@ -23,7 +23,7 @@ struct ReducerOptions {
   BucketCaps caps = {std::size_t{1} << 20, std::size_t{25} << 20};
   CommHook comm_hook = {};  // empty: average
   // Not empty: this rank's values are multiplied by it before their buckets are reduced. Asked once a pass, before its first bucket; what
-  // it throws ends the pass. At 1 nothing is touched. For gradients that are float32.
+  // it throws ends the pass. At 1 nothing is touched. For gradients of float32, float16 and bfloat16.
   std::function<float()> factor = {};
   // Not empty: called for one bucket behind the other. `before_reduction`: its memory holds this rank's own values, before the factor;
   // `after_reduction`: in finish(), it holds the average (on a GPU for what is queued on the default stream from now on), while later
