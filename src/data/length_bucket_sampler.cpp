@@ -98,12 +98,14 @@ SampleOrder LengthBucketSampler::whole_order(std::uint64_t seed, std::int64_t ep
     order.indices.insert(order.indices.end(), samples.begin() + batch.begin, samples.begin() + batch.end);
     order.batch_ends.push_back(static_cast<std::int64_t>(order.indices.size()));
   }
+  last_cut_ = {seed, epoch, static_cast<std::int64_t>(order.batch_ends.size())};
   return order;
 }
 
 std::int64_t LengthBucketSampler::whole_size(std::uint64_t seed, std::int64_t epoch) const {
-  if (options_.max_tokens > 0) return static_cast<std::int64_t>(whole_order(seed, epoch).batch_ends.size());
-  return 1 + (set_size() - 1) / options_.batch_size;  // pools are whole batches
+  if (options_.max_tokens == 0) return 1 + (set_size() - 1) / options_.batch_size;   // pools are whole batches
+  if (last_cut_.epoch != epoch || last_cut_.seed != seed) whole_order(seed, epoch);  // keeps the number
+  return last_cut_.batches;
 }
 
 }  // namespace lockstep::data

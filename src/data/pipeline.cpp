@@ -9,6 +9,15 @@ PipelineEpoch::PipelineEpoch(KeptDataset set, DistributedSampler sampler, const 
       sampler_(std::make_unique<DistributedSampler>(std::move(sampler))),
       loader_(std::make_unique<DataLoader>(*set_, *sampler_, options)) {}
 
+// The loader's threads read set and sampler: it goes first.
+PipelineEpoch& PipelineEpoch::operator=(PipelineEpoch&& other) noexcept {
+  if (this == &other) return *this;
+  loader_ = std::move(other.loader_);
+  sampler_ = std::move(other.sampler_);
+  set_ = std::move(other.set_);
+  return *this;
+}
+
 void Pipeline::check_samples(const char* call) const {
   if (batch_size_ > 0)
     throw InvalidArgument("Pipeline::{}() behind batch(): it is of samples here, not of batches: put it in front of batch()", call);

@@ -12,6 +12,7 @@
 #include "lockstep/nn/module.h"
 #include "lockstep/tensor/random.h"
 #include "src/nn/count_text.h"
+#include "src/nn/evaluation_mode.h"
 #include "src/nn/forward_observer.h"
 
 namespace lockstep::nn {
@@ -48,22 +49,12 @@ std::string shapes_of(std::span<const Tensor> outputs) {
   return text;
 }
 
-void collect_modes(Module& module, std::vector<std::pair<Module*, bool>>& modes) {
-  modes.emplace_back(&module, module.is_training());
-  for (const auto& [name, child] : module.children()) collect_modes(*child, modes);
-}
-
 // Eval mode, no recording, an observer: while it lives. Then all is as before, the random streams included.
 class Inspection {
  public:
-  Inspection(Module& module, const ForwardObserver* observer) {
-    collect_modes(module, modes_);
-    module.eval();
-    forward_observer = observer;
-  }
+  Inspection(Module& module, const ForwardObserver* observer) : mode_(module) { forward_observer = observer; }
   ~Inspection() {
     forward_observer = nullptr;
-    for (const auto& [module, was_training] : modes_) module->train(was_training);  // parents first: a child's own mode is the last word
     set_random_state(random_);
   }
   Inspection(const Inspection&) = delete;
@@ -72,7 +63,7 @@ class Inspection {
  private:
   const NoGrad no_grad_;
   const RandomState random_ = random_state();
-  std::vector<std::pair<Module*, bool>> modes_;
+  const EvaluationMode mode_;
 };
 
 Device& device_of(const Module& module) {

@@ -96,6 +96,11 @@ ReduceOnPlateau::ReduceOnPlateau(const ReduceOnPlateauOptions& options)
                           options.patience, options.min_lr);
 }
 
+void ReduceOnPlateau::on_train_begin(Trainer&) {
+  monitor_ = Monitor(options_.monitor, options_.mode, options_.min_delta);
+  waited_ = 0;
+}
+
 void ReduceOnPlateau::on_epoch_end(Trainer& trainer, std::int64_t, const Logs& logs) {
   if (monitor_.improves(logs, "ReduceOnPlateau")) {
     waited_ = 0;

@@ -6,7 +6,8 @@
 #include "lockstep/core/error.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
-#include "src/train/evaluation_mode.h"
+#include "src/ddp/failure.h"
+#include "src/nn/evaluation_mode.h"
 
 namespace lockstep {
 
@@ -21,10 +22,12 @@ std::int64_t evaluate_metrics(const std::function<Tensor(const Tensor& inputs)>&
   data::DistributedSampler sampler(dataset.size(), group ? group->place() : Place{},
                                    {.shuffle = false, .remainder = data::Remainder::kExact});
   const data::DataLoaderOptions loading{.batch_size = options.batch_size, .device = options.device, .collate = options.collate};
-  for (auto& [inputs, targets] : data::DataLoader(dataset, sampler, loading)) {
-    const Tensor outputs = cast(forward(inputs), DType::kFloat32).to(cpu_device()), wanted = targets.to(cpu_device());
-    for (Metric* const metric : metrics) metric->update(outputs, wanted);
-  }
+  or_end_group(group.get(), [&] {
+    for (auto& [inputs, targets] : data::DataLoader(dataset, sampler, loading)) {
+      const Tensor outputs = cast(forward(inputs), DType::kFloat32).to(cpu_device()), wanted = targets.to(cpu_device());
+      for (Metric* const metric : metrics) metric->update(outputs, wanted);
+    }
+  });
   reduce_metrics(metrics, group.get());
   return dataset.size();
 }
@@ -42,7 +45,7 @@ std::int64_t evaluate(nn::Module& model, const data::Dataset& dataset, std::init
 }
 
 std::int64_t evaluate(nn::Module& model, const data::Dataset& dataset, std::span<Metric* const> metrics, const EvaluateOptions& options) {
-  const EvaluationMode mode(model);
+  const nn::EvaluationMode mode(model);
   return evaluate_metrics([&](const Tensor& inputs) { return model.forward(inputs); }, dataset, metrics, options);
 }
 

@@ -11,7 +11,8 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/train/evaluate.h"
-#include "src/train/evaluation_mode.h"
+#include "src/ddp/failure.h"
+#include "src/nn/evaluation_mode.h"
 
 namespace lockstep {
 
@@ -37,7 +38,7 @@ struct Outputs {
 
 Outputs outputs_of_share(nn::Module& model, const data::Dataset& dataset, const data::DistributedSampler& sampler,
                          const EvaluateOptions& options) {
-  const EvaluationMode mode(model);
+  const nn::EvaluationMode mode(model);
   const NoGrad no_grad;
   Outputs outputs;
   const data::DataLoaderOptions loading{.batch_size = options.batch_size, .device = options.device, .collate = options.collate};
@@ -76,11 +77,13 @@ Tensor predict(nn::Module& model, const data::Dataset& dataset, const EvaluateOp
   const auto group = options.group ? options.group : default_process_group();
   const data::DistributedSampler sampler(dataset.size(), group ? group->place() : Place{},
                                          {.shuffle = false, .remainder = data::Remainder::kExact});
-  const Outputs mine = outputs_of_share(model, dataset, sampler, options);
-  if (group && group->world_size() > 1) return gather(mine, dataset.size(), *group);
-  std::vector<std::int64_t> extents = {dataset.size()};
-  extents.insert(extents.end(), mine.row->begin(), mine.row->end());
-  return Tensor::from<float>(mine.values, Shape(extents));
+  return or_end_group(group.get(), [&] {
+    const Outputs mine = outputs_of_share(model, dataset, sampler, options);
+    if (group && group->world_size() > 1) return gather(mine, dataset.size(), *group);
+    std::vector<std::int64_t> extents = {dataset.size()};
+    extents.insert(extents.end(), mine.row->begin(), mine.row->end());
+    return Tensor::from<float>(mine.values, Shape(extents));
+  });
 }
 
 }  // namespace lockstep

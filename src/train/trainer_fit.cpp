@@ -33,19 +33,20 @@ std::int64_t steps_of(const data::Pipeline& training, const FitOptions& options,
 // While it lives, the loss counts metrics, and dropout draws as one rank with all samples of the step would.
 class TrainingMode {
  public:
-  TrainingMode(bool& counts, bool wanted, std::int64_t first_sample) : counts_(counts) {
+  TrainingMode(bool& counts, bool wanted, std::int64_t first) : counts_(counts) {
     counts_ = wanted;
-    set_first_sample(first_sample);
+    set_first_sample(first);
   }
   ~TrainingMode() {
     counts_ = false;
-    set_first_sample(0);
+    set_first_sample(before_);
   }
   TrainingMode(const TrainingMode&) = delete;
   TrainingMode& operator=(const TrainingMode&) = delete;
 
  private:
   bool& counts_;
+  const std::int64_t before_ = first_sample();
 };
 
 ProgressOptions progress_of(const FitOptions& options, std::int64_t steps, bool first_rank) {
@@ -87,6 +88,7 @@ const History& Trainer::fit(const data::Pipeline& given, const FitOptions& optio
   const auto train_epoch = [&](std::int64_t epoch) {
     const TrainingMode mode(impl.counts, options.training_metrics && !impl.metrics.empty(),
                             place.rank * (training.batch_size() / place.world_size));
+    if (!model().is_training()) model().train();  // modules in eval mode within a model that trains were put there on purpose
     double sum = 0;
     std::int64_t done = 0;
     auto batches = training.epoch(epoch, {.place = place, .device = impl.batch_device(), .remainder = data::Remainder::kDrop});

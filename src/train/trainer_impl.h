@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/trainer.h"
+#include "src/ddp/failure.h"
 
 namespace lockstep::train {
 
@@ -45,14 +45,7 @@ struct Trainer::Impl {
   // Ends the group when this rank alone fails: the others are told why, and do not wait for it.
   template <typename Call>
   auto guarded(const Call& call) const {
-    try {
-      return call();
-    } catch (const PeerLost&) {
-      throw;
-    } catch (const std::exception& error) {
-      if (const auto all = group(); all && all->world_size() > 1) all->abort(error.what());
-      throw;
-    }
+    return or_end_group(group().get(), call);
   }
 };
 

@@ -14,6 +14,7 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/tensor/random.h"
 #include "tests/data/samplers_for_tests.h"
+#include "tests/support/heap_count.h"
 #include "tests/support/message_of.h"
 
 namespace lockstep::data {
@@ -161,6 +162,31 @@ TEST(LengthBucketSampler, TheLoaderMakesItsBatches) {
   EXPECT_THAT(message_of([&] { DataLoader(set, sampler, {.batch_size = 8}); }),
               HasSubstr("rank 1: batch_size 8 and drop_last false beside a sampler that makes the batches"));
   EXPECT_THAT(message_of([&] { DataLoader(set, sampler, {.drop_last = true}); }), HasSubstr("batch_size 1 and drop_last true"));
+}
+
+// state(), remaining() and the like are asked in each step: none of them may cut the epoch again.
+TEST(LengthBucketSampler, CutsAnEpochOnce) {
+  const Indices lengths = random_lengths(5000);
+  LengthBucketSampler sampler(5000, lengths, rank_of(1, 2), {.batch_size = 16, .max_tokens = 900});
+  const auto expect_no_cut = [&](std::int64_t remaining) {
+    test_support::refuse_allocations_from(5000 * sizeof(std::int64_t));  // less than the samples in their order
+    const SamplerState state = sampler.state();
+    const std::int64_t left = sampler.remaining();
+    test_support::refuse_allocations_from(0);
+    EXPECT_EQ(state.epoch, sampler.epoch());
+    EXPECT_EQ(left, remaining);
+  };
+  std::int64_t batches = static_cast<std::int64_t>(batches_of(sampler).size());
+  expect_no_cut(batches);
+  sampler.advance(2);
+  expect_no_cut(batches - 1);
+  sampler.set_epoch(3);
+  batches = static_cast<std::int64_t>(sampler.order().batch_ends.size());
+  expect_no_cut(batches);
+  LengthBucketSampler other(5000, lengths, rank_of(1, 2), {.batch_size = 16, .max_tokens = 900, .seed = 8});
+  const SamplerState state = other.state();
+  sampler.restore(state);  // another seed
+  expect_no_cut(other.remaining());
 }
 
 TEST(LengthBucketSampler, RefusesWrongLengthsAndOptions) {

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <numeric>
+#include <thread>
 
 #include "tests/support/message_of.h"
 
@@ -81,6 +83,40 @@ TEST(Pipeline, LeavesTheOneBeforeAsItIs) {
   EXPECT_THAT(order_of(plain), ElementsAre(0, 1, 2, 3));
   EXPECT_FALSE(plain.is_shuffled());
   EXPECT_TRUE(shuffled.is_shuffled());
+}
+
+// The threads of an epoch that another one replaces read its set until they are stopped.
+TEST(Pipeline, AnEpochMayBeReplacedWhileItIsRead) {
+  struct Readers {
+    std::atomic<int> reading = 0;
+    std::atomic<bool> went_while_read = false;
+  };
+  class Slow : public Dataset {
+   public:
+    explicit Slow(std::shared_ptr<Readers> readers) : readers_(std::move(readers)) {}
+    ~Slow() override {
+      if (readers_->reading > 0) readers_->went_while_read = true;
+    }
+    std::int64_t size() const override { return 64; }
+    Sample get(std::int64_t index, std::int64_t) const override {
+      const std::shared_ptr<Readers> readers = readers_;
+      ++readers->reading;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      --readers->reading;
+      return {scalar<std::int64_t>(index), scalar<std::int64_t>(index)};
+    }
+
+   private:
+    std::shared_ptr<Readers> readers_;
+  };
+  const auto readers = std::make_shared<Readers>();
+  PipelineEpoch epoch = Pipeline(std::make_shared<Slow>(readers)).batch(4).prefetch(4, 2).epoch(0);
+  EXPECT_EQ((*epoch.begin()).inputs().count(), 4);
+  epoch = Pipeline(CountedNumbers(8)).batch(4).epoch(0);
+  EXPECT_EQ(readers.use_count(), 1) << "the first set is gone";
+  EXPECT_EQ(readers->reading, 0);
+  EXPECT_FALSE(readers->went_while_read);
+  EXPECT_EQ((*epoch.begin()).inputs().count(), 4);
 }
 
 TEST(Pipeline, RefusesChainsWithoutAMeaning) {

@@ -146,6 +146,11 @@ TEST(Callbacks, ReduceOnPlateauLowersTheRateOfAllReplicas) {
       ReduceOnPlateauOptions{.monitor = "loss", .min_delta = 1e9, .patience = 1, .factor = 0.5F, .min_lr = 0.02F});
   const History& history = trainer->fit(points(), epochs_with(4, {plateau}));
   EXPECT_THAT(history.values("lr"), ElementsAre(0.05F, 0.05F, 0.025F, 0.02F));
+  // A second fit counts anew: its first epoch is the best so far.
+  EXPECT_THAT(trainer->fit(points(), epochs_with(2, {plateau})).values("lr"), ElementsAre(0.05F, 0.05F, 0.025F, 0.02F, 0.02F, 0.02F));
+  trainer->set_lr(1);
+  EXPECT_EQ(trainer->fit(points(), epochs_with(1, {plateau})).values("lr").back(), 1);
+  EXPECT_EQ(trainer->strategy().optimizer().lr(), 1) << "one epoch, which is the best";
   EXPECT_THAT(message_of([] { ReduceOnPlateau({.factor = 1}); }), HasSubstr("factor 1 must lie between 0 and 1"));
 }
 

@@ -1,6 +1,7 @@
 // Metrics by hand, and an evaluation that is the same to the last bit for any number of ranks.
 #include "lockstep/train/metrics.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -167,6 +168,30 @@ TEST(Evaluate, AModuleIsInEvaluationModeMeanwhileAndRecordsNoTape) {
   EXPECT_TRUE(spy.is_training());
   EXPECT_FALSE(NoGrad::active());
   EXPECT_THROW(evaluate(spy, points, {&accuracy}, {.batch_size = 0}), InvalidArgument);
+}
+
+TEST(Evaluate, WhatOneRankThrowsReachesAll) {
+  struct Failing : nn::Module {
+    const char* text = nullptr;
+    Tensor forward(const Tensor& x) override {
+      if (text != nullptr) throw FileError("{}", text);
+      return x;
+    }
+  };
+  const Points points(10);
+  for (const bool predicts : {false, true}) {
+    const auto failures = testing::run_ranks(3, "shm", [&](auto group) {
+      Failing model;
+      if (group->rank() == 2) model.text = "the disk of rank 2 is full";
+      Accuracy accuracy;
+      if (predicts)
+        predict(model, points, {.group = group});
+      else
+        evaluate(model, points, {&accuracy}, {.group = group});
+    });
+    EXPECT_THAT(failures, ::testing::Each(::testing::HasSubstr("the disk of rank 2 is full")));
+    EXPECT_THAT(failures[0], ::testing::HasSubstr("rank 2 aborted the group"));
+  }
 }
 
 }  // namespace

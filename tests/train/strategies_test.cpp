@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/ddp/ranks.h"
+#include "tests/support/in_mib.h"
 #include "tests/support/message_of.h"
 #include "tests/train/ddp_outcome.h"
 
@@ -172,7 +173,29 @@ TEST(Strategies, ReplicasHaveTheModesOfTheModel) {
   }
 }
 
+TEST(Strategies, DdpTakesTheOptionsOfDistributedDataParallel) {
+  testing::expect_all_well(testing::run_ranks(2, "threads", [](std::shared_ptr<ProcessGroup> group) {
+    int buckets = 0;
+    StrategyOptions options;
+    options.group = group;
+    options.ddp = {.bucket_cap_mb = {testing::in_mib(64)}, .forward_sync_buffers = false, .comm_hook = [&](ProcessGroup& all, const GradBucket& bucket) {
+                     ++buckets;
+                     return all.all_reduce_async(bucket.buffer, bucket.count, bucket.dtype, ReduceOp::kAvg);
+                   }};
+    const auto strategy = make_strategy("ddp", training_of_net(), options);
+    const auto batch = batch_of(group->rank());
+    strategy->step(batch.first, batch.second);
+    EXPECT_EQ(buckets, 8) << "one a parameter";
+    std::uint64_t gradients = 0;
+    for (const NamedTensor& each : strategy->model().named_parameters()) gradients += each.tensor.bytes();
+    EXPECT_EQ(strategy->traffic()[0].sent, strategy->traffic()[0].received) << "no buffers";
+    EXPECT_GE(strategy->traffic()[0].sent, gradients);
+  }));
+}
+
 TEST(Strategies, WhatIsRefused) {
+  EXPECT_THAT(message_of([] { make_strategy("towers", training_of_net(), {.ddp = DistributedDataParallelOptions()}); }),
+              HasSubstr("towers: .ddp has the options of that strategy alone"));
   EXPECT_THAT(message_of([] { make_strategy("horovod", training_of_net()); }),
               HasSubstr("there is no strategy 'horovod': ddp, mirrored, data_parallel, towers, model_parallel, parameter_server"));
   EXPECT_THAT(message_of([] { make_strategy("ddp", training_of_net()); }), HasSubstr("call init_process_group() first"));

@@ -94,6 +94,39 @@ TEST(Trainer, CountsTrainingMetricsOverWholeBatchesAlone) {
   EXPECT_GE(trainer.history().values("top2")[1], trainer.history().values("accuracy")[1]);
 }
 
+TEST(Trainer, TrainsInTrainingModeAndLeavesTheThreadAsItWas) {
+  struct Spy : nn::Module {
+    nn::Linear out{2, 4};
+    nn::Dropout still{0.5F};
+    bool has_trained = false, still_trained = false;
+    Spy() {
+      add("out", out);
+      add("still", still);
+    }
+    Tensor forward(const Tensor& x) override {
+      has_trained = has_trained || is_training();
+      still_trained = still_trained || still.is_training();
+      return still(out(x));
+    }
+  };
+  Trainer trainer([] { return std::make_unique<Spy>(); });
+  trainer.compile(classifying("mirrored"));
+  auto& spy = dynamic_cast<Spy&>(trainer.model());
+  spy.eval();
+  set_first_sample(24);
+  trainer.fit(data::Pipeline(Quadrants(32)).batch(16), quiet(1));
+  EXPECT_EQ(first_sample(), 24);
+  set_first_sample(0);
+  EXPECT_TRUE(spy.has_trained);
+  spy.still.eval();  // of a model that trains: on purpose
+  spy.still_trained = false;
+  FitOptions options = quiet(2);
+  options.validation = data::Pipeline(Quadrants(16)).batch(16);
+  trainer.fit(data::Pipeline(Quadrants(32)).batch(16), options);
+  EXPECT_FALSE(spy.still_trained) << "nor behind a validation";
+  EXPECT_TRUE(spy.is_training());
+}
+
 TEST(Trainer, EndsAfterSoManySteps) {
   Trainer trainer(make_dense);
   trainer.compile(classifying("towers"));

@@ -26,7 +26,7 @@ struct LengthBucketSamplerOptions {
 //
 // The batches of an epoch are a pure function of (lengths, seed, epoch), the same on any number of ranks; rank r takes batches r, r + n,
 // ... All ranks have equally many, unless `remainder` is kExact. Each sample is in one batch of an epoch. Batches may differ in their
-// number of samples: DistributedDataParallel averages the ranks' gradients with equal weight, so scale the loss where that matters.
+// number of samples: ddp.set_weight(samples) then makes the mean that of all samples.
 class LengthBucketSampler : public Sampler {
  public:
   // One length a sample, 0 or more; they are copied. Throws InvalidArgument for lengths that are negative or not `size` many, for a sample
@@ -38,8 +38,15 @@ class LengthBucketSampler : public Sampler {
   SampleOrder whole_order(std::uint64_t seed, std::int64_t epoch) const override;
   std::int64_t whole_size(std::uint64_t seed, std::int64_t epoch) const override;
 
+  // How many batches an epoch has is known once it was cut: asked again and again by state(), remaining() and the loader.
+  struct Cut {
+    std::uint64_t seed = 0;
+    std::int64_t epoch = -1, batches = 0;
+  };
+
   std::shared_ptr<const std::vector<std::int64_t>> lengths_;
   LengthBucketSamplerOptions options_;
+  mutable Cut last_cut_ = {};
 };
 
 }  // namespace lockstep::data

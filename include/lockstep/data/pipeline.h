@@ -32,6 +32,8 @@ struct EpochOptions {
 // One pass of a pipeline over its set, in which it keeps its part of: to be iterated as a DataLoader.
 class PipelineEpoch {
  public:
+  PipelineEpoch(PipelineEpoch&&) = default;
+  PipelineEpoch& operator=(PipelineEpoch&& other) noexcept;  // ends its own threads first
   DataLoader::Iterator begin() { return loader_->begin(); }
   std::default_sentinel_t end() const { return {}; }
   std::int64_t batches() const { return loader_->batches(); }  // of this rank

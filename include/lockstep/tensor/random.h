@@ -63,6 +63,7 @@ struct DropoutDraw {
 };
 DropoutDraw next_dropout();
 void set_first_sample(std::int64_t sample);  // of this thread's batches from now on; 0 at first. InvalidArgument for a negative one
+std::int64_t first_sample();                 // of this thread: the number that was set last
 
 // Fill a float32 tensor on any device from this thread's next stream.
 void fill_uniform(const Tensor& tensor, float low, float high);

@@ -120,10 +120,11 @@ struct ReduceOnPlateauOptions {
   float factor = 0.1F, min_lr = 0;
 };
 
-// The rate times `factor` after `patience` epochs without a better value.
+// The rate times `factor` after `patience` epochs without a better value; each fit() counts anew.
 class ReduceOnPlateau : public Callback {
  public:
   explicit ReduceOnPlateau(const ReduceOnPlateauOptions& options = {});  // InvalidArgument: a factor outside of (0, 1)
+  void on_train_begin(Trainer& trainer) override;
   void on_epoch_end(Trainer& trainer, std::int64_t epoch, const Logs& logs) override;
 
  private:

@@ -19,6 +19,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/core/logical_devices.h"
+#include "lockstep/ddp/options.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/train/parameter_server.h"
@@ -41,6 +42,7 @@ struct StrategyOptions {
   // Of `ddp` and `parameter_server`; null: the thread's default group. Of `model_parallel`: a rank for each stage; null: this process has all
   // stages.
   std::shared_ptr<ProcessGroup> group = nullptr;
+  std::optional<DistributedDataParallelOptions> ddp = {};  // of `ddp`: its buckets, hooks, unused parameters, ...; none: the defaults
   int micro_batches = 0;               // of `model_parallel`: equal parts of a batch, one behind the other; 0: as many as stages
   std::vector<int> stage_layers = {};  // of `model_parallel`: layers of each stage; empty: by the bytes of their parameters
   ParameterServerOptions parameter_server = {};  // of `parameter_server`

@@ -98,9 +98,10 @@ class Trainer {
   void compile(CompileOptions options);
 
   // Trains whole batches: the samples that are left at an epoch's end, others in each epoch where it shuffles, are left out. So all
-  // strategies, over any number of devices, take the same samples in each step. An epoch adds a line to the history. A loss that is no
-  // finite number is an Error that names the step. InvalidArgument: an empty set, one without targets, a batch that is larger than the set
-  // or that the devices do not divide, batch_size beside batch(), epochs that are none.
+  // strategies, over any number of devices, take the same samples in each step. The model is put into training mode; modules that are in
+  // eval mode within a model that trains stay so. An epoch adds a line to the history. A loss that is no finite number is an Error that
+  // names the step. InvalidArgument: an empty set, one without targets, a batch that is larger than the set or that the devices do not
+  // divide, batch_size beside batch(), epochs that are none.
   const History& fit(const data::Pipeline& training, const FitOptions& options = {});
 
   // "loss" and metrics over the whole set, each sample once, shared out to the ranks; in evaluation mode. Metrics are exact whatever the

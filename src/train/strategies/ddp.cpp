@@ -10,6 +10,7 @@
 // normalisation) from rank 0 where the model has some.
 #include "lockstep/ddp/ddp.h"
 
+#include "src/ddp/options.h"
 #include "src/train/strategies/kinds.h"
 #include "src/train/strategies/replicas.h"
 
@@ -24,10 +25,13 @@ class Ddp : public Strategy {
         group_(group_of("ddp", options)),
         devices_({&group_->local_device()}),
         replica_(make_replica(training_, *devices_.front())),
-        ddp_(*replica_.model, group_),
+        ddp_(*replica_.model, group_, options.ddp.value_or(DistributedDataParallelOptions())),
         optimizer_(make_optimizer("ddp", training_, ddp_.parameters())) {
     for (const BucketLayout& bucket : ddp_.reducer().buckets()) gradient_bytes_ += bucket.bytes;
-    for (const NamedTensor& buffer : replica_.buffers) buffer_bytes_ += buffer.tensor.bytes();
+    const DistributedDataParallelOptions given = options.ddp.value_or(DistributedDataParallelOptions());
+    if (given.forward_sync_buffers)
+      for (const NamedTensor& buffer : without(*replica_.model, replica_.buffers, given.ignored_parameters))
+        buffer_bytes_ += buffer.tensor.bytes();
   }
 
   const char* name() const override { return "ddp"; }

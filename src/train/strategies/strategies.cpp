@@ -56,6 +56,8 @@ StrategyOptions checked(const Entry& entry, const StrategyOptions& asked) {
   const bool has_servers = entry.make == make_parameter_server;
   if (!has_servers && (servers.servers != 0 || servers.staleness != 0 || servers.sharding != Sharding::kRoundRobin))
     throw InvalidArgument("{}: .parameter_server has the options of that strategy alone", name);
+  if (options.ddp && entry.make != make_ddp)
+    throw InvalidArgument("{}: .ddp has the options of that strategy alone: there is no DistributedDataParallel here", name);
   if (!entry.is_pipeline && (options.micro_batches != 0 || !options.stage_layers.empty()))
     throw InvalidArgument("{}: .micro_batches and .stage_layers are options of model_parallel: here each device has all layers", name);
   if (!entry.one_process || (entry.is_pipeline && options.group)) {
