@@ -6,6 +6,7 @@
 //   [0] all-reduce: 1 + ... + 2 = 3 on each of 2 ranks
 //   [0] gradients: every rank has other samples, all have the mean 1.5, not the sum 3
 //   [0] backward: the gradients that it left are final, equal on all ranks, and the weights step to 0.85
+//   [0] join: rank r has r + 1 batches; 2 steps of all, of gradients 1.5, 1, and every weight is 0.725
 //   [0] checkpoint: rank 0 saved, all waited, and loaded it from cpu:0 onto cpu:1
 //
 // Any number of ranks does: lockrun -n 4, or none for one rank.
@@ -74,6 +75,48 @@ void average_gradients(ls::ProcessGroup& group, ls::DistributedDataParallel& ddp
                 static_cast<double>(weight));
 }
 
+// Rank r has r + 1 batches. One that has none left takes part in the others' steps, with zeros, and steps along: the sum of what is there
+// is divided by the number of all ranks.
+void train_on_uneven_data(ls::ProcessGroup& group, ls::DistributedDataParallel& ddp, Toy& toy) {
+  ls::optim::SGD sgd(ddp.parameters(), {.lr = kRate / 2});
+  const ls::Tensor x = ls::Tensor::full({8, 1}, static_cast<float>(group.rank() + 1), group.local_device());
+  const float before = toy.weight.item();
+  std::vector<float> gradients;  // of all steps, on each rank
+  const auto step = [&] {
+    gradients.push_back(ls::grad(toy.weight).item());
+    sgd.step();
+  };
+  ddp.join(
+      [&] {
+        for (int batch = 0; batch <= group.rank(); ++batch) {
+          sgd.zero_grad();
+          ls::mean(ddp(x)).backward();
+          step();
+        }
+      },
+      {.after_step = step});
+
+  const int ranks = group.world_size();
+  expect(gradients.size() == static_cast<std::size_t>(ranks), group, "join: as many steps as the longest rank has");
+  float expected = before;
+  std::string text;
+  for (int number = 0; number < ranks; ++number) {
+    float sum = 0;
+    for (int rank = number; rank < ranks; ++rank) sum += static_cast<float>(rank + 1);
+    const float gradient = gradients[static_cast<std::size_t>(number)];
+    expect(std::fabs(gradient - sum / static_cast<float>(ranks)) < 1e-5F, group, "join: gradients of those that have data");
+    expected -= kRate / 2 * gradient;
+    char number_text[32];
+    std::snprintf(number_text, sizeof number_text, "%s%g", number == 0 ? "" : ", ", static_cast<double>(gradient));
+    text += number_text;
+  }
+  expect(std::fabs(toy.weight.item() - expected) < 1e-5F, group, "join: every rank takes every step");
+  ls::check_replicas_equal(group, toy.named_parameters(), "weights");
+  if (group.rank() == 0)
+    std::printf("join: rank r has r + 1 batches; %d steps of all, of gradients %s, and every weight is %g\n", ranks, text.c_str(),
+                static_cast<double>(toy.weight.item()));
+}
+
 // Another device of this process: the second half of the CPU, or the CPU where the rank's own device is a GPU.
 void save_and_load(ls::ProcessGroup& group, Toy& toy) {
   if (group.rank() == 0) {
@@ -101,6 +144,7 @@ int train(int, char**) {
   toy.to(group->local_device());
   ls::DistributedDataParallel ddp(toy, group);
   average_gradients(*group, ddp, toy);
+  train_on_uneven_data(*group, ddp, toy);
   save_and_load(*group, toy);
   return 0;
 }
