@@ -138,6 +138,7 @@ class DistributedDataParallel::Impl {
           "numbers "
           "of batches (begin_epoch() compares them), or leave the layers as BatchNorm");
     shares_.begin_join(options);
+    check_threw_ = false;
     struct Joining {
       Shares& shares;
       ~Joining() { shares.end_join(); }
@@ -146,7 +147,8 @@ class DistributedDataParallel::Impl {
       train();
       follow_others(options.after_step);
     } catch (const std::exception& error) {
-      if (!shares_.all_ranks_threw() && group_->world_size() > 1) group_->abort(error.what());
+      const bool all_ranks_throw = shares_.all_ranks_threw() || check_threw_;  // each by itself: the group goes on
+      if (!all_ranks_throw && group_->world_size() > 1) group_->abort(error.what());
       throw;
     }
     if (!shares_.was_uneven()) return;
@@ -225,12 +227,19 @@ class DistributedDataParallel::Impl {
     }
   }
 
+  void check_gradients() {
+    check_threw_ = true;
+    check_.finish(steps_);
+    check_threw_ = false;
+  }
+
   // A backward of the others.
   void follow_pass(const std::function<void()>& after_step) {
     for (const NamedTensor& parameter : parameters_)
       if (requires_grad(parameter.tensor)) clear_grad(parameter.tensor);
     missing_.follow(reducer_->finish());
-    check_.finish(++steps_);
+    ++steps_;
+    check_gradients();
     if (after_step) after_step();
   }
 
@@ -243,7 +252,7 @@ class DistributedDataParallel::Impl {
       if (!reducer_->is_ready(i) && wants_and_has_grad(parameters_[i].tensor)) reducer_->mark_ready(i);
     const std::vector<std::size_t> missing = reducer_->finish();
     missing_.settle(missing, ++steps_);
-    check_.finish(steps_);
+    check_gradients();
     if (!std::exchange(unregistered_named_, true)) warn_of_unregistered_leaves(group_->rank(), trained_, std::exchange(inputs_, {}));
   }
 
@@ -268,7 +277,7 @@ class DistributedDataParallel::Impl {
   std::uint64_t begun_pass_ = 0, finished_pass_ = 0;  // numbers of backward passes
   std::uint64_t steps_ = 0;                           // passes that were reduced
   std::deque<Tensor> inputs_;                         // leaves that want a gradient, up to the first pass; the last ones
-  bool frozen_named_ = false, unregistered_named_ = false;
+  bool frozen_named_ = false, unregistered_named_ = false, check_threw_ = false;
 };
 
 DistributedDataParallel::DistributedDataParallel(nn::Module& module, std::shared_ptr<ProcessGroup> group,

@@ -235,6 +235,25 @@ TEST_P(Shares, AnExceptionOfOneRankInJoinEndsTheOthers) {
   }
 }
 
+TEST_P(Shares, AnExceptionOfAllRanksInJoinLeavesThemTheGroup) {
+  expect_all_well(run_ranks(2, GetParam(), [](auto group) {
+    Heads model;
+    DistributedDataParallel ddp(model, group, {.on_nonfinite_gradient = OnNonfiniteGradient::kThrow});
+    EXPECT_THAT(message_of([&] {
+                  ddp.join([&] {
+                    for (int step = 0; step < (group->rank() == 1 ? 1 : 2); ++step) {
+                      clear_gradients(ddp);
+                      heads_loss(ddp, step == 1 ? std::numeric_limits<float>::infinity() : 1).backward();
+                    }
+                  });
+                }),
+                HasSubstr("step 2: gradients are infinite or no number, on rank 0"));
+    clear_gradients(ddp);
+    heads_loss(ddp, 1).backward();
+    EXPECT_EQ(gradient_of(model.heads[0]), 1);
+  }));
+}
+
 TEST_P(Shares, AWeightGoesWithItsPassHoweverThatEnds) {
   const auto failures = run_ranks(2, GetParam(), [](auto group) {
     Heads model;
