@@ -101,6 +101,7 @@ class Reducer::Impl {
         log::debug("reducer: dropped a bucket: {}", error.what());
       }
     }
+    if (std::exchange(hook_failed_, false)) await_hook();
     in_pass_ = false;
   }
 
@@ -149,11 +150,18 @@ class Reducer::Impl {
     }
   }
 
+  // A hook that threw has lost the Works of what it had queued.
+  void await_hook() noexcept {
+    for (std::size_t b = 0; b < layouts_.size(); ++b)
+      if (b == 0 || layouts_[b].device != layouts_[b - 1].device) group_->backend(layouts_[b].device).await_idle();
+  }
+
   // A hook may fail on one rank alone: the others would wait for its call.
   Work run_hook(const GradBucket& bucket) {
     try {
       return comm_hook_(*group_, bucket);
     } catch (const std::exception& error) {
+      hook_failed_ = true;
       if (group_->world_size() > 1)
         group_->abort(fmt::format("the comm hook {} failed in bucket {} ('{}', ...): {}", comm_hook_->describe(), bucket.index,
                                   bucket.slots.front().name, error.what()));
@@ -191,7 +199,7 @@ class Reducer::Impl {
   std::size_t next_to_launch_ = 0;
   float factor_ = 1;  // of this pass
   Clock::time_point pass_begin_;
-  bool in_pass_ = false, is_checked_ = false;
+  bool in_pass_ = false, is_checked_ = false, hook_failed_ = false;
 };
 
 Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<GradientInfo> gradients, ReducerOptions options)

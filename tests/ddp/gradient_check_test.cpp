@@ -10,6 +10,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/optim/clip.h"
 #include "lockstep/optim/sgd.h"
+#include "lockstep/reduce/hooks.h"
 #include "tests/ddp/heads.h"
 #include "tests/ddp/ranks.h"
 #include "tests/support/in_mib.h"
@@ -176,11 +177,10 @@ TEST_P(GradientChecks, AnOverflowOfTheSumIsNoRanksOwn) {
 }
 
 TEST_P(GradientChecks, WhereAHookLeavesEachRankItsOwnAllSkipTogether) {
-  const CommHook local = [](ProcessGroup&, const auto&) { return Work(); };
   run([&](auto group) {
     Heads model;
-    DistributedDataParallel ddp(model, group,
-                                {.comm_hook = local, .max_grad_norm = INFINITY, .on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep});
+    DistributedDataParallel ddp(
+        model, group, {.comm_hook = hooks::no_op(), .max_grad_norm = INFINITY, .on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep});
     heads_loss(ddp, group->rank() == last() ? kInfinity : 1).backward();
     EXPECT_EQ(ddp.skipped_steps(), 1);
     EXPECT_FALSE(has_grad(model.heads[0]));

@@ -1,8 +1,12 @@
 // What counts as a pass: with and without no_sync(), over tied, frozen and unused parameters, with a hook in the middle.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
 #include <sstream>
 #include <stdexcept>
+#include <thread>
 
 #include "lockstep/autograd/engine.h"
 #include "lockstep/ddp/ddp.h"
@@ -140,6 +144,28 @@ TEST(Passes, AHookThatThrowsOnOneRankEndsTheGroupForAll) {
   });
   for (const std::string& text : failures) EXPECT_THAT(text, ::testing::HasSubstr("the codebook is full"));
   EXPECT_THAT(failures[0], ::testing::HasSubstr("rank 2 aborted the group: the comm hook of the program's own failed in bucket 0 ('b'"));
+}
+
+// What it has queued still runs, on memory that may go when the exception is caught.
+TEST(Passes, WhatAFailedHookQueuedHasEndedWhenItsExceptionIsCaught) {
+  for (const int ranks : {1, 2})
+    expect_all_well(run_ranks(ranks, "tcp", [](auto group) {
+      Pair model;
+      std::atomic<bool> has_begun{false}, is_computing{false};
+      const CommHook hook = [&](ProcessGroup& all, const GradBucket&) -> Work {
+        all.compute_async([&](Stream&) {
+          is_computing = true;
+          has_begun = true;
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          is_computing = false;
+        });
+        while (!has_begun) std::this_thread::yield();
+        throw Error("no memory for factors");
+      };
+      DistributedDataParallel ddp(model, group, {.comm_hook = hook});
+      EXPECT_THROW(loss_of(ddp, own_value(*group)).backward(), Error);
+      EXPECT_FALSE(is_computing);
+    }));
 }
 
 TEST(Passes, AHookThatSendsAnotherSizeOnOneRankIsAMismatchOnAll) {

@@ -48,6 +48,10 @@ class Backend {
   // A backend without a thread or stream for it waits for `first` and runs it in the calling thread: so by default.
   virtual Work start_chained(const Operation& operation, const Work& first);
 
+  // Returns when none of the operations and continuations issued so far is being executed, and none will be: complete, or dropped as the
+  // group is over. For an owner of memory that they use, who lost their Works to an exception.
+  virtual void await_idle() noexcept {}
+
   // Messages between two ranks: not in the order of the operations, not numbered. Both return at once; the data is the
   // backend's until the Work is done. A send completes when its data has left, maybe before it is received. A backend without
   // messages throws InvalidArgument.

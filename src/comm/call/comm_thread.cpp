@@ -157,6 +157,10 @@ bool CommThread::execute_next(std::uint64_t ticket) {
   return true;
 }
 
+void CommThread::await_idle() noexcept {
+  await([&] { return completed_.load() >= issued_.load() || (broken_.load() && running_.load() == 0); });
+}
+
 bool CommThread::done(std::uint64_t ticket) {
   const bool lost = is_lost(ticket);  // asked first: it may complete in between
   if (completed_.load() >= ticket) return true;

@@ -56,6 +56,7 @@ class CommThread : public CompletionQueue {
   // that is being executed throws when its execution has ended: until then it uses its buffers.
   void fail(std::exception_ptr failure);
 
+  void await_idle() noexcept;  // see Backend
   bool done(std::uint64_t ticket) override;
   void wait(std::uint64_t ticket) override;
   void stream_wait(std::uint64_t ticket, Stream&) override { wait(ticket); }

@@ -8,18 +8,19 @@
 namespace lockstep {
 
 Work ProcessGroup::Impl::Chain::follow(const Work& first, Continuation next, bool makes_call) {
-  if (group_ == nullptr) throw InvalidArgument("Work::then: the process group of this Work is gone");
-  group_->check_usable("then", device_, true);
+  Impl* const group = group_.load();
+  if (group == nullptr) throw InvalidArgument("Work::then: the process group of this Work is gone");
+  group->check_usable("then", device_, true);
   Operation operation;
-  operation.timeout = group_->timeout;
-  operation.chained = {std::move(next), group_, makes_call};
-  if (makes_call && !group_->is_capturing) {  // a launch of the graph will count
-    ++group_->sequence;
-    operation.flight = group_->recorded->recorder.reserve(group_->sequence);
+  operation.timeout = group->timeout;
+  operation.chained = {std::move(next), group, makes_call};
+  if (makes_call && !group->is_capturing) {  // a launch of the graph will count
+    ++group->sequence;
+    operation.flight = group->recorded->recorder.reserve(group->sequence);
   }
-  operation.signature.sequence = group_->sequence;
+  operation.signature.sequence = group->sequence;
   try {
-    return Work(group_->backend(device_, "then").start_chained(operation, first), group_->chains[static_cast<std::size_t>(device_)]);
+    return Work(group->backend(device_, "then").start_chained(operation, first), group->chains[static_cast<std::size_t>(device_)]);
   } catch (...) {
     flight::note_failed(operation.flight);
     throw;

@@ -1,7 +1,7 @@
 // The group's side of Work::then(): takes the follower's place in the order of calls and queues it.
 #pragma once
 
-#include <cstdint>
+#include <atomic>
 
 #include "lockstep/comm/work.h"
 #include "lockstep/core/device.h"
@@ -17,7 +17,7 @@ class ProcessGroup::Impl::Chain : public CallChain {
   void end() { group_ = nullptr; }
 
  private:
-  Impl* group_;  // null: it is gone
+  std::atomic<Impl*> group_;  // null: it is gone
   const DeviceKind device_;
 };
 

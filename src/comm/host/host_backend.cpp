@@ -50,6 +50,7 @@ class HostBackend : public Backend {
   }
 
   Work start_chained(const Operation& operation, const Work&) override { return start(operation); }
+  void await_idle() noexcept override { thread_->await_idle(); }
   Work send(const Message& message) override { return PointToPoint::send(messages_, message); }
   Work receive(const Message& message) override { return PointToPoint::receive(messages_, message); }
 

@@ -68,6 +68,7 @@ class MpiBackend : public Backend {
     }
   }
   Work start_chained(const Operation& operation, const Work&) override { return start(operation); }
+  void await_idle() noexcept override { thread_->await_idle(); }
   Work send(const Message& message) override { return PointToPoint::send(group_->messages, message); }
   Work receive(const Message& message) override { return PointToPoint::receive(group_->messages, message); }
 

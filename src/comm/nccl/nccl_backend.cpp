@@ -24,6 +24,7 @@ NcclBackend::~NcclBackend() {
 
 Work NcclBackend::start(const Operation& operation) { return nccl::Queue::start(queue_, operation); }
 Work NcclBackend::start_chained(const Operation& operation, const Work&) { return nccl::Queue::start_chained(queue_, operation); }
+void NcclBackend::await_idle() noexcept { queue_->await_idle(); }
 Work NcclBackend::send(const Message& message) { return nccl::StagedMessages::send(messages_, message); }
 Work NcclBackend::receive(const Message& message) { return nccl::StagedMessages::receive(messages_, message); }
 Buffer NcclBackend::allocate(std::size_t bytes) { return nccl::Queue::allocate(queue_, bytes); }

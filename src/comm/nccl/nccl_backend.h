@@ -49,6 +49,7 @@ class NcclBackend : public Backend {
   void run(const Operation& operation) override { start(operation).wait(); }
   Work start(const Operation& operation) override;
   Work start_chained(const Operation& operation, const Work& first) override;
+  void await_idle() noexcept override;
   Work send(const Message& message) override;
   Work receive(const Message& message) override;
   Buffer allocate(std::size_t bytes) override;

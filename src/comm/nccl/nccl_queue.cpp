@@ -72,10 +72,7 @@ class Queue::Captured : public CompletionQueue {
       hash_ = (hash_ ^ part) * 0x9e3779b97f4a7c15, hash_ ^= hash_ >> 29;
     return add_mark();
   }
-  Event& add_mark() {
-    events_.push_back(device_.new_event());
-    return *events_.back();
-  }
+  Event& add_mark() { return *events_.emplace_back(device_.new_event()); }
   std::uint64_t hash() const { return hash_; }
   std::uint64_t calls() const { return events_.size(); }
 
@@ -121,10 +118,7 @@ Work Queue::start(const std::shared_ptr<Queue>& self, const Operation& operation
 
 Work Queue::start_chained(const std::shared_ptr<Queue>& self, const Operation& operation) {
   Work made;
-  self->or_fail([&] {
-    self->order_behind_default_stream();
-    made = run_chained(operation, *self->stream_);
-  });
+  self->or_fail([&] { self->order_behind_default_stream(), made = run_chained(operation, *self->stream_); });
   if (operation.chained.makes_call) return made;
   if (!self->captured_) return Work(self, self->issue({.signature = operation.signature, .timeout = operation.timeout}, Way::kComputed));
   self->or_fail([&] { self->captured_->add_mark().record(*self->stream_); });
@@ -273,13 +267,17 @@ Buffer Queue::allocate(const std::shared_ptr<Queue>& self, std::size_t bytes) {
 
 // NCCL unmaps it at once: what is queued may still be using it.
 void Queue::release(void* memory) noexcept {
+  await_idle();
+  communicator_.free(memory);
+}
+
+void Queue::await_idle() noexcept {
   try {
     native(*stream_);
     if (!device_.default_stream().is_capturing()) device_.default_stream().synchronize();
     stream_->synchronize();
   } catch (const Error&) {  // a device that has failed: NCCL will find the same
   }
-  communicator_.free(memory);
 }
 
 // The first failure stays. Waiting threads are released when the device has released the buffers.

@@ -36,6 +36,7 @@ class Queue : public CompletionQueue {
   bool done(std::uint64_t ticket) override;
   void wait(std::uint64_t ticket) override;
   void stream_wait(std::uint64_t ticket, Stream& stream) override;
+  void await_idle() noexcept;  // see Backend
 
   Backend& watch() { return *watch_; }
   // Nothing is used any more afterwards but the memory that was allocated; what is not complete throws PeerLost.

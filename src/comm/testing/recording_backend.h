@@ -41,6 +41,7 @@ class RecordingBackend : public Backend {
   void run(const Operation& operation) override;
   Work start(const Operation& operation) override;
   Work start_chained(const Operation& operation, const Work& first) override { return inner_->start_chained(operation, first); }
+  void await_idle() noexcept override { inner_->await_idle(); }
   Work send(const Message& message) override;
   Work receive(const Message& message) override;
   Buffer allocate(std::size_t bytes) override;
