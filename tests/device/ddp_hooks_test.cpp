@@ -1,0 +1,57 @@
+// Comm hooks on GPUs made of threads, over the nccl backend and a stub in NCCL's place: no host that waits, graphs, refusals.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/reduce/hooks.h"
+#include "tests/device/trainee.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+TEST(DeviceHooks, Bf16IsNearTheAverageAndTheHostWaitsForNothing) {
+  EXPECT_THAT(run_gpu_ranks(2,
+                            [](auto group, RecordingDevice& device) {
+                              const Trainee plain(group, device), half(group, device, hooks::bf16());
+                              const Training expected = plain.train(4, [&](int) { return plain.step(); });
+                              const Training trained = half.train(4, [&](int) { return half.step(); });
+                              for (std::size_t p = 0; p < expected.weights.size(); ++p)
+                                for (std::size_t i = 0; i < expected.weights[p].size(); ++i)
+                                  ASSERT_NEAR(trained.weights[p][i], expected.weights[p][i], 5e-3F);
+                              EXPECT_NE(trained.weights, expected.weights) << "nothing was rounded";
+                              check_replicas_equal(*group, half.net->named_parameters(), "weights");
+                              device.default_stream().synchronize();
+                              device.clear_log();
+                              device.hold_default_stream();
+                              half.step();
+                              EXPECT_EQ(device.counts().host_waits, 0);
+                              EXPECT_THAT(device.log(), Contains(HasSubstr("convert")));
+                              group->barrier();
+                              device.release_default_stream();
+                            }),
+              Each(""));
+}
+
+TEST(DeviceHooks, AGraphRepeatsWhatBf16Queues) {
+  EXPECT_THAT(run_gpu_ranks(2,
+                            [](auto group, RecordingDevice& device) {
+                              const Trainee eager(group, device, hooks::bf16()), captured(group, device, hooks::bf16());
+                              const Training expected = eager.train(8, [&](int) { return eager.step(); });
+                              CapturedStep step = captured.captured();
+                              EXPECT_EQ(captured.train(8, [&](int) { return step(); }), expected);
+                              EXPECT_GE(step.counts().replayed, 3U);
+                            }),
+              Each(""));
+}
+
+TEST(DeviceHooks, ThoseOfTheCpuAreRefusedOnAllRanks) {
+  for (const auto& make : {+[] { return hooks::int8(); }, +[] { return hooks::power_sgd(); }, +[] { return hooks::top_k(); }})
+    EXPECT_THAT(run_gpu_ranks(2, [&](auto group, RecordingDevice& device) { Trainee(group, device, make()); }),
+                Each(HasSubstr("is on a GPU: use bf16 or fp16 there")));
+}
+
+}  // namespace
+}  // namespace lockstep::testing
