@@ -28,7 +28,6 @@ DistributedDataParallelOptions options_with(float limit, OnNonfiniteGradient on_
 struct Rank {
   Rank(const std::shared_ptr<ProcessGroup>& group, Device& device, const DistributedDataParallelOptions& options)
       : group(group), device(device) {
-    manual_seed(3);
     net.to(device);
     ddp = std::make_unique<DistributedDataParallel>(net, group, options);
     sgd = std::make_unique<optim::SGD>(ddp->parameters(), optim::SGDOptions{.lr = 0.05F, .momentum = 0.9F});
@@ -58,6 +57,7 @@ struct Rank {
 
   std::shared_ptr<ProcessGroup> group;
   Device& device;
+  const bool is_seeded = (manual_seed(3), true);  // before the net draws its weights
   SmallNet net;
   std::unique_ptr<DistributedDataParallel> ddp;
   std::unique_ptr<optim::SGD> sgd;
