@@ -89,6 +89,8 @@ Options parse(int argc, char** argv) {
 
 // -- one strategy, in processes of its own
 
+bool has_a_rank_for_each(const std::string& strategy) { return strategy == "ddp" || strategy == "zero"; }
+
 double peak_rss_mb() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -129,7 +131,7 @@ Figures train(const Options& options, ls::train::Strategy& strategy, ls::Process
 
 // Rank 0 writes the figures to options.result, and the weights beside it.
 int run_strategy(const Options& options) {
-  const bool by_processes = options.strategy == "ddp" || options.strategy == "parameter_server";
+  const bool by_processes = has_a_rank_for_each(options.strategy) || options.strategy == "parameter_server";
   if (!by_processes) ls::Device::configure({.cpu = options.devices.front()});
   const auto group = ls::init_process_group({.device = &ls::cpu_device()});
   const ls::bench::TrainStepModel sample = ls::bench::make_model(options.model, 0);
@@ -178,7 +180,7 @@ struct Row {
 void take_turn(const Options& options, const std::string& folder, Row& row) {
   const std::string result = fmt::format("{}/{}.{}", folder, row.strategy, row.devices);
   ls::launch::LaunchSpec spec;
-  spec.ranks = row.strategy == "ddp" ? row.devices : 1;
+  spec.ranks = has_a_rank_for_each(row.strategy) ? row.devices : 1;
   if (row.strategy == "parameter_server") {  // as lockrun --ps 1 --workers N
     spec.servers = kServers;
     spec.workers = row.devices;

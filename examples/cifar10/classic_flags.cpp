@@ -7,8 +7,10 @@ namespace ls = lockstep;
 
 namespace {
 
-// Those in which one process trains the whole network.
-bool is_offered(const std::string& strategy) { return strategy != "model_parallel" && strategy != "parameter_server"; }
+// The tutorial's way and those that are like it.
+bool is_offered(const std::string& strategy) {
+  return strategy != "model_parallel" && strategy != "parameter_server" && strategy != "zero";
+}
 
 std::string strategy_list() {
   std::string list = "how to use several devices:";

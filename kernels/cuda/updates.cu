@@ -95,7 +95,7 @@ __global__ void update_batch(const __grid_constant__ Batch<Formula::kStates> bat
 // One thread, before the batches: a stream keeps the order.
 template <typename Formula, typename Params>
 __global__ void advance_clock(Params params) {
-  if (!updates::skips(params)) Formula::advance(updates::clock_of(params), params);
+  if (!updates::skips(params) && updates::begins_step(params)) Formula::advance(updates::clock_of(params), params);
 }
 
 __global__ void find_bad(const __grid_constant__ Batch<0> batch, LossScaleState* state) {

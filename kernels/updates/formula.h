@@ -4,7 +4,7 @@
 //     static constexpr int kStates = 2;
 //     explicit Warp(const WarpParams& params);                       once a call: reads the device's scalars
 //     void operator()(float& weight, float grad, float& first, float& second) const;     once an element
-//     static void advance(UpdateClock& clock, const WarpParams& params);                 if it counts: once a call, before the rest
+//     static void advance(UpdateClock& clock, const WarpParams& params);                 if it counts: once a step, before the rest
 //   };
 //   template <typename Call>
 //   void with_formula(const WarpParams& params, Call&& call) { call(Use<Warp>{}); }      or the one of several that params ask for
@@ -44,6 +44,15 @@ template <typename Formula, typename Params>
 concept Counts = requires(UpdateClock& clock, const Params& params) {
   Formula::advance(clock, params);
 };
+
+// Does the clock advance in this call? A step of several calls counts once.
+template <typename Params>
+LOCKSTEP_FORMULA bool begins_step(const Params& params) {
+  if constexpr (requires { params.group; })
+    return !params.group.continues_step;
+  else
+    return true;
+}
 
 template <typename Params>
 LOCKSTEP_FORMULA UpdateClock& clock_of(const Params& params) {

@@ -138,8 +138,7 @@ void BackwardPass::finish_input(std::size_t index) {
 // The node has thrown: what it was to write first into a leaf's memory is not a gradient.
 void BackwardPass::forget_incomplete(const Node& node) {
   for (std::size_t i = 0; i < targets_.size(); ++i)
-    if (targets_[i] && !finished_[i] && !targets_[i].accumulate() && !targets_[i].takes())
-      variable_of(node.inputs()[i])->grad_written = false;
+    if (targets_[i] && !finished_[i] && !targets_[i].accumulate() && !targets_[i].takes()) clear_grad(node.inputs()[i]);
 }
 
 void BackwardPass::call_end_callbacks() { call_all(queued_); }

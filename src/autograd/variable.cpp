@@ -78,9 +78,24 @@ std::string describe(const Tensor& tensor) {
   return fmt::format("parameter '{}' of shape {}", state->name, tensor.shape().text());
 }
 
-Tensor grad(const Tensor& leaf) { return leaf_of(leaf, "grad").grad; }
+Tensor grad(const Tensor& leaf) {
+  const VariableState& state = leaf_of(leaf, "grad");
+  if (state.withheld != nullptr) throw InvalidArgument("grad: the gradient of {} is withheld: {}", describe(leaf), state.withheld);
+  return state.grad;
+}
 bool has_grad(const Tensor& leaf) { return leaf_of(leaf, "has_grad").grad_written; }
-void clear_grad(const Tensor& leaf) { leaf_of(leaf, "clear_grad").grad_written = false; }
+void clear_grad(const Tensor& leaf) {
+  VariableState& state = leaf_of(leaf, "clear_grad");
+  state.grad_written = false;
+  state.withheld = nullptr;
+}
+
+void withhold_grad(const Tensor& leaf, const char* reason) { leaf_of(leaf, "withhold_grad").withheld = reason; }
+bool is_grad_withheld(const Tensor& leaf) { return leaf_of(leaf, "is_grad_withheld").withheld != nullptr; }
+Buffer grad_buffer(const Tensor& leaf) {
+  const Tensor& gradient = leaf_of(leaf, "grad_buffer").grad;
+  return gradient.defined() ? gradient.buffer() : Buffer();
+}
 
 void mark_grad_written(const Tensor& leaf) {
   VariableState& state = leaf_of(leaf, "mark_grad_written");

@@ -15,6 +15,7 @@
 #include "src/ddp/mistakes.h"
 #include "src/ddp/module_watch.h"
 #include "src/ddp/options.h"
+#include "src/ddp/pass_partner.h"
 #include "src/ddp/replicas.h"
 #include "src/ddp/shares.h"
 #include "src/nn/only_output.h"
@@ -32,12 +33,6 @@ std::vector<GradientInfo> describe_gradients(const nn::Module& module, const std
     gradients.push_back({name, static_cast<std::size_t>(tensor.count()), tensor.dtype(), tensor.device().kind(), is_among(tensor, delayed),
                          tensor.shape()});
   return gradients;
-}
-
-// The CPU's logical devices share its memory: a bucket there may hold gradients of each, as a model has whose parts lie on several.
-Buffer slot_on(Device& device, const Buffer& slot) {
-  if (slot.device() == &device || device.kind() != DeviceKind::kCpu || slot.device()->kind() != DeviceKind::kCpu) return slot;
-  return Buffer(slot.data(), slot.bytes(), &device, [slot] {});
 }
 
 constexpr std::size_t kMostInputs = 64;
@@ -59,7 +54,8 @@ class DistributedDataParallel::Impl {
         shares_(*group_),
         check_(*group_, parameters_, options),
         is_static_(options.static_graph),
-        comm_hook_(options.comm_hook) {
+        comm_hook_(options.comm_hook),
+        looks_at_gradients_(options.max_grad_norm > 0 || options.on_nonfinite_gradient != OnNonfiniteGradient::kIgnore) {
     std::string refusal = claim_.take(parameters_);
     if (refusal.empty() && options.comm_hook)
       refusal = options.comm_hook->refusal(describe_gradients(module, parameters_, options.delayed_parameters));
@@ -75,8 +71,8 @@ class DistributedDataParallel::Impl {
     // The join of autograd and communication: every gradient lies in its bucket, and says when it is final.
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       set_name(parameters_[i].tensor, parameters_[i].name);  // of several names, the reducer's
-      bind_grad(parameters_[i].tensor, slot_on(parameters_[i].tensor.device(), reducer_->slot(i)));
-      slots_.push_back(grad(parameters_[i].tensor).buffer().data());
+      bind_grad(parameters_[i].tensor, memory_on(parameters_[i].tensor.device(), reducer_->slot(i)));
+      slots_.push_back(grad_buffer(parameters_[i].tensor).data());
       hooks_.push_back(register_grad_hook(parameters_[i].tensor, [this, i](const Tensor&) { gradient_ready(i); }));
     }
   }
@@ -105,9 +101,11 @@ class DistributedDataParallel::Impl {
   }
   ProcessGroup& group() const { return *group_; }
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
-  const Reducer& reducer() const { return *reducer_; }
+  Reducer& reducer() const { return *reducer_; }
   const CommHook& comm_hook() const { return comm_hook_; }
   bool finds_unused() const { return missing_.asks_each_pass(); }
+  bool may_leave_gradients() const { return is_static_ || finds_unused(); }
+  bool looks_at_gradients() const { return looks_at_gradients_; }
 
   // Weights scale a rank's gradients when they are summed, after they have passed through the other ranks' statistics.
   void set_weight(double samples) {
@@ -137,6 +135,9 @@ class DistributedDataParallel::Impl {
           "DistributedDataParallel::join: not with SyncBatchNorm, whose forward needs the samples of all ranks: give the ranks equal "
           "numbers "
           "of batches (begin_epoch() compares them), or leave the layers as BatchNorm");
+    if (partner != nullptr)
+      if (const std::string refusal = partner->refusal_of_join(options); !refusal.empty())
+        throw InvalidArgument("DistributedDataParallel::join: {}", refusal);
     shares_.begin_join(options);
     check_threw_ = false;
     struct Joining {
@@ -157,6 +158,7 @@ class DistributedDataParallel::Impl {
   }
 
   bool synchronize = true;  // off: gradients gather locally
+  PassPartner* partner = nullptr;
 
   ~Impl() { *alive_ = false; }
 
@@ -182,7 +184,7 @@ class DistributedDataParallel::Impl {
   std::string moved_gradient() const {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       const Tensor& parameter = parameters_[i].tensor;
-      if (requires_grad(parameter) && grad(parameter).buffer().data() != slots_[i])
+      if (requires_grad(parameter) && grad_buffer(parameter).data() != slots_[i])
         return fmt::format("'{}' was moved, and its gradient is no longer in its bucket", parameters_[i].name);
     }
     return "";
@@ -213,6 +215,7 @@ class DistributedDataParallel::Impl {
   void begin_pass() {
     if (reducer_->in_pass()) reducer_->abandon_pass();  // the pass before ended by an exception
     shares_.begin_pass(steps_ + 1);
+    if (partner != nullptr) partner->begin_pass(steps_ + 1);
   }
 
   // On a rank that has no data left, until no rank has any.
@@ -237,9 +240,11 @@ class DistributedDataParallel::Impl {
   void follow_pass(const std::function<void()>& after_step) {
     for (const NamedTensor& parameter : parameters_)
       if (requires_grad(parameter.tensor)) clear_grad(parameter.tensor);
+    if (partner != nullptr) partner->begin_followed_pass(steps_ + 1);
     missing_.follow(reducer_->finish());
     ++steps_;
     check_gradients();
+    if (partner != nullptr) partner->end_pass();
     if (after_step) after_step();
   }
 
@@ -253,6 +258,7 @@ class DistributedDataParallel::Impl {
     const std::vector<std::size_t> missing = reducer_->finish();
     missing_.settle(missing, ++steps_);
     check_gradients();
+    if (partner != nullptr) partner->end_pass();
     if (!std::exchange(unregistered_named_, true)) warn_of_unregistered_leaves(group_->rank(), trained_, std::exchange(inputs_, {}));
   }
 
@@ -270,6 +276,7 @@ class DistributedDataParallel::Impl {
   GradientCheck check_;
   const bool is_static_;
   const CommHook comm_hook_;
+  const bool looks_at_gradients_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // results may outlive the wrapper
   std::unique_ptr<Reducer> reducer_;
   std::vector<HookHandle> hooks_;
@@ -304,6 +311,12 @@ float DistributedDataParallel::last_grad_norm() const { return impl_->check().la
 OnNonfiniteGradient DistributedDataParallel::on_nonfinite_gradient() const { return impl_->check().on_nonfinite(); }
 std::int64_t DistributedDataParallel::skipped_steps() const { return impl_->check().skipped_steps(); }
 const std::string& DistributedDataParallel::last_skipped() const { return impl_->check().last_skipped(); }
+
+Reducer& PassAccess::reducer(DistributedDataParallel& ddp) { return ddp.impl_->reducer(); }
+PassPartner* PassAccess::partner(const DistributedDataParallel& ddp) { return ddp.impl_->partner; }
+void PassAccess::set_partner(DistributedDataParallel& ddp, PassPartner* partner) { ddp.impl_->partner = partner; }
+bool PassAccess::looks_at_gradients(const DistributedDataParallel& ddp) { return ddp.impl_->looks_at_gradients(); }
+bool PassAccess::may_leave_gradients(const DistributedDataParallel& ddp) { return ddp.impl_->may_leave_gradients(); }
 
 DistributedDataParallel::NoSync::NoSync(DistributedDataParallel& ddp) : ddp_(ddp), before_(std::exchange(ddp.impl_->synchronize, false)) {}
 DistributedDataParallel::NoSync::~NoSync() { ddp_.impl_->synchronize = before_; }

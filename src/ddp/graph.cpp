@@ -11,6 +11,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/ddp/ddp.h"
 #include "src/ddp/has_sync_batch_norm.h"
+#include "src/ddp/pass_partner.h"
 
 namespace lockstep {
 
@@ -106,6 +107,8 @@ class CapturedStep::Impl {
   Impl& operator=(const Impl&) = delete;
 
   Tensor run() {
+    if (const PassPartner* partner = PassAccess::partner(ddp_); partner != nullptr)
+      throw InvalidArgument("capture: {}", partner->reason_against_capture());
     if (ddp_.has_weight() || ddp_.is_joining())
       throw InvalidArgument(
           "capture: set_weight() and join() tell the other ranks in each backward, and a replayed graph runs no code of the host's: call "

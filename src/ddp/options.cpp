@@ -106,11 +106,14 @@ std::vector<std::string> option_lines(const DistributedDataParallelOptions& opti
 
 void check_options(ProcessGroup& group, const nn::Module& module, const DistributedDataParallelOptions& options,
                    const std::string& refusal) {
-  const std::string own = refusal.empty() ? refusal_of(module, options) : refusal;
-  const std::vector<std::string> refusals = group.all_gather_text(own, {.purpose = {"options check"}});
-  for (std::size_t rank = 0; rank < refusals.size(); ++rank)
-    if (!refusals[rank].empty()) throw InvalidArgument("DistributedDataParallel: rank {}: {}", rank, refusals[rank]);
+  refuse_on_all_ranks(group, "DistributedDataParallel", refusal.empty() ? refusal_of(module, options) : refusal);
   check_same_lines(group, option_lines(options), "DistributedDataParallel", "have different options");
+}
+
+void refuse_on_all_ranks(ProcessGroup& group, const char* operation, const std::string& own_refusal) {
+  const std::vector<std::string> refusals = group.all_gather_text(own_refusal, {.purpose = {"options check"}});
+  for (std::size_t rank = 0; rank < refusals.size(); ++rank)
+    if (!refusals[rank].empty()) throw InvalidArgument("{}: rank {}: {}", operation, rank, refusals[rank]);
 }
 
 std::vector<Tensor> tensors_named(const nn::Module& module, const std::vector<std::string>& names) {

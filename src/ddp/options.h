@@ -16,6 +16,9 @@ namespace lockstep {
 void check_options(ProcessGroup& group, const nn::Module& module, const DistributedDataParallelOptions& options,
                    const std::string& refusal);
 
+// Collective: InvalidArgument on all ranks, which names the first rank whose refusal is not "".
+void refuse_on_all_ranks(ProcessGroup& group, const char* operation, const std::string& own_refusal);
+
 // The entries whose names, and other names of the same tensor, are not among `ignored`.
 std::vector<NamedTensor> without(const nn::Module& module, const std::vector<NamedTensor>& tensors,
                                  const std::vector<std::string>& ignored);

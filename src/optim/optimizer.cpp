@@ -8,6 +8,7 @@
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
 #include "src/optim/clock.h"
+#include "src/optim/step_parts.h"
 
 namespace lockstep::optim {
 
@@ -49,7 +50,8 @@ Optimizer::Optimizer(std::vector<NamedTensor> parameters, const Description& des
       initial_state_(description.initial_state),
       loss_scaler_(description.loss_scaler),
       state_names_(description.states.begin(), description.states.end()),
-      counts_steps_(description.counts_steps) {
+      counts_steps_(description.counts_steps),
+      elementwise_(description.elementwise) {
   LOCKSTEP_CHECK(state_names_.size() <= std::size(UpdateTensor{}.states), "an update has at most 3 states");
   if (!is_rate(lr_)) throw InvalidArgument("{}: lr {} must be a finite number and not negative", kind_, lr_);
   append({.parameters = std::move(parameters)});
@@ -58,6 +60,9 @@ Optimizer::Optimizer(std::vector<NamedTensor> parameters, const Description& des
 void Optimizer::add_group(ParameterGroup group) { append(std::move(group)); }
 
 void Optimizer::append(ParameterGroup group) {
+  if (owner_ != nullptr || !slices_.empty())
+    throw InvalidArgument("{}::add_group: {} has taken the optimizer over: add all groups before", kind_,
+                          owner_ != nullptr ? owner_->name() : "a ZeroRedundancyOptimizer that is gone");
   if (group.parameters.empty()) throw InvalidArgument("Optimizer: there is no parameter to optimize");
   const float decay = group.weight_decay.value_or(weight_decay_);
   if (!is_rate(decay) || !is_rate(group.lr_factor) || !is_rate(lr_ * group.lr_factor))
@@ -80,9 +85,7 @@ void Optimizer::append(ParameterGroup group) {
   added.device_lr = Tensor::from<float>(std::array{added.lr}, {1}).to(device);
   if (counts_steps_) added.clock = new_clock(device);
   parameters_ = std::move(all);
-  for (std::size_t i = added.begin; i < added.end; ++i)
-    for (std::size_t k = 0; k < state_names_.size(); ++k)
-      states_.push_back(Tensor::full(parameters_[i].tensor.shape(), initial_state_, device));
+  for (std::size_t i = added.begin; i < added.end; ++i) all_.push_back(i);
   groups_.push_back(std::move(added));
   tensors_.reserve(parameters_.size());
   follow_parameters();
@@ -124,39 +127,106 @@ void Optimizer::zero_grad() {
   for (const NamedTensor& parameter : parameters_) clear_grad(parameter.tensor);
 }
 
-// Appends to tensors_ those of a group that have a gradient.
-std::span<const UpdateTensor> Optimizer::gather(const Group& group) {
-  const std::size_t first = tensors_.size(), states = state_names_.size();
-  for (std::size_t i = group.begin; i < group.end; ++i) {
+// Not before they are needed: who keeps slices has them alone.
+void Optimizer::make_states() {
+  const std::size_t names = state_names_.size();
+  for (std::size_t s = states_.size(); s < parameters_.size() * names; ++s) {
+    const Tensor& parameter = parameters_[s / names].tensor;
+    const Shape shape = slices_.empty() ? parameter.shape() : Shape{static_cast<std::int64_t>(slices_[s / names].count)};
+    states_.push_back(Tensor::full(shape, initial_state_, parameter.device()));
+  }
+}
+
+Optimizer::Slice Optimizer::slice_of(std::size_t parameter) const {
+  return slices_.empty() ? Slice{0, static_cast<std::size_t>(parameters_[parameter].tensor.count())} : slices_[parameter];
+}
+
+// What the state has become so far stays.
+void Optimizer::keep_slices(std::vector<Slice> slices, int ranks) {
+  if (ranks == 1) return;
+  for (std::size_t s = 0; s < states_.size(); ++s) {
+    const Slice& slice = slices[s / state_names_.size()];
+    const Shape shape{static_cast<std::int64_t>(slice.count)};
+    const Buffer part = states_[s].buffer().window(slice.begin * sizeof(float), slice.count * sizeof(float));
+    states_[s] = Tensor::wrap(part, shape).clone();
+  }
+  slices_ = std::move(slices);
+  slice_ranks_ = ranks;
+}
+
+// Appends to tensors_ those of `parameters` that are in the group and have a gradient, as far as they are this rank's. Is there any, be it
+// another rank's?
+bool Optimizer::gather(const Group& group, std::span<const std::size_t> parameters) {
+  const std::size_t states = state_names_.size();
+  bool any = false;
+  for (const std::size_t i : parameters) {
     const Tensor& parameter = parameters_[i].tensor;
-    if (!has_grad(parameter)) continue;
+    if (i < group.begin || i >= group.end || !has_grad(parameter)) continue;
+    any = true;
     parameter.mark_changed();
-    UpdateTensor tensor{parameter.data<float>(), grad(parameter).data<float>(), {}, parameter.count()};
+    const auto [begin, count] = slice_of(i);
+    if (count == 0) continue;
+    const float* gradient = owner_ == nullptr ? grad(parameter).data<float>() : reinterpret_cast<float*>(grad_buffer(parameter).data());
+    UpdateTensor tensor{parameter.data<float>() + begin, gradient + begin, {}, static_cast<std::int64_t>(count)};
     for (std::size_t k = 0; k < states; ++k) tensor.states[k] = states_[i * states + k].data<float>();
     tensors_.push_back(tensor);
   }
-  return std::span(tensors_).subspan(first);
+  return any;
 }
 
 void Optimizer::step() {
+  if (owner_ != nullptr) return owner_->step();
+  if (!slices_.empty())
+    throw InvalidArgument(
+        "{}::step: this rank has slices of the state alone, and the ZeroRedundancyOptimizer that made them is gone: make it last as long "
+        "as "
+        "the training, or load a checkpoint into a new optimizer",
+        kind_);
+  begin_step();
+  find_bad_gradients();
+  update_some(all_);
+  end_step();
+}
+
+void Optimizer::begin_step() {
+  make_states();
   follow_parameters();
-  Device& device = parameters_.front().tensor.device();
-  const KernelTable& kernels = device.kernels();
-  Stream& stream = device.default_stream();
-  LossScaleState* const scale = loss_scaler_ == nullptr ? nullptr : loss_scaler_->data_on(device);
   tensors_.clear();  // its memory was reserved: spans stay valid
-  if (scale != nullptr) {
-    for (const Group& group : groups_) gather(group);
-    kernels.find_bad_gradients(tensors_, scale, stream);
-    tensors_.clear();
-  }
+  for (Group& group : groups_) group.has_counted = false;
+}
+
+// The state of loss scaling, if there is any, with what this rank's gradients say.
+LossScaleState* Optimizer::find_bad_gradients() {
+  if (loss_scaler_ == nullptr) return nullptr;
+  Device& device = parameters_.front().tensor.device();
+  LossScaleState* const scale = loss_scaler_->data_on(device);
+  for (const Group& group : groups_) gather(group, all_);
+  device.kernels().find_bad_gradients(tensors_, scale, device.default_stream());
+  tensors_.clear();
+  return scale;
+}
+
+// Each parameter once a step.
+void Optimizer::update_some(std::span<const std::size_t> parameters) {
+  Device& device = parameters_.front().tensor.device();
+  const LossScaleState* const scale = loss_scaler_ == nullptr ? nullptr : loss_scaler_->data_on(device);
   for (Group& group : groups_) {
-    const std::span<const UpdateTensor> tensors = gather(group);
-    if (tensors.empty()) continue;
+    const std::size_t first = tensors_.size();
+    if (!gather(group, parameters)) continue;
+    const std::span<const UpdateTensor> tensors = std::span(tensors_).subspan(first);
     auto* const clock = group.clock.defined() ? clock_in(group.clock) : nullptr;
-    update(tensors, {group.device_lr.data<float>(), group.weight_decay, scale, clock}, kernels, stream);
+    const bool counts = clock != nullptr && !group.has_counted;  // on ranks without a slice, too
+    if (tensors.empty() && !counts) continue;
+    update(tensors, {group.device_lr.data<float>(), group.weight_decay, scale, clock, group.has_counted}, device.kernels(),
+           device.default_stream());
+    group.has_counted = true;
   }
-  if (scale != nullptr) kernels.update_loss_scale(loss_scaler_->rule(), scale, stream);
+}
+
+void Optimizer::end_step() {
+  if (loss_scaler_ == nullptr) return;
+  Device& device = parameters_.front().tensor.device();
+  device.kernels().update_loss_scale(loss_scaler_->rule(), loss_scaler_->data_on(device), device.default_stream());
 }
 
 // A module that moved to another device takes state and rates along.
@@ -175,12 +245,24 @@ void Optimizer::follow_parameters() {
 
 std::vector<NamedTensor> Optimizer::state() {
   std::vector<NamedTensor> named;
-  for (std::size_t i = 0; i < states_.size(); ++i)
-    named.push_back({parameters_[i / state_names_.size()].name + "." + state_names_[i % state_names_.size()], states_[i]});
-  for (std::size_t i = 0; i < groups_.size(); ++i)
-    if (groups_[i].clock.defined()) named.push_back({fmt::format("group{}.clock", i), groups_[i].clock});
-  if (loss_scaler_ != nullptr) named.push_back({"loss_scaler.state", loss_scaler_->state_on(parameters_.front().tensor.device())});
+  for (StatePart& part : state_parts())
+    if (!part.is_slice || part.values.count() != 0) named.push_back({std::move(part.name), std::move(part.values)});
   return named;
+}
+
+std::vector<StatePart> Optimizer::state_parts() {
+  make_states();
+  std::vector<StatePart> parts;
+  const auto add_whole = [&](std::string name, const Tensor& tensor) { parts.push_back({std::move(name), tensor, tensor.shape()}); };
+  for (std::size_t s = 0; s < states_.size(); ++s) {
+    const std::size_t i = s / state_names_.size();
+    parts.push_back({parameters_[i].name + "." + state_names_[s % state_names_.size()], states_[s], parameters_[i].tensor.shape(),
+                     static_cast<std::int64_t>(slice_of(i).begin), !slices_.empty()});
+  }
+  for (std::size_t i = 0; i < groups_.size(); ++i)
+    if (groups_[i].clock.defined()) add_whole(fmt::format("group{}.clock", i), groups_[i].clock);
+  if (loss_scaler_ != nullptr) add_whole("loss_scaler.state", loss_scaler_->state_on(parameters_.front().tensor.device()));
+  return parts;
 }
 
 }  // namespace lockstep::optim

@@ -22,6 +22,11 @@ struct OpenBucket {
 
 }  // namespace
 
+std::size_t slice_bytes(const BucketLayout& bucket, int ranks) {
+  const auto slices = static_cast<std::size_t>(ranks);
+  return rounded_up((bucket.bytes + slices - 1) / slices);
+}
+
 std::vector<BucketLayout> plan_buckets(std::span<const GradientInfo> gradients, const BucketCaps& caps) {
   if (caps.empty() || std::find(caps.begin(), caps.end(), 0) != caps.end())
     throw InvalidArgument("bucket plan: the caps must be positive, and at least one");

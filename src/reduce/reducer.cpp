@@ -36,7 +36,8 @@ class Reducer::Impl {
       comm_hook_->prepare(gradients_);
     }
     for (std::size_t b = 0; b < layouts_.size(); ++b) {
-      buckets_[b].memory = group_->allocate(layouts_[b].bytes, layouts_[b].device);
+      const std::size_t slices = slice_bytes(layouts_[b], group_->world_size()) * static_cast<std::size_t>(group_->world_size());
+      buckets_[b].memory = group_->allocate(slices, layouts_[b].device);
       views_.buckets[b].buffer = buckets_[b].memory.data();
       for (const Slot& slot : layouts_[b].slots) places_[slot.gradient] = {b, slot.offset, false};
     }
@@ -54,6 +55,21 @@ class Reducer::Impl {
     return buckets_[place.bucket].memory.window(place.offset, gradients_[gradient].bytes());
   }
 
+  Buffer memory(std::size_t bucket) const {
+    LOCKSTEP_CHECK(bucket < buckets_.size(), "bucket {} of {}", bucket, buckets_.size());
+    return buckets_[bucket].memory;
+  }
+
+  void reduce_by(std::function<Work(std::size_t)> start) {
+    if (in_pass_) throw InvalidArgument("Reducer::reduce_by: called within a pass: set it between two");
+    start_ = std::move(start);
+  }
+
+  void tell_reduced(std::function<void(std::size_t)> call) {
+    if (in_pass_) throw InvalidArgument("Reducer::tell_reduced: called within a pass: set it between two");
+    tell_reduced_ = std::move(call);
+  }
+
   void mark_ready(std::size_t gradient) {
     GradientPlace& place = place_of(gradient);
     if (!in_pass_) begin_pass();
@@ -64,10 +80,12 @@ class Reducer::Impl {
           "all but the last), or is the parameter used by a second graph?",
           gradients_[gradient].name);
     place.ready = true;
-    Bucket& bucket = buckets_[place.bucket];
-    if (--bucket.pending != 0) return;
-    times_[place.bucket].ready = seconds_between(pass_begin_, Clock::now());
-    launch_full_buckets();
+    if (--buckets_[place.bucket].pending == 0) {
+      times_[place.bucket].ready = seconds_between(pass_begin_, Clock::now());
+      launch_full_buckets();
+    }
+    if (tell_reduced_)
+      while (next_to_tell_ < next_to_launch_ && buckets_[next_to_tell_].work.done()) take_result(next_to_tell_);
   }
 
   std::vector<std::size_t> finish() {
@@ -80,13 +98,7 @@ class Reducer::Impl {
       mark_ready(gradient);
     }
     LOCKSTEP_CHECK(next_to_launch_ == buckets_.size(), "{} of {} buckets were launched", next_to_launch_, buckets_.size());
-    for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      const auto before = Clock::now();
-      Device& device = *buckets_[b].memory.device();
-      buckets_[b].work.stream_wait(device.default_stream());  // kept: a GPU may still be at it when the reducer goes
-      times_[b].waited = seconds_between(before, Clock::now());
-      if (after_reduction_) after_reduction_(b);
-    }
+    for (std::size_t b = next_to_tell_; b < buckets_.size(); ++b) take_result(b);
     in_pass_ = false;
     if (comm_hook_ && comm_hook_->averages() && !std::exchange(is_checked_, true)) check_same_on_all_ranks(*group_, views_.buckets);
     return missing_;
@@ -133,7 +145,7 @@ class Reducer::Impl {
     for (std::size_t b = 0; b < buckets_.size(); ++b) buckets_[b].pending = layouts_[b].slots.size();
     for (GradientPlace& place : places_) place.ready = false;
     std::fill(times_.begin(), times_.end(), BucketTimes{});
-    next_to_launch_ = 0;
+    next_to_launch_ = next_to_tell_ = 0;
     pass_begin_ = Clock::now();
     in_pass_ = true;
   }
@@ -146,7 +158,7 @@ class Reducer::Impl {
       if (before_reduction_) before_reduction_(b);
       if (factor_ != 1) multiply(b);
       times_[b].launched = seconds_between(pass_begin_, Clock::now());
-      buckets_[b].work = comm_hook_ ? run_hook(views_.buckets[b]) : average(*group_, views_.buckets[b]);
+      buckets_[b].work = start_ ? start_(b) : comm_hook_ ? run_hook(views_.buckets[b]) : average(*group_, views_.buckets[b]);
     }
   }
 
@@ -167,6 +179,16 @@ class Reducer::Impl {
                                   bucket.slots.front().name, error.what()));
       throw;
     }
+  }
+
+  void take_result(std::size_t bucket) {
+    const auto before = Clock::now();
+    Device& device = *buckets_[bucket].memory.device();
+    buckets_[bucket].work.stream_wait(device.default_stream());  // kept: a GPU may still be at it when the reducer goes
+    times_[bucket].waited = seconds_between(before, Clock::now());
+    next_to_tell_ = bucket + 1;
+    if (after_reduction_) after_reduction_(bucket);
+    if (tell_reduced_) tell_reduced_(bucket);
   }
 
   void multiply(std::size_t bucket) {
@@ -190,13 +212,15 @@ class Reducer::Impl {
   const std::function<float()> ask_factor_;
   const std::function<void(std::size_t)> before_reduction_, after_reduction_;
   const CommHook comm_hook_;
+  std::function<Work(std::size_t)> start_;  // in its place, where there is one
+  std::function<void(std::size_t)> tell_reduced_;
   const std::vector<BucketLayout> layouts_;
   BucketViews views_;  // of the layouts
   std::vector<Bucket> buckets_;
   std::vector<GradientPlace> places_;  // by gradient
   std::vector<BucketTimes> times_;
   std::vector<std::size_t> missing_;
-  std::size_t next_to_launch_ = 0;
+  std::size_t next_to_launch_ = 0, next_to_tell_ = 0;
   float factor_ = 1;  // of this pass
   Clock::time_point pass_begin_;
   bool in_pass_ = false, is_checked_ = false, hook_failed_ = false;
@@ -207,6 +231,9 @@ Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<GradientInfo> 
 Reducer::~Reducer() = default;
 
 Buffer Reducer::slot(std::size_t gradient) const { return impl_->slot(gradient); }
+Buffer Reducer::memory(std::size_t bucket) const { return impl_->memory(bucket); }
+void Reducer::reduce_by(std::function<Work(std::size_t bucket)> start) { impl_->reduce_by(std::move(start)); }
+void Reducer::tell_reduced(std::function<void(std::size_t bucket)> call) { impl_->tell_reduced(std::move(call)); }
 
 void Reducer::mark_ready(std::size_t gradient) {
   try {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/core/error.h"
 #include "lockstep/train/checkpoint.h"
 #include "src/core/digits.h"
 
@@ -59,6 +60,14 @@ inline const std::map<std::string, std::string>& metadata() {
 // The group that a call is about; null for a job of one.
 inline std::shared_ptr<ProcessGroup> group_or_default(const std::shared_ptr<ProcessGroup>& group) {
   return group ? group : default_process_group();
+}
+
+// InvalidArgument unless the ranks that share the optimizer's state are those of the group.
+inline void check_group_of_slices(const char* operation, const CheckpointParts& parts, const ProcessGroup* group) {
+  const int ranks = parts.optimizer ? parts.optimizer->slice_ranks() : 1;
+  if (ranks > 1 && (group == nullptr || group->world_size() != ranks))
+    throw InvalidArgument("{}: the state of {} lies in slices on {} ranks, and this call has a group of {}: give .group", operation,
+                          parts.optimizer->kind(), ranks, group == nullptr ? 1 : group->world_size());
 }
 
 }  // namespace lockstep::checkpoint

@@ -24,18 +24,35 @@ constexpr const char* kOtherOptions =
     "is of an optimizer with other options (momentum, groups, loss_scaler), of the same model: give this one the options of the run that "
     "saved it";
 
+// A tensor that a part of the training has, here or, of slices, on other ranks.
+struct Wanted {
+  std::string name;
+  DType dtype;
+  Shape shape;
+};
+std::vector<Wanted> wanted_of(const std::vector<NamedTensor>& tensors) {
+  std::vector<Wanted> wanted;
+  for (const auto& [name, tensor] : tensors) wanted.push_back({name, tensor.dtype(), tensor.shape()});
+  return wanted;
+}
+std::vector<Wanted> wanted_of(const std::vector<optim::StatePart>& parts) {
+  std::vector<Wanted> wanted;
+  for (const optim::StatePart& part : parts) wanted.push_back({part.name, part.values.dtype(), part.whole});
+  return wanted;
+}
+
 // Throws unless `saved` holds exactly the wanted tensors; says what that means, and the first difference.
-void check_names(const std::vector<SavedTensor>& saved, const std::vector<NamedTensor>& wanted, const std::string& path,
-                 const char* meaning) {
+void check_names(const std::vector<SavedTensor>& saved, const std::vector<Wanted>& wanted, const std::string& path, const char* meaning) {
   const auto with_name = [](const auto& list, const std::string& name) {
     return std::find_if(list.begin(), list.end(), [&](const auto& entry) { return entry.name == name; });
   };
-  for (const auto& [name, tensor] : wanted) {
-    const auto found = with_name(saved, name);
-    if (found == saved.end()) throw FileError("{}: {}: it has no tensor '{}' {}", path, meaning, name, tensor.shape().text());
-    if (found->shape != tensor.shape() || found->dtype != tensor.dtype())
+  for (const auto& [name, dtype, shape] : wanted) {
+    const std::string& sought = name;  // a lambda takes no structured binding in Clang 14
+    const auto found = with_name(saved, sought);
+    if (found == saved.end()) throw FileError("{}: {}: it has no tensor '{}' {}", path, meaning, name, shape.text());
+    if (found->shape != shape || found->dtype != dtype)
       throw FileError("{}: {}: '{}' is {} {} there, {} {} here", path, meaning, name, name_of(found->dtype), found->shape.text(),
-                      name_of(tensor.dtype()), tensor.shape().text());
+                      name_of(dtype), shape.text());
   }
   for (const SavedTensor& tensor : saved)
     if (with_name(wanted, tensor.name) == wanted.end())
@@ -51,7 +68,7 @@ RandomState random_of(const json& state) {
 
 void check_against(const LoadedCheckpoint& loaded, const CheckpointParts& parts) {
   const fs::path folder(loaded.folder);
-  check_names(loaded.model, parts.model.state_dict(), (folder / kModel).string(), kAnotherModel);
+  check_names(loaded.model, wanted_of(parts.model.state_dict()), (folder / kModel).string(), kAnotherModel);
   const std::string state_path = (folder / kState).string();
   if (parts.optimizer) {
     const std::string kind = loaded.state.contains("optimizer") ? loaded.state.at("optimizer").at("kind").get<std::string>() : "none";
@@ -59,11 +76,11 @@ void check_against(const LoadedCheckpoint& loaded, const CheckpointParts& parts)
       throw FileError("{}: was saved with optimizer {}, this one is {}", state_path, kind, parts.optimizer->kind());
     if (const auto lr = loaded.state.at("optimizer").at("lr").get<float>(); !optim::is_rate(lr))
       throw FileError("{}: the learning rate {} is none: a finite number that is not negative was expected", state_path, lr);
-    check_names(loaded.optimizer, parts.optimizer->state(), (folder / kOptimizer).string(), kOtherOptions);
+    check_names(loaded.optimizer, wanted_of(parts.optimizer->state_parts()), (folder / kOptimizer).string(), kOtherOptions);
   }
   if (parts.ema) {
     if (loaded.files.count(kAverages) == 0) throw FileError("{}: holds no averages of weights: it was saved without .ema", loaded.folder);
-    check_names(loaded.averages, parts.ema->state(), (folder / kAverages).string(), kAnotherModel);
+    check_names(loaded.averages, wanted_of(parts.ema->state()), (folder / kAverages).string(), kAnotherModel);
   }
   if (parts.ddp) check_hook_state(parts.ddp->comm_hook(), loaded.hook, (folder / kHook).string());
   if (parts.sampler) {
@@ -79,14 +96,16 @@ void check_against(const LoadedCheckpoint& loaded, const CheckpointParts& parts)
 // What the ranks must have in common beside the model: else one of them would be stopped when the others have loaded.
 std::vector<std::string> lines_of(const CheckpointParts& parts) {
   std::vector<std::string> lines;
-  const auto add = [&lines](const char* what, const std::vector<NamedTensor>& tensors) {
-    for (const auto& [name, tensor] : tensors)
-      lines.push_back(fmt::format("{} '{}' {} {}", what, name, name_of(tensor.dtype()), tensor.shape().text()));
+  const auto add = [&lines](const char* what, const std::vector<Wanted>& tensors) {
+    for (const auto& [name, dtype, shape] : tensors)
+      lines.push_back(fmt::format("{} '{}' {} {}", what, name, name_of(dtype), shape.text()));
   };
   lines.push_back(parts.optimizer ? "optimizer " + parts.optimizer->kind() : "no optimizer");
-  if (parts.optimizer) add("optimizer state", parts.optimizer->state());
+  if (parts.optimizer && parts.optimizer->slice_ranks() > 1)
+    lines.push_back(fmt::format("its state in slices on {} ranks", parts.optimizer->slice_ranks()));
+  if (parts.optimizer) add("optimizer state", wanted_of(parts.optimizer->state_parts()));
   lines.push_back(parts.ema ? "averages" : "no averages");
-  if (parts.ema) add("average", parts.ema->state());
+  if (parts.ema) add("average", wanted_of(parts.ema->state()));
   if (parts.ddp)
     for (const HookState& state : states_of(parts.ddp->comm_hook()))
       lines.push_back(fmt::format("state of a comm hook, '{}' {} x {}", state.name, name_of(state.dtype), state.count));
@@ -129,6 +148,21 @@ std::string read_on_rank_zero(const char* operation, const std::string& folder, 
   }
 }
 
+// One tensor after the other, whole, from rank 0; each rank keeps its slice.
+void load_slices(ProcessGroup& group, const std::optional<LoadedCheckpoint>& loaded, optim::Optimizer& optimizer) {
+  std::vector<NamedTensor> counts;  // that all ranks have
+  for (const optim::StatePart& part : optimizer.state_parts()) {
+    const Tensor whole = Tensor::empty(part.whole, part.values.dtype());
+    const std::vector<NamedTensor> sent = {{part.name, whole}};
+    if (loaded) copy_tensors(loaded->optimizer, sent);
+    replace_by_roots(group, sent, "checkpoint optimizer state");
+    const Buffer own = whole.buffer().window(static_cast<std::size_t>(part.begin) * size_of(whole.dtype()), part.values.bytes());
+    part.values.copy_from(Tensor::wrap(own, part.values.shape(), whole.dtype()));
+    if (!part.is_slice) counts.push_back({part.name, part.values});
+  }
+  check_replicas_equal(group, counts, "counts of the optimizer's steps from the checkpoint");
+}
+
 // From rank 0, which read them, to all.
 void load_tensors(ProcessGroup* group, const std::optional<LoadedCheckpoint>& loaded, const CheckpointParts& parts) {
   const auto load_part = [&](const std::vector<NamedTensor>& tensors, std::vector<SavedTensor> LoadedCheckpoint::*saved, const char* sent,
@@ -139,7 +173,9 @@ void load_tensors(ProcessGroup* group, const std::optional<LoadedCheckpoint>& lo
     check_replicas_equal(*group, tensors, checked);
   };
   load_part(parts.model.state_dict(), &LoadedCheckpoint::model, "checkpoint weights", "weights from the checkpoint");
-  if (parts.optimizer)
+  if (parts.optimizer && parts.optimizer->slice_ranks() > 1)
+    load_slices(*group, loaded, *parts.optimizer.get());
+  else if (parts.optimizer)
     load_part(parts.optimizer->state(), &LoadedCheckpoint::optimizer, "checkpoint optimizer state", "optimizer state from the checkpoint");
   if (parts.ema) load_part(parts.ema->state(), &LoadedCheckpoint::averages, "checkpoint averages", "averages from the checkpoint");
   if (parts.ddp) restore_hook_state(parts.ddp->comm_hook(), loaded ? &loaded->hook : nullptr, group);
@@ -148,6 +184,7 @@ void load_tensors(ProcessGroup* group, const std::optional<LoadedCheckpoint>& lo
 // Nullopt: there is none, and `why_none` says what rank 0 found instead.
 std::optional<CheckpointState> load(const char* operation, const std::string& folder, const CheckpointParts& parts, std::string& why_none) {
   const auto group = group_or_default(parts.group);
+  check_group_of_slices(operation, parts, group.get());
   if (group) {
     check_same_model(*group, parts.model, operation);
     check_same_lines(*group, lines_of(parts), operation, "gave different parts");

@@ -5,6 +5,7 @@
 #include "lockstep/core/error.h"
 #include "src/train/checkpoint_files.h"
 #include "src/train/checkpoint_folder.h"
+#include "src/train/checkpoint_shards.h"
 
 namespace lockstep::checkpoint {
 
@@ -38,7 +39,7 @@ void check_format(const json& object, const std::string& path) {
 }
 
 // Another layout has the same shapes at times: nothing else would tell.
-std::vector<SavedTensor> parse_tensors(const ReadFile& file, const std::string& path) {
+SavedTensors parse_file(const ReadFile& file, const std::string& path) {
   SavedTensors saved = parse_safetensors(file.data, path);
   for (const auto& [key, wanted] : metadata()) {
     const auto found = saved.metadata.find(key);
@@ -49,7 +50,28 @@ std::vector<SavedTensor> parse_tensors(const ReadFile& file, const std::string& 
         "file with the version of Lockstep that wrote it",
         path, key, says, wanted);
   }
-  return std::move(saved.tensors);
+  return saved;
+}
+std::vector<SavedTensor> parse_tensors(const ReadFile& file, const std::string& path) { return parse_file(file, path).tensors; }
+
+// One file, or one of each rank that saved; none: {}.
+std::vector<SavedTensor> parse_optimizer(LoadedCheckpoint& loaded, const fs::path& folder) {
+  std::vector<Shard> shards;
+  std::string last;
+  for (const auto& [name, file] : loaded.files)  // in the order of the ranks, which is their names'
+    if (is_shard_name(name)) {
+      const std::string path = (folder / name).string();
+      shards.push_back({path, parse_file(file, path)});
+      last = name;
+    }
+  const auto whole = loaded.files.find(kOptimizer);
+  const bool has_whole = whole != loaded.files.end();
+  if (shards.empty()) return has_whole ? parse_tensors(whole->second, (folder / kOptimizer).string()) : std::vector<SavedTensor>();
+  const int ranks = static_cast<int>(shards.size());
+  if (has_whole || last != shard_name(ranks - 1, ranks))
+    throw FileError("{}: does not list one file of optimizer state for each rank that saved: it lists {}, the last is '{}'{}",
+                    (folder / kManifest).string(), ranks, last, has_whole ? fmt::format(", and '{}'", kOptimizer) : "");
+  return put_together(shards, loaded.memory);
 }
 
 constexpr std::size_t kHexDigits = 64;  // of a SHA-256
@@ -100,7 +122,7 @@ LoadedCheckpoint read_checkpoint(const Found& found) {
   const json manifest = parse_json(file, path);
   check_format(manifest, path);
   for (const auto& [name, entry] : manifest.at("files").items()) {
-    if (name != kModel && name != kOptimizer && name != kAverages && name != kHook && name != kState)
+    if (name != kModel && name != kOptimizer && name != kAverages && name != kHook && name != kState && !is_shard_name(name))
       throw FileError("{}: lists '{}', which is no file of a checkpoint", path, name);
     const auto bytes = entry.at("bytes").get<std::uint64_t>();
     loaded.files[name] = read_verified(path_of(name), {bytes, bytes}, entry.at("sha256").get<std::string>());
@@ -110,7 +132,7 @@ LoadedCheckpoint read_checkpoint(const Found& found) {
   loaded.state = parse_json(loaded.files.at(kState), path_of(kState));
   check_format(loaded.state, path_of(kState));
   loaded.model = parse_tensors(loaded.files.at(kModel), path_of(kModel));
-  if (loaded.files.count(kOptimizer) != 0) loaded.optimizer = parse_tensors(loaded.files.at(kOptimizer), path_of(kOptimizer));
+  loaded.optimizer = parse_optimizer(loaded, found.folder);
   if (loaded.files.count(kAverages) != 0) loaded.averages = parse_tensors(loaded.files.at(kAverages), path_of(kAverages));
   if (loaded.files.count(kHook) != 0) loaded.hook = parse_tensors(loaded.files.at(kHook), path_of(kHook));
   return loaded;

@@ -1,7 +1,9 @@
 // A checkpoint as it lies in its folder: found, read, verified and parsed, before it is compared with any model.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
+#include <list>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -26,7 +28,8 @@ struct LoadedCheckpoint {
   std::string folder;
   nlohmann::json state;
   std::map<std::string, ReadFile> files;
-  std::vector<SavedTensor> model, optimizer, averages, hook;  // views of files
+  std::vector<SavedTensor> model, optimizer, averages, hook;  // views of files, or of `memory`
+  std::list<std::vector<std::byte>> memory;             // tensors that were put together of several files
 };
 
 // Throws FileError with file and reason for all that is missing, damaged, too large or of another format or layout.

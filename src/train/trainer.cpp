@@ -24,7 +24,7 @@ void check_metrics(const std::vector<NamedMetric>& metrics) {
 }
 
 void check_one_process(const CompileOptions& options, const std::shared_ptr<ProcessGroup>& group) {
-  if (options.strategy == "ddp" || !group || group->world_size() == 1) return;
+  if (options.strategy == "ddp" || options.strategy == "zero" || !group || group->world_size() == 1) return;
   throw InvalidArgument(
       "Trainer::compile: rank {}: strategy '{}' drives all devices from one process, and this job has {} ranks, each of which would train by "
       "itself: use ddp, or start one process",

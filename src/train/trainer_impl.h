@@ -31,7 +31,7 @@ struct Trainer::Impl {
   std::shared_ptr<ProcessGroup> group() const;
   // Those who share the samples out: the ranks under ddp; otherwise this process alone.
   Place place() const;
-  bool has_ranks() const { return options.strategy == "ddp"; }
+  bool has_ranks() const { return options.strategy == "ddp" || options.strategy == "zero"; }
   // That divide a step's samples: ranks, or devices.
   std::int64_t parts() const;
   // Where batches go that the strategy cuts or takes.

@@ -1,19 +1,24 @@
-// A rank that saves a checkpoint and is killed amid it: checkpoint_rank FOLDER KILL_AT [named]
+// A rank that saves a checkpoint and is killed amid it: checkpoint_rank FOLDER KILL_AT [named] [sliced] [second]
 //
-// With "named" the file system knows no files without a name.
-// Rank 0 dies of SIGKILL in its KILL_AT-th call of those that change the disk, half of what it was about to write written. The
-// calls are intercepted by defining them here: what the library calls is then this program's.
+// With "named" the file system knows no files without a name, with "sliced" each rank has a slice of the optimizer's state.
+// Rank 0, with "second" rank 1, dies of SIGKILL in its KILL_AT-th call of those that change the disk, half of what it was about to write
+// written. The calls are intercepted by defining them here: what the library calls is then this program's.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdarg>
 #include <cstdlib>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/zero.h"
 #include "tests/train/checkpoint_trainee.h"
 
 namespace {
@@ -90,14 +95,19 @@ int unlinkat(int folder, const char* path, int flags) noexcept {
 namespace {
 
 int save(int count, char** arguments) {
-  if (count < 3) throw lockstep::InvalidArgument("usage: checkpoint_rank FOLDER KILL_AT [named]");
-  all_are_named = count > 3;
+  if (count < 3) throw lockstep::InvalidArgument("usage: checkpoint_rank FOLDER KILL_AT [named] [sliced] [second]");
+  const std::vector<std::string> how(arguments + 3, arguments + count);
+  const auto is_given = [&](const char* word) { return std::find(how.begin(), how.end(), word) != how.end(); };
+  all_are_named = is_given("named");
   const auto group = lockstep::init_process_group();
   lockstep::CheckpointTrainee trainee(2);
+  std::optional<lockstep::DistributedDataParallel> ddp;
+  std::optional<lockstep::ZeroRedundancyOptimizer> zero;
+  if (is_given("sliced")) zero.emplace(ddp.emplace(trainee.net, group), trainee.sgd);
   auto parts = trainee.parts(2);
   parts.keep = 1;  // removing the one before belongs to it
   group->barrier();
-  if (group->rank() == 0) calls_left = std::atoi(arguments[2]);
+  if (group->rank() == (is_given("second") ? 1 : 0)) calls_left = std::atoi(arguments[2]);
   lockstep::save_checkpoint(arguments[1], parts);
   calls_left = 0;
   group->barrier();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -15,10 +16,10 @@ struct Outcome {
   float first_loss = 0, last_loss = 0;
 };
 
-inline Outcome train_by_ddp(int ranks) {
+inline Outcome train_by_ddp(int ranks, const std::string& name = "ddp") {
   std::vector<Outcome> outcomes(static_cast<std::size_t>(ranks));
   testing::expect_all_well(testing::run_ranks(ranks, "threads", [&](std::shared_ptr<ProcessGroup> group) {
-    const auto strategy = make_strategy("ddp", training_of_net(), {.group = group});
+    const auto strategy = make_strategy(name, training_of_net(), {.group = group});
     manual_seed(11);
     const std::int64_t each = kBatch / ranks, rank = group->rank();
     set_first_sample(rank * each);

@@ -49,6 +49,10 @@ TEST_P(Synchronous, ComesToTheWeightsOfDdp) {
   EXPECT_NEAR(ddp.last_loss, other.last_loss, 1e-3F);
 }
 
+TEST(Zero, ComesToTheWeightsOfDdp) {
+  for (const int ranks : {1, 2, 4}) EXPECT_EQ(train_by_ddp(ranks, "zero").weights, train_by_ddp(ranks).weights) << ranks << " ranks";
+}
+
 TEST_P(Synchronous, DevicesOtherThanTheCpuOfTheSamplesGiveTheSame) {
   const auto [name, devices] = GetParam();
   if (devices == 4) GTEST_SKIP() << "there are four devices";
@@ -197,7 +201,7 @@ TEST(Strategies, WhatIsRefused) {
   EXPECT_THAT(message_of([] { make_strategy("towers", training_of_net(), {.ddp = DistributedDataParallelOptions()}); }),
               HasSubstr("towers: .ddp has the options of that strategy alone"));
   EXPECT_THAT(message_of([] { make_strategy("horovod", training_of_net()); }),
-              HasSubstr("there is no strategy 'horovod': ddp, mirrored, data_parallel, towers, model_parallel, parameter_server"));
+              HasSubstr("there is no strategy 'horovod': ddp, mirrored, data_parallel, towers, model_parallel, parameter_server, zero"));
   EXPECT_THAT(message_of([] { make_strategy("ddp", training_of_net()); }), HasSubstr("call init_process_group() first"));
   EXPECT_THAT(message_of([] { make_strategy("ddp", training_of_net(), on_cpus(0, 1)); }), HasSubstr(".devices is for strategies with one process"));
   EXPECT_THAT(message_of([] { make_strategy("mirrored", training_of_net(), {.devices = {&cpu_device(), &cpu_device()}}); }),

@@ -21,7 +21,8 @@ bool requires_grad(const Tensor& tensor);  // a leaf that is marked, or a result
 void set_name(const Tensor& leaf, const std::string& name);
 std::string describe(const Tensor& tensor);  // "parameter 'block.first.weight' of shape (8, 4)", "a tensor of shape (8, 4)"
 
-// The gradient of a leaf: same shape and type as the leaf. Undefined until the first backward or bind_grad().
+// The gradient of a leaf: same shape and type as the leaf. Undefined until the first backward or bind_grad(). InvalidArgument while it is
+// withheld.
 Tensor grad(const Tensor& leaf);
 // True once backward (or mark_grad_written) wrote the gradient since the last clear_grad().
 bool has_grad(const Tensor& leaf);
@@ -29,6 +30,12 @@ bool has_grad(const Tensor& leaf);
 void clear_grad(const Tensor& leaf);
 // Declares that the gradient's memory holds a value although backward did not write it (the reducer's zeros).
 void mark_grad_written(const Tensor& leaf);
+// Until clear_grad() nobody is given the gradient: grad() throws with `reason`, a string literal. For a wrapper whose memory does not hold
+// what a reader expects, or after which a change would come too late; it has grad_buffer().
+void withhold_grad(const Tensor& leaf, const char* reason);
+bool is_grad_withheld(const Tensor& leaf);
+// The gradient's memory, withheld or not; empty before the first backward or bind_grad().
+Buffer grad_buffer(const Tensor& leaf);
 // The gradient lives in this memory from now on (a slot in a bucket). The present value, if any, is copied there.
 void bind_grad(const Tensor& leaf, Buffer slot);
 

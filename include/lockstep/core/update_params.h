@@ -46,6 +46,7 @@ struct GroupStep {
   float weight_decay;
   const LossScaleState* loss_scale = nullptr;  // not null: gradients are divided by `scale`; a step with `found_bad` changes nothing
   UpdateClock* clock = nullptr;                // for the formulas that count
+  bool continues_step = false;                 // an update of this step advanced the clock before: it stays
 };
 
 // The formulas and their sources stand in lockstep/optim, in the header of each optimizer.

@@ -111,6 +111,7 @@ class DistributedDataParallel {
   bool finds_unused_parameters() const;
 
  private:
+  friend struct PassAccess;  // src/ddp/pass_partner.h
   class Impl;
   Tensor forward_for_one(const Tensors& inputs);
 

@@ -19,6 +19,8 @@
 #pragma GCC visibility push(default)
 namespace lockstep::optim {
 
+class StepOwner;
+
 // Can it be a learning rate: finite, and not negative?
 inline bool is_rate(float lr) { return std::isfinite(lr) && lr >= 0; }
 
@@ -27,6 +29,15 @@ struct ParameterGroup {
   std::vector<NamedTensor> parameters;
   float lr_factor = 1;                // their rate is lr() times this
   std::optional<float> weight_decay;  // none: the optimizer's
+};
+
+// A tensor of an optimizer's state, or the slice of it that this rank has.
+struct StatePart {
+  std::string name;
+  Tensor values;           // live; of a slice, one dimension
+  Shape whole;             // of the tensor
+  std::int64_t begin = 0;  // elements of the tensor before the slice
+  bool is_slice = false;
 };
 
 class Optimizer {
@@ -43,6 +54,7 @@ class Optimizer {
   // Elementwise and without contraction: ranks with equal weights and gradients keep equal weights, whatever their CPUs. Allocates nothing
   // after the first. Under loss scaling a step with a gradient that is infinite or no number changes nothing but the scale, and does not
   // count. Steps are counted by group: one in which no parameter of it has a gradient does not count there.
+  // Where ranks have a slice of the state each it is collective: see ddp/zero.h.
   void step();
   // Forgets the gradients: the next backward overwrites them. Touches no memory.
   void zero_grad();
@@ -59,6 +71,10 @@ class Optimizer {
   // The tensors that a checkpoint saves beside the weights, named "<parameter>.<state>" ("conv1.weight.momentum"), then the groups' counts
   // of steps ("group0.clock": see UpdateClock), then "loss_scaler.state". They are the live ones: loading writes into them.
   std::vector<NamedTensor> state();
+  // The same, with the tensors of which they are parts: where `slice_ranks() > 1` ranks share the state, each has its slices,
+  // some without elements, and all have the counts.
+  std::vector<StatePart> state_parts();
+  int slice_ranks() const { return slice_ranks_; }
   const std::string& kind() const { return kind_; }  // "SGD"
 
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
@@ -71,6 +87,7 @@ class Optimizer {
     std::vector<const char*> states = {};  // names, at most 3; in the order of the formula
     bool counts_steps = false;             // has the formula an UpdateClock?
     float initial_state = 0;
+    bool elementwise = true;  // false: the update of an element reads others, a norm of the tensor; then it cannot work on slices
   };
   // A tensor under two names (tied weights) counts once, under the first. Throws InvalidArgument when there is none, when one
   // requires no gradient, when two tensors share memory (with both names), and for a rate or decay that is none.
@@ -80,17 +97,29 @@ class Optimizer {
   virtual void update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels, Stream& stream) = 0;
 
  private:
+  friend class StepParts;  // src/optim/step_parts.h
+  struct Slice {
+    std::size_t begin, count;  // elements of the parameter
+  };
   struct Group {
     std::size_t begin, end;  // of parameters_
     float lr_factor, weight_decay;
-    float lr;          // as it is on the device
-    Tensor device_lr;  // where the kernel reads it: a recorded step follows set_lr()
-    Tensor clock;      // undefined where nothing counts
+    float lr;                  // as it is on the device
+    Tensor device_lr;          // where the kernel reads it: a recorded step follows set_lr()
+    Tensor clock;              // undefined where nothing counts
+    bool has_counted = false;  // in this step
   };
   void append(ParameterGroup group);
   void follow_parameters();
   void upload_lr(Group& group, float lr);
-  std::span<const UpdateTensor> gather(const Group& group);
+  void make_states();
+  void keep_slices(std::vector<Slice> slices, int ranks);
+  Slice slice_of(std::size_t parameter) const;
+  bool gather(const Group& group, std::span<const std::size_t> parameters);
+  void begin_step();
+  LossScaleState* find_bad_gradients();
+  void update_some(std::span<const std::size_t> parameters);
+  void end_step();
 
   std::string kind_;
   float lr_, weight_decay_, initial_state_;
@@ -98,7 +127,12 @@ class Optimizer {
   std::vector<std::string> state_names_;
   bool counts_steps_;
   std::vector<NamedTensor> parameters_;
-  std::vector<Tensor> states_;  // of parameter i: from i * state_names_.size() on
+  bool elementwise_;
+  std::vector<Tensor> states_;  // of parameter i: from i * state_names_.size() on; made when they are first needed
+  std::vector<Slice> slices_;   // of the parameters that this rank updates; empty: all of them
+  int slice_ranks_ = 1;
+  StepOwner* owner_ = nullptr;    // who makes the steps in place of step()
+  std::vector<std::size_t> all_;  // 0, 1, ...: the parameters
   std::vector<Group> groups_;
   std::vector<UpdateTensor> tensors_;  // what step() hands to the kernels, kept so that a step allocates nothing
 };

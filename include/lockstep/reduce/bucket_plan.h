@@ -48,5 +48,8 @@ struct BucketLayout {
 // their last gradient, those of delayed ones behind all others: the order in which they are reduced. InvalidArgument: no cap, or one of 0.
 std::vector<BucketLayout> plan_buckets(std::span<const GradientInfo> gradients, const BucketCaps& caps);
 
+// Of a bucket that is divided among ranks: the bytes of one slice, whole slots. The last slices may reach beyond the bucket's bytes.
+std::size_t slice_bytes(const BucketLayout& bucket, int ranks);
+
 }  // namespace lockstep
 #pragma GCC visibility pop

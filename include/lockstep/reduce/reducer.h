@@ -26,8 +26,8 @@ struct ReducerOptions {
   // it throws ends the pass. At 1 nothing is touched. For gradients of float32, float16 and bfloat16.
   std::function<float()> factor = {};
   // Not empty: called for one bucket behind the other. `before_reduction`: its memory holds this rank's own values, before the factor;
-  // `after_reduction`: in finish(), it holds the average (on a GPU for what is queued on the default stream from now on), while later
-  // buckets may still be under way. What they throw ends the pass.
+  // `after_reduction`: in finish(), or where tell_reduced() asks, it holds the average (on a GPU for what is queued on the default stream
+  // from now on), while later buckets may still be under way. What they throw ends the pass.
   std::function<void(std::size_t bucket)> before_reduction = {}, after_reduction = {};
 };
 
@@ -47,6 +47,17 @@ class Reducer {
 
   // The memory of gradient i inside its bucket, valid as long as the reducer lives: write gradients here.
   Buffer slot(std::size_t gradient) const;
+
+  // The memory of a bucket, and zeros behind it: `ranks` slices of slice_bytes().
+  Buffer memory(std::size_t bucket) const;
+
+  // From the next pass on: `start` begins the reduction of a bucket, in place of the options' hook, and may leave other things than
+  // averages. Empty: that hook again. InvalidArgument within a pass.
+  void reduce_by(std::function<Work(std::size_t bucket)> start);
+  // From the next pass on: `call` gets each bucket whose result has come, in bucket order, on the thread that marks gradients: in
+  // mark_ready() as soon as it is found there, else in finish(). What it throws ends the pass. Empty: nobody asks. InvalidArgument within
+  // one.
+  void tell_reduced(std::function<void(std::size_t bucket)> call);
 
   // Gradient i is final. Starts every bucket that is full, strictly in bucket order. Throws Error naming the gradient
   // when it was marked already in this pass, and what a failed collective threw.

@@ -1,7 +1,8 @@
-// Checkpoints: a folder a step, written by rank 0, that is either whole or not there.
+// Checkpoints: a folder a step, written by rank 0 (slices of an optimizer's state by their ranks), that is either whole or not there.
 //
 //   run/ckpt/step-00000120/model.safetensors      weights under the bare model's names; read by Python's safetensors
-//                          optimizer.safetensors  the optimizer's state
+//                          optimizer.safetensors  the optimizer's state; of ranks with a slice of it each (ddp/zero.h) a file a rank,
+//                                                 optimizer-00001-of-00004.safetensors, ..., which any number of ranks loads
 //                          averages.safetensors   averages of the weights, where there are any
 //                          comm_hook.safetensors  a comm hook's state, of all ranks, where it has any
 //                          state.json             step, epoch, sampler position, random state, versions, bucket layout
@@ -59,10 +60,11 @@ struct CheckpointParts {
   int keep = 2;                                   // checkpoints that stay, the new one counted
 };
 
-// Rank 0 writes and returns the checkpoint's folder; other ranks return "" at once, or where `ddp` has a comm hook with state, when rank 0
-// has it: all ranks call this. Throws FileError naming file and
-// reason; the previous checkpoint then still stands and nothing half-written is left. Removes nothing but checkpoints and
-// what a crash left of one. Two jobs must not share a folder: a save that meets another job's is such an error.
+// Rank 0 writes and returns the checkpoint's folder; other ranks return "" at once. In two cases the call is collective: where `ddp` has a
+// comm hook with state, which goes to rank 0, and where the ranks have slices of the optimizer's state: then each rank writes its own, and
+// the folder must be one that all ranks see (else FileError on all). Throws FileError naming file and reason; the previous checkpoint then
+// still stands and nothing half-written is left. Removes nothing but checkpoints and what a crash left of one. Two jobs must not share a
+// folder: a save that meets another job's is such an error.
 std::string save_checkpoint(const std::string& folder, const CheckpointParts& parts);
 
 // Better told before the training than after its first epoch: rank 0 makes the folder and writes and removes a file in it; other

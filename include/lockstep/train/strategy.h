@@ -39,7 +39,7 @@ struct StrategyOptions {
   // worker of parameter_server the group's or the one that is given.
   std::vector<Device*> devices = {};
   Device* parameter_device = nullptr;  // of `towers`: where the variables are; null: the CPU
-  // Of `ddp` and `parameter_server`; null: the thread's default group. Of `model_parallel`: a rank for each stage; null: this process has all
+  // Of `ddp`, `zero` and `parameter_server`; null: the thread's default group. Of `model_parallel`: a rank for each stage; null: this process has all
   // stages.
   std::shared_ptr<ProcessGroup> group = nullptr;
   std::optional<DistributedDataParallelOptions> ddp = {};  // of `ddp`: its buckets, hooks, unused parameters, ...; none: the defaults

@@ -8,8 +8,15 @@
 //
 // What travels: gradients alone, 2 (n - 1) / n of their bytes from and to each of n ranks a step; buffers (statistics of batch
 // normalisation) from rank 0 where the model has some.
+//
+// The strategy `zero` is the same with ZeroRedundancyOptimizer: gradients are reduce-scattered while backward runs, each rank's optimizer
+// updates a slice, and weights are gathered. As many bytes travel, half of them after backward; a rank has 1/n of the optimizer's state.
 #include "lockstep/ddp/ddp.h"
 
+#include <optional>
+#include <string_view>
+
+#include "lockstep/ddp/zero.h"
 #include "src/ddp/options.h"
 #include "src/train/strategies/kinds.h"
 #include "src/train/strategies/replicas.h"
@@ -20,13 +27,15 @@ namespace {
 
 class Ddp : public Strategy {
  public:
-  Ddp(Training training, const StrategyOptions& options)
-      : training_(std::move(training)),
-        group_(group_of("ddp", options)),
+  Ddp(const char* name, Training training, const StrategyOptions& options)
+      : name_(name),
+        training_(std::move(training)),
+        group_(group_of(name, options)),
         devices_({&group_->local_device()}),
         replica_(make_replica(training_, *devices_.front())),
         ddp_(*replica_.model, group_, options.ddp.value_or(DistributedDataParallelOptions())),
-        optimizer_(make_optimizer("ddp", training_, ddp_.parameters())) {
+        optimizer_(make_optimizer(name, training_, ddp_.parameters())) {
+    if (name == std::string_view("zero")) zero_.emplace(ddp_, *optimizer_);
     for (const BucketLayout& bucket : ddp_.reducer().buckets()) gradient_bytes_ += bucket.bytes;
     const DistributedDataParallelOptions given = options.ddp.value_or(DistributedDataParallelOptions());
     if (given.forward_sync_buffers)
@@ -34,7 +43,7 @@ class Ddp : public Strategy {
         buffer_bytes_ += buffer.tensor.bytes();
   }
 
-  const char* name() const override { return "ddp"; }
+  const char* name() const override { return name_; }
   const std::vector<Device*>& devices() const override { return devices_; }
 
   float step(const Tensor& inputs, const Tensor& targets) override {
@@ -63,19 +72,24 @@ class Ddp : public Strategy {
     received_ += moved + (gives_buffers ? 0 : buffer_bytes_);
   }
 
+  const char* const name_;
   Training training_;
   std::shared_ptr<ProcessGroup> group_;
   std::vector<Device*> devices_;
   Replica replica_;
   DistributedDataParallel ddp_;
   std::unique_ptr<optim::Optimizer> optimizer_;
+  std::optional<ZeroRedundancyOptimizer> zero_;
   std::uint64_t gradient_bytes_ = 0, buffer_bytes_ = 0, sent_ = 0, received_ = 0;
 };
 
 }  // namespace
 
 std::unique_ptr<Strategy> make_ddp(Training training, const StrategyOptions& options) {
-  return std::make_unique<Ddp>(std::move(training), options);
+  return std::make_unique<Ddp>("ddp", std::move(training), options);
+}
+std::unique_ptr<Strategy> make_zero(Training training, const StrategyOptions& options) {
+  return std::make_unique<Ddp>("zero", std::move(training), options);
 }
 
 }  // namespace lockstep::train

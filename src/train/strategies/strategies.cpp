@@ -43,6 +43,7 @@ const std::vector<Entry>& entries() {
        false,
        false,
        make_parameter_server},
+      {{"zero", "ddp with the optimizer's state in slices, one of each rank (ZeRO stage 1)"}, false, false, false, make_zero},
   };
   return kEntries;
 }
@@ -56,7 +57,7 @@ StrategyOptions checked(const Entry& entry, const StrategyOptions& asked) {
   const bool has_servers = entry.make == make_parameter_server;
   if (!has_servers && (servers.servers != 0 || servers.staleness != 0 || servers.sharding != Sharding::kRoundRobin))
     throw InvalidArgument("{}: .parameter_server has the options of that strategy alone", name);
-  if (options.ddp && entry.make != make_ddp)
+  if (options.ddp && entry.make != make_ddp && entry.make != make_zero)
     throw InvalidArgument("{}: .ddp has the options of that strategy alone: there is no DistributedDataParallel here", name);
   if (!entry.is_pipeline && (options.micro_batches != 0 || !options.stage_layers.empty()))
     throw InvalidArgument("{}: .micro_batches and .stage_layers are options of model_parallel: here each device has all layers", name);

@@ -60,16 +60,22 @@ void step_tests(Cases& cases, const std::string& what, int states, auto params_o
     const char* name;
     float decay;
     bool scaled, bad;
+    bool in_parts = false;  // the second call belongs to the first one's step
   };
   for (const Surroundings with : {Surroundings{"plain", 0, false, false},
                                   {"decay", 0.01F, false, false},
                                   {"scaled", 0.01F, true, false},
-                                  {"skipped", 0.01F, true, true}})
+                                  {"skipped", 0.01F, true, true},
+                                  {"in parts", 0.01F, false, false, true}})
     cases.test(fmt::format("{}, {}", what, with.name), {kExact}, [=](Bench& b) {
       const std::vector<UpdateTensor> tensors = odd_tensors(b, states);
       const auto params = params_of(group_on(b, with.decay, with.scaled ? loss_scale_on(b, 3, 0, with.bad) : nullptr));
       return [=, &b] {
-        for (int step = 0; step < 3; ++step) (b.kernels.*entry)(tensors, params, b.stream());
+        for (int step = 0; step < 3; ++step) {
+          auto now = params;
+          if constexpr (requires { now.group; }) now.group.continues_step = with.in_parts && step == 1;
+          (b.kernels.*entry)(tensors, now, b.stream());
+        }
       };
     });
 }
