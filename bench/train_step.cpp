@@ -114,9 +114,6 @@ class Trainer {
     ddp_ = std::make_unique<ls::DistributedDataParallel>(module, std::move(group), ls::DistributedDataParallelOptions{.comm_hook = hook});
     if (ls::AutoCast::active() == ls::DType::kFloat16) scaler_.emplace();
     optimizer_ = ls::bench::make_optimizer(name, ddp_->parameters(), scaler_ ? &*scaler_ : nullptr);
-    const ls::DelayCost cost = ls::delay_cost_from_environment();
-    for (const ls::BucketLayout& bucket : ddp_->reducer().buckets())
-      cost_ms_.push_back(1e-6 * static_cast<double>(cost.of(bucket.bytes).count()));
   }
 
   Step step() {
@@ -124,6 +121,7 @@ class Trainer {
       return std::chrono::duration<double, std::milli>(to - from).count();
     };
     first_ready_ = {};
+    note_costs();
     const auto start = Clock::now();
     optimizer_->zero_grad();
     const ls::Tensor loss = ls::nn::cross_entropy((*ddp_)(x_), labels_);
@@ -175,6 +173,14 @@ class Trainer {
     return loss;
   }
   ls::Tensor scaled(const ls::Tensor& loss) { return scaler_ ? scaler_->scale(loss) : loss; }
+
+  // Of the buckets as they are in the next step: the first one has others than those that follow.
+  void note_costs() {
+    const ls::DelayCost cost = ls::delay_cost_from_environment();
+    cost_ms_.clear();
+    for (const ls::BucketLayout& bucket : ddp_->reducer().buckets())
+      cost_ms_.push_back(1e-6 * static_cast<double>(cost.of(bucket.bytes).count()));
+  }
 
   // max over buckets i of ready_i + the costs of i and all later ones: what a wire that is never idle needs.
   double wire_ms(double first_ready_ms) {

@@ -147,8 +147,8 @@ void ClassicTraining::introduce() {
 
 // The weights are those of the checkpoint already. SGD without momentum has no state.
 void ClassicTraining::resume() {
-  const ls::CheckpointState saved =
-      ls::resume_checkpoint(flags_.train_dir, {.model = net(), .ema = ema_, .sampler = sampler_, .group = group_});
+  const ls::CheckpointState saved = ls::resume_checkpoint(
+      flags_.train_dir, {.model = net(), .ema = ema_, .sampler = sampler_, .ddp = strategy_->wrapper(), .group = group_});
   const ls::data::SamplerState place = sampler_.state();
   if (place.seed != flags_.seed || (place.epoch * per_epoch_) * global_batch_ + place.consumed != saved.step * global_batch_)
     throw ls::InvalidArgument(
@@ -210,8 +210,13 @@ void ClassicTraining::log_step() {
 
 void ClassicTraining::save() {
   writer_.flush();  // so that TensorBoard has what the checkpoint has
-  saved_in_ = ls::save_checkpoint(
-      flags_.train_dir, {.model = net(), .ema = ema_, .sampler = sampler_, .step = step_, .epoch = sampler_.epoch(), .group = group_});
+  saved_in_ = ls::save_checkpoint(flags_.train_dir, {.model = net(),
+                                                     .ema = ema_,
+                                                     .sampler = sampler_,
+                                                     .ddp = strategy_->wrapper(),
+                                                     .step = step_,
+                                                     .epoch = sampler_.epoch(),
+                                                     .group = group_});
 }
 
 int train(const ClassicFlags& flags) {

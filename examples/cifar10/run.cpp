@@ -33,7 +33,7 @@ void Run::introduce() {
 
 // Only --auto-resume begins a run where nothing is: a mistyped folder is no new run.
 void Run::resume() {
-  const ls::CheckpointParts parts{.model = net, .optimizer = sgd, .sampler = sampler};
+  const ls::CheckpointParts parts{.model = net, .optimizer = sgd, .sampler = sampler, .ddp = ddp};
   std::optional<ls::CheckpointState> saved;
   if (flags.resume) saved = ls::resume_checkpoint(flags.resume_from, parts);
   if (flags.auto_resume) saved = ls::load_checkpoint(flags.checkpoint, parts);

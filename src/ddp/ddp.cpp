@@ -72,7 +72,8 @@ class DistributedDataParallel::Impl {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       set_name(parameters_[i].tensor, parameters_[i].name);  // of several names, the reducer's
       bind_grad(parameters_[i].tensor, memory_on(parameters_[i].tensor.device(), reducer_->slot(i)));
-      slots_.push_back(grad_buffer(parameters_[i].tensor).data());
+      gradients_.push_back(grad(parameters_[i].tensor));
+      slots_.push_back(reducer_->slot(i).data());
       hooks_.push_back(register_grad_hook(parameters_[i].tensor, [this, i](const Tensor&) { gradient_ready(i); }));
     }
   }
@@ -119,6 +120,25 @@ class DistributedDataParallel::Impl {
   bool has_weight() const { return shares_.has_weight(); }
   bool is_joining() const { return shares_.is_joining(); }
   const GradientCheck& check() const { return check_; }
+  bool has_rebuilt() const { return has_rebuilt_; }
+  bool will_rebuild() const { return !has_rebuilt_ && partner == nullptr && !missing_.asks_each_pass(); }
+
+  void rebuild(const std::vector<std::string>& names) {
+    if (partner != nullptr)
+      throw InvalidArgument(
+          "DistributedDataParallel::rebuild_buckets: a ZeroRedundancyOptimizer or StepInBackward goes by these buckets: call it before "
+          "that "
+          "is made");
+    std::vector<std::size_t> order;
+    for (const std::string& name : names) {
+      const auto named = std::find_if(parameters_.begin(), parameters_.end(), [&](const NamedTensor& p) { return p.name == name; });
+      if (named == parameters_.end())
+        throw InvalidArgument("DistributedDataParallel::rebuild_buckets: '{}' is none of the {} parameters that are reduced", name,
+                              parameters_.size());
+      order.push_back(static_cast<std::size_t>(named - parameters_.begin()));
+    }
+    rebuild(order);
+  }
 
   void join(const std::function<void()>& train, const JoinOptions& options) {
     if (is_static_)
@@ -218,6 +238,26 @@ class DistributedDataParallel::Impl {
     if (partner != nullptr) partner->begin_pass(steps_ + 1);
   }
 
+  // The parameters' gradients take their values along, in all tensors that grad() ever returned.
+  void rebuild(const std::vector<std::size_t>& order) {
+    reducer_->rebuild(order, [this](std::size_t i, const Buffer& slot) {
+      const bool is_there = gradients_[i].buffer().data() == std::exchange(slots_[i], slot.data());
+      if (is_there) gradients_[i].rebind(memory_on(gradients_[i].device(), slot));  // else the next forward says that it was moved
+    });
+    check_.follow(*reducer_);
+    has_rebuilt_ = true;
+  }
+
+  // At the end of the first pass that was reduced, on all ranks.
+  void rebuild_as_gradients_came() {
+    if (!will_rebuild()) return;
+    const std::span<const std::size_t> arrivals = reducer_->arrival_order();
+    std::vector<std::int64_t> order(arrivals.begin(), arrivals.end());
+    if (group_->world_size() > 1)
+      group_->broadcast(std::span(order), shares_.is_joining() ? shares_.first_with_data() : 0, {.purpose = {"bucket order"}});
+    rebuild(std::vector<std::size_t>(order.begin(), order.end()));
+  }
+
   // On a rank that has no data left, until no rank has any.
   void follow_others(const std::function<void()>& after_step) {
     for (;;) {
@@ -245,6 +285,7 @@ class DistributedDataParallel::Impl {
     ++steps_;
     check_gradients();
     if (partner != nullptr) partner->end_pass();
+    rebuild_as_gradients_came();
     if (after_step) after_step();
   }
 
@@ -259,6 +300,7 @@ class DistributedDataParallel::Impl {
     missing_.settle(missing, ++steps_);
     check_gradients();
     if (partner != nullptr) partner->end_pass();
+    rebuild_as_gradients_came();
     if (!std::exchange(unregistered_named_, true)) warn_of_unregistered_leaves(group_->rank(), trained_, std::exchange(inputs_, {}));
   }
 
@@ -280,7 +322,9 @@ class DistributedDataParallel::Impl {
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // results may outlive the wrapper
   std::unique_ptr<Reducer> reducer_;
   std::vector<HookHandle> hooks_;
+  std::vector<Tensor> gradients_;                     // of the parameters, as grad() has them
   std::vector<const void*> slots_;                    // where each gradient lies
+  bool has_rebuilt_ = false;                          // the buckets
   std::uint64_t begun_pass_ = 0, finished_pass_ = 0;  // numbers of backward passes
   std::uint64_t steps_ = 0;                           // passes that were reduced
   std::deque<Tensor> inputs_;                         // leaves that want a gradient, up to the first pass; the last ones
@@ -307,6 +351,9 @@ void DistributedDataParallel::begin_epoch(std::int64_t steps) { check_same_steps
 void DistributedDataParallel::join(const std::function<void()>& train, const JoinOptions& options) { impl_->join(train, options); }
 bool DistributedDataParallel::is_joining() const { return impl_->is_joining(); }
 bool DistributedDataParallel::finds_unused_parameters() const { return impl_->finds_unused(); }
+void DistributedDataParallel::rebuild_buckets(const std::vector<std::string>& order) { impl_->rebuild(order); }
+bool DistributedDataParallel::has_rebuilt_buckets() const { return impl_->has_rebuilt(); }
+bool DistributedDataParallel::rebuilds_buckets() const { return impl_->will_rebuild(); }
 float DistributedDataParallel::last_grad_norm() const { return impl_->check().last_norm(); }
 OnNonfiniteGradient DistributedDataParallel::on_nonfinite_gradient() const { return impl_->check().on_nonfinite(); }
 std::int64_t DistributedDataParallel::skipped_steps() const { return impl_->check().skipped_steps(); }

@@ -35,7 +35,7 @@ GradientCheck::GradientCheck(ProcessGroup& group, const std::vector<NamedTensor>
       max_norm_(limit_of(options)),
       on_nonfinite_(options.on_nonfinite_gradient),
       loss_scaler_(options.loss_scaler),
-      has_hook_(static_cast<bool>(options.comm_hook)) {}
+      hook_(options.comm_hook) {}
 
 ReducerOptions GradientCheck::watching(ReducerOptions options) {
   if (can_stop() && group_.world_size() > 1) options.before_reduction = [this](std::size_t bucket) { sum_squares(bucket, own_sums_); };
@@ -58,6 +58,7 @@ void GradientCheck::follow(const Reducer& reducer) {
   }
   begins_.push_back(order_.size());
   if (device_ != nullptr) return;
+  check_hook();
   device_ = &parameters_.front().tensor.device();
   const auto count = static_cast<std::int64_t>(order_.size());
   sums_ = Tensor::zeros({count}, DType::kFloat64, *device_);
@@ -65,6 +66,17 @@ void GradientCheck::follow(const Reducer& reducer) {
   host_sums_.resize(order_.size());
   result_ = Tensor::zeros({2}, DType::kFloat32, *device_);
   present_.reserve(order_.size());
+}
+
+// The error of a gradient that is no number is none, and goes into the next one.
+void GradientCheck::check_hook() const {
+  if (!hook_ || on_nonfinite_ != OnNonfiniteGradient::kSkipStep) return;
+  for (const HookState& state : hook_->state())
+    if (state.count > 0 && state.dtype == DType::kFloat32)
+      throw InvalidArgument(
+          "DistributedDataParallel: on_nonfinite_gradient kSkipStep goes not with the comm_hook {}: what it keeps of a gradient that is no "
+          "number ('{}') would spoil all later ones: take kThrow, or a hook without such state (bf16, fp16, int8)",
+          hook_->describe(), state.name);
 }
 
 void GradientCheck::sum_squares(std::size_t bucket, const Tensor& sums) const {
@@ -77,7 +89,7 @@ void GradientCheck::finish(std::uint64_t step) {
   take_norm();
   if (can_stop()) {
     auto is_bad = static_cast<std::uint8_t>(has_nonfinite(sums_));
-    if (has_hook_) group_.all_reduce(std::span(&is_bad, 1), ReduceOp::kBitOr, {.purpose = {"finite gradients"}});
+    if (hook_) group_.all_reduce(std::span(&is_bad, 1), ReduceOp::kBitOr, {.purpose = {"finite gradients"}});
     if (is_bad != 0) return stop(step);
   }
   if (std::isfinite(max_norm_)) clip();
@@ -104,7 +116,7 @@ void GradientCheck::stop(std::uint64_t step) {
 void GradientCheck::take_norm() {
   const KernelTable& kernels = device_->kernels();
   Stream& stream = device_->default_stream();
-  for (std::size_t k = 0; has_hook_ && k < order_.size(); ++k)
+  for (std::size_t k = 0; hook_ && k < order_.size(); ++k)
     if (!wants_and_has_grad(parameters_[order_[k]].tensor))
       kernels.fill({reinterpret_cast<float*>(sums_.data<double>() + k), {sizeof(double) / sizeof(float)}}, 0, stream);
   const NormParams params{max_norm_, loss_scaler_ == nullptr ? nullptr : loss_scaler_->data_on(*device_)};

@@ -22,7 +22,7 @@ class GradientCheck {
 
   // Adds what the reducer is to call, if anything is asked for.
   ReducerOptions watching(ReducerOptions options);
-  // Where the gradients lie from now on.
+  // Where the gradients lie from now on. The first time: InvalidArgument for a comm hook that a skipped step would spoil.
   void follow(const Reducer& reducer);
 
   // At the end of a pass, once it is known which parameters have a gradient: clips them. Where one is not finite, and is not to be
@@ -37,6 +37,7 @@ class GradientCheck {
  private:
   bool is_on() const { return max_norm_ > 0; }
   bool can_stop() const { return on_nonfinite_ != OnNonfiniteGradient::kIgnore; }
+  void check_hook() const;
   void sum_squares(std::size_t bucket, const Tensor& sums) const;
   void take_norm();
   void clip();
@@ -50,7 +51,7 @@ class GradientCheck {
   const float max_norm_;  // INFINITY: nothing is clipped; 0: nothing is asked for
   const OnNonfiniteGradient on_nonfinite_;
   optim::LossScaler* const loss_scaler_;
-  const bool has_hook_;
+  const CommHook hook_;
   Device* device_ = nullptr;
   // In the order of buckets and slots:
   std::vector<std::size_t> order_;     // parameters

@@ -113,7 +113,8 @@ class CapturedStep::Impl {
       throw InvalidArgument(
           "capture: set_weight() and join() tell the other ranks in each backward, and a replayed graph runs no code of the host's: call "
           "the step directly where there is one of them");
-    if (counts_.eager < static_cast<std::size_t>(options_.warm_up) || has_changed()) return run_eagerly();
+    const bool moves_gradients = ddp_.rebuilds_buckets() && ddp_.synchronizes();
+    if (counts_.eager < static_cast<std::size_t>(options_.warm_up) || moves_gradients || has_changed()) return run_eagerly();
     if (!graph_) return record();
     launch();
     set_has_grads(left_grads_);
@@ -156,11 +157,15 @@ class CapturedStep::Impl {
     return false;
   }
 
+  void note_places() {
+    places_.clear();
+    for (const Tensor& tensor : memory_) places_.push_back(tensor.buffer().data());
+  }
+
   // Runs the user's code and keeps what it took from the host.
   Tensor run_step() {
     surroundings_ = surroundings();
-    places_.clear();
-    for (const Tensor& tensor : memory_) places_.push_back(tensor.buffer().data());
+    note_places();
     note_grads(found_grads_);
     Tensor result = step_();
     note_grads(left_grads_);
@@ -172,7 +177,10 @@ class CapturedStep::Impl {
     graph_.reset();
     result_ = Tensor();
     ++counts_.eager;
-    return run_step();
+    const bool moves_gradients = ddp_.rebuilds_buckets();
+    Tensor result = run_step();
+    if (moves_gradients) note_places();  // they moved at its end
+    return result;
   }
 
   Tensor record() {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -20,6 +21,16 @@ struct OpenBucket {
   std::size_t closed = 0;  // buckets of its kind before it
 };
 
+// Of each gradient its place in the order.
+std::vector<std::size_t> places_in(std::span<const std::size_t> order, std::size_t gradients) {
+  std::vector<std::size_t> places(gradients, gradients);
+  for (std::size_t place = 0; place < order.size(); ++place)
+    if (order[place] < gradients) places[order[place]] = place;
+  if (order.size() != gradients || std::find(places.begin(), places.end(), gradients) != places.end())
+    throw InvalidArgument("bucket plan: the order of {} gradients must have each of {} once", order.size(), gradients);
+  return places;
+}
+
 }  // namespace
 
 std::size_t slice_bytes(const BucketLayout& bucket, int ranks) {
@@ -28,11 +39,19 @@ std::size_t slice_bytes(const BucketLayout& bucket, int ranks) {
 }
 
 std::vector<BucketLayout> plan_buckets(std::span<const GradientInfo> gradients, const BucketCaps& caps) {
+  std::vector<std::size_t> order(gradients.size());
+  std::iota(order.rbegin(), order.rend(), std::size_t{0});
+  return plan_buckets(gradients, caps, order);
+}
+
+std::vector<BucketLayout> plan_buckets(std::span<const GradientInfo> gradients, const BucketCaps& caps,
+                                       std::span<const std::size_t> order) {
   if (caps.empty() || std::find(caps.begin(), caps.end(), 0) != caps.end())
     throw InvalidArgument("bucket plan: the caps must be positive, and at least one");
+  const std::vector<std::size_t> place = places_in(order, gradients.size());
   std::map<std::tuple<bool, DType, DeviceKind>, OpenBucket> open;
   std::vector<BucketLayout> plan;
-  for (std::size_t i = gradients.size(); i-- > 0;) {
+  for (const std::size_t i : order) {
     const GradientInfo& gradient = gradients[i];
     OpenBucket& bucket = open[{gradient.delayed, gradient.dtype, gradient.device}];
     if (bucket.layout.slots.empty()) bucket.layout = {.slots = {}, .bytes = 0, .dtype = gradient.dtype, .device = gradient.device};
@@ -45,12 +64,12 @@ std::vector<BucketLayout> plan_buckets(std::span<const GradientInfo> gradients, 
   }
   for (auto& [key, bucket] : open)
     if (!bucket.layout.slots.empty()) plan.push_back(std::move(bucket.layout));
-  // Gradients come from the highest index down: the bucket whose last gradient has the highest index is full first.
-  const auto order = [&](const BucketLayout& bucket) {
+  // The bucket whose last gradient comes first is full first.
+  const auto full_at = [&](const BucketLayout& bucket) {
     const std::size_t last = bucket.slots.back().gradient;
-    return std::pair(gradients[last].delayed, gradients.size() - last);
+    return std::pair(gradients[last].delayed, place[last]);
   };
-  std::stable_sort(plan.begin(), plan.end(), [&](const BucketLayout& a, const BucketLayout& b) { return order(a) < order(b); });
+  std::stable_sort(plan.begin(), plan.end(), [&](const BucketLayout& a, const BucketLayout& b) { return full_at(a) < full_at(b); });
   return plan;
 }
 

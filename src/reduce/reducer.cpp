@@ -26,7 +26,8 @@ class Reducer::Impl {
         before_reduction_(std::move(options.before_reduction)),
         after_reduction_(std::move(options.after_reduction)),
         comm_hook_(std::move(options.comm_hook)),
-        layouts_(plan_buckets(gradients_, options.caps)),
+        caps_(std::move(options.caps)),
+        layouts_(plan_buckets(gradients_, caps_)),
         views_(views_of(gradients_, layouts_)),
         buckets_(layouts_.size()),
         places_(gradients_.size()),
@@ -36,12 +37,12 @@ class Reducer::Impl {
       comm_hook_->prepare(gradients_);
     }
     for (std::size_t b = 0; b < layouts_.size(); ++b) {
-      const std::size_t slices = slice_bytes(layouts_[b], group_->world_size()) * static_cast<std::size_t>(group_->world_size());
-      buckets_[b].memory = group_->allocate(slices, layouts_[b].device);
+      buckets_[b].memory = allocate(layouts_[b]);
       views_.buckets[b].buffer = buckets_[b].memory.data();
       for (const Slot& slot : layouts_[b].slots) places_[slot.gradient] = {b, slot.offset, false};
     }
     missing_.reserve(gradients_.size());
+    arrivals_.reserve(gradients_.size());
     for (const GradientInfo& gradient : gradients_)
       if (ask_factor_ && gradient.dtype != DType::kFloat32 && gradient.dtype != DType::kFloat16 && gradient.dtype != DType::kBFloat16)
         throw InvalidArgument("reducer: the factor is for gradients of float32, float16 and bfloat16, '{}' is {}", gradient.name,
@@ -80,6 +81,7 @@ class Reducer::Impl {
           "all but the last), or is the parameter used by a second graph?",
           gradients_[gradient].name);
     place.ready = true;
+    arrivals_.push_back(gradient);
     if (--buckets_[place.bucket].pending == 0) {
       times_[place.bucket].ready = seconds_between(pass_begin_, Clock::now());
       launch_full_buckets();
@@ -104,6 +106,37 @@ class Reducer::Impl {
     return missing_;
   }
 
+  bool rebuild(std::span<const std::size_t> order, const std::function<void(std::size_t, const Buffer&)>& moved) {
+    LOCKSTEP_CHECK(!in_pass_, "the buckets are rebuilt during a pass");
+    std::vector<BucketLayout> layouts = plan_buckets(gradients_, caps_, order);
+    if (layouts == layouts_) return false;
+    abandon_pass();  // a GPU may still be at the last one
+    BucketViews views = views_of(gradients_, layouts);
+    std::vector<Bucket> buckets(layouts.size());
+    std::vector<GradientPlace> places(gradients_.size());
+    for (Bucket& old : buckets_) old.pending = layouts_[static_cast<std::size_t>(&old - buckets_.data())].slots.size();
+    for (std::size_t b = 0; b < layouts.size(); ++b) {
+      buckets[b].memory = allocate(layouts[b]);
+      views.buckets[b].buffer = buckets[b].memory.data();
+      Device& device = *buckets[b].memory.device();
+      for (const Slot& slot : layouts[b].slots) {
+        const std::size_t bytes = gradients_[slot.gradient].bytes();
+        const Buffer place = buckets[b].memory.window(slot.offset, bytes);
+        Bucket& old = buckets_[places_[slot.gradient].bucket];
+        device.copy(place.data(), old.memory.data() + places_[slot.gradient].offset, bytes, device.default_stream());
+        places[slot.gradient] = {b, slot.offset, false};
+        moved(slot.gradient, place);
+        if (--old.pending == 0) old.memory = {};
+      }
+    }
+    layouts_ = std::move(layouts);
+    views_ = std::move(views);
+    buckets_ = std::move(buckets);
+    places_ = std::move(places);
+    times_.reserve(buckets_.size());
+    return true;
+  }
+
   // Nobody may write into the buckets any more once it returns.
   void abandon_pass() noexcept {
     for (Bucket& bucket : buckets_) {
@@ -122,6 +155,7 @@ class Reducer::Impl {
   const std::vector<GradientInfo>& gradients() const { return gradients_; }
   const std::vector<BucketLayout>& layouts() const { return layouts_; }
   std::span<const BucketTimes> times() const { return times_; }
+  std::span<const std::size_t> arrivals() const { return arrivals_; }
 
  private:
   struct Bucket {
@@ -141,10 +175,16 @@ class Reducer::Impl {
   }
   const GradientPlace& place_of(std::size_t gradient) const { return const_cast<Impl*>(this)->place_of(gradient); }
 
+  Buffer allocate(const BucketLayout& layout) const {
+    const auto ranks = static_cast<std::size_t>(group_->world_size());
+    return group_->allocate(slice_bytes(layout, group_->world_size()) * ranks, layout.device);
+  }
+
   void begin_pass() {
     for (std::size_t b = 0; b < buckets_.size(); ++b) buckets_[b].pending = layouts_[b].slots.size();
     for (GradientPlace& place : places_) place.ready = false;
-    std::fill(times_.begin(), times_.end(), BucketTimes{});
+    times_.assign(buckets_.size(), {});
+    arrivals_.clear();
     next_to_launch_ = next_to_tell_ = 0;
     pass_begin_ = Clock::now();
     in_pass_ = true;
@@ -214,12 +254,13 @@ class Reducer::Impl {
   const CommHook comm_hook_;
   std::function<Work(std::size_t)> start_;  // in its place, where there is one
   std::function<void(std::size_t)> tell_reduced_;
-  const std::vector<BucketLayout> layouts_;
+  const BucketCaps caps_;
+  std::vector<BucketLayout> layouts_;
   BucketViews views_;  // of the layouts
   std::vector<Bucket> buckets_;
   std::vector<GradientPlace> places_;  // by gradient
   std::vector<BucketTimes> times_;
-  std::vector<std::size_t> missing_;
+  std::vector<std::size_t> missing_, arrivals_;
   std::size_t next_to_launch_ = 0, next_to_tell_ = 0;
   float factor_ = 1;  // of this pass
   Clock::time_point pass_begin_;
@@ -256,6 +297,10 @@ std::vector<std::size_t> Reducer::finish() {
 }
 
 void Reducer::abandon_pass() noexcept { impl_->abandon_pass(); }
+std::span<const std::size_t> Reducer::arrival_order() const { return impl_->arrivals(); }
+bool Reducer::rebuild(std::span<const std::size_t> order, const std::function<void(std::size_t, const Buffer&)>& moved) {
+  return impl_->rebuild(order, moved);
+}
 
 bool Reducer::in_pass() const { return impl_->in_pass(); }
 const std::vector<GradientInfo>& Reducer::gradients() const { return impl_->gradients(); }

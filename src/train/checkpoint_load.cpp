@@ -66,6 +66,25 @@ RandomState random_of(const json& state) {
   return {random.at("seed"), random.at("next_stream"), random.value("next_dropout", std::uint64_t{0})};
 }
 
+// The parameters in the order of the buckets, where a pass had planned these; empty: it had not, or was none of several ranks.
+std::vector<std::string> bucket_order_of(const json& state) {
+  std::vector<std::string> names;
+  if (!state.value("buckets_rebuilt", false)) return names;
+  for (const json& bucket : state.at("buckets"))
+    for (const json& name : bucket) names.push_back(name.get<std::string>());
+  return names;
+}
+
+// The same bits need the same buckets. Where other parameters are reduced (some were frozen, say), the first pass plans anew.
+void rebuild_buckets(DistributedDataParallel& ddp, const json& state) {
+  const std::vector<std::string> order = bucket_order_of(state);
+  std::vector<std::string> saved = order, reduced;
+  for (const GradientInfo& gradient : ddp.reducer().gradients()) reduced.push_back(gradient.name);
+  std::sort(saved.begin(), saved.end());
+  std::sort(reduced.begin(), reduced.end());
+  if (saved == reduced && ddp.rebuilds_buckets()) ddp.rebuild_buckets(order);
+}
+
 void check_against(const LoadedCheckpoint& loaded, const CheckpointParts& parts) {
   const fs::path folder(loaded.folder);
   check_names(loaded.model, wanted_of(parts.model.state_dict()), (folder / kModel).string(), kAnotherModel);
@@ -112,6 +131,7 @@ std::vector<std::string> lines_of(const CheckpointParts& parts) {
   lines.push_back(parts.sampler ? fmt::format("a sampler of {} samples for {} ranks: {}", parts.sampler->set_size(),
                                               parts.sampler->place().world_size, parts.sampler->state().options)
                                 : "no sampler");
+  lines.push_back(parts.ddp ? "a ddp" : "no ddp");
   return lines;
 }
 
@@ -140,6 +160,7 @@ std::string read_on_rank_zero(const char* operation, const std::string& folder, 
     message["folder"] = loaded->folder;
     state_of(message);  // what is missing must be missed before anything is changed
     random_of(message);
+    bucket_order_of(message);
     return "S" + message.dump();
   } catch (const Error& error) {
     return fmt::format("E{}", error.what());
@@ -201,6 +222,7 @@ std::optional<CheckpointState> load(const char* operation, const std::string& fo
   }
   const json state = json::parse(outcome.substr(1));
   load_tensors(group.get(), loaded, parts);
+  if (parts.ddp) rebuild_buckets(*parts.ddp.get(), state);
   if (parts.sampler) parts.sampler->restore(state.at("sampler").get<data::SamplerState>());
   if (parts.optimizer) parts.optimizer->set_lr(state.at("optimizer").at("lr"));
   set_random_state(random_of(state));

@@ -44,6 +44,7 @@ ordered_json describe_state(const CheckpointParts& parts, int world_size) {
       buckets.push_back(std::move(names));
     }
     state["buckets"] = std::move(buckets);
+    state["buckets_rebuilt"] = parts.ddp->has_rebuilt_buckets();
   }
   return state;
 }

@@ -156,6 +156,7 @@ std::string Trainer::save(const std::string& folder, int keep) {
   Strategy& strategy = impl_->compiled("save");
   return save_checkpoint(folder, {.model = strategy.model(),
                                   .optimizer = strategy.optimizer(),
+                                  .ddp = strategy.wrapper(),
                                   .step = step_,
                                   .epoch = epoch_,
                                   .group = impl_->group(),
@@ -164,8 +165,8 @@ std::string Trainer::save(const std::string& folder, int keep) {
 
 std::optional<CheckpointState> Trainer::load(const std::string& folder) {
   Strategy& strategy = impl_->compiled("load");
-  const auto state =
-      load_checkpoint(folder, {.model = strategy.model(), .optimizer = strategy.optimizer(), .group = impl_->group()});
+  const auto state = load_checkpoint(
+      folder, {.model = strategy.model(), .optimizer = strategy.optimizer(), .ddp = strategy.wrapper(), .group = impl_->group()});
   if (!state) return state;
   strategy.update_replicas();
   step_ = state->step;

@@ -234,6 +234,22 @@ TEST_P(GradientChecks, UnderLossScalingTheLimitIsOfTheGradientsWithoutTheScale) 
   });
 }
 
+TEST_P(GradientChecks, AHookThatKeepsWhatItLeftOutIsNoneForStepsThatAreSkipped) {
+  const auto failures = failures_of([&](auto group) {
+    Heads model;
+    DistributedDataParallel ddp(model, group, {.comm_hook = hooks::top_k(), .on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep});
+  });
+  EXPECT_THAT(failures, Each(HasSubstr("kSkipStep goes not with the comm_hook top_k")));
+  run([](auto group) {
+    Heads model;
+    DistributedDataParallel ddp(model, group, {.comm_hook = hooks::bf16(), .on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep});
+    heads_loss(ddp, power_of_rank(*group)).backward();
+    EXPECT_EQ(gradient_of(model.heads[0]), average_of_powers(group->world_size()));
+    heads_loss(ddp, group->rank() == 0 ? kInfinity : 1).backward();
+    EXPECT_EQ(ddp.skipped_steps(), 1);
+  });
+}
+
 TEST(GradientCheck, WhatIsIgnoredSpreads) {
   Heads model;
   DistributedDataParallel ddp(model, ProcessGroup::wrap({}, make_backend("local", {})), {.max_grad_norm = 1});

@@ -43,6 +43,17 @@ inline void clear_gradients(DistributedDataParallel& ddp) {
   for (const NamedTensor& parameter : ddp.parameters()) clear_grad(parameter.tensor);
 }
 
+// The parameters of each bucket.
+using Buckets = std::vector<std::vector<std::string>>;
+inline Buckets buckets_of(const DistributedDataParallel& ddp) {
+  Buckets buckets;
+  for (const BucketLayout& layout : ddp.reducer().buckets()) {
+    std::vector<std::string>& names = buckets.emplace_back();
+    for (const Slot& slot : layout.slots) names.push_back(ddp.reducer().gradients()[slot.gradient].name);
+  }
+  return buckets;
+}
+
 // Rank r's input is 2^r: sums and averages are exact, and differ from each rank's own.
 inline float power_of_rank(const ProcessGroup& group) { return static_cast<float>(1 << group.rank()); }
 inline float average_of_powers(int ranks) { return static_cast<float>((1 << ranks) - 1) / static_cast<float>(ranks); }

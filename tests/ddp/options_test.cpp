@@ -21,18 +21,8 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 
 using Options = DistributedDataParallelOptions;
-using Buckets = std::vector<std::vector<std::string>>;
 
 std::shared_ptr<ProcessGroup> alone() { return ProcessGroup::wrap({}, make_backend("local", {})); }
-
-Buckets buckets_of(const DistributedDataParallel& ddp) {
-  Buckets buckets;
-  for (const BucketLayout& layout : ddp.reducer().buckets()) {
-    std::vector<std::string>& names = buckets.emplace_back();
-    for (const Slot& slot : layout.slots) names.push_back(ddp.reducer().gradients()[slot.gradient].name);
-  }
-  return buckets;
-}
 
 class Wires : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Wire, Wires, ::testing::Values("threads", "shm", "tcp"), [](const auto& test) { return std::string(test.param); });

@@ -173,10 +173,10 @@ TEST(DeviceDdp, BucketsLeaveWhileBackwardIsQueuedAndTheOptimizerComesBehindThemB
   EXPECT_THAT(run_gpu_ranks(2,
                             [&](auto group, RecordingDevice& device) {
                               Rank rank(group, device);
+                              const data::Batch batch = rank.batch(1);
+                              rank.step(batch);  // plans the buckets anew
                               const std::size_t buckets = rank.ddp->reducer().buckets().size();
                               ASSERT_GE(buckets, 3u);
-                              const data::Batch batch = rank.batch(1);
-                              rank.step(batch);
                               device.default_stream().synchronize();
                               device.clear_log();
                               device.hold_default_stream();

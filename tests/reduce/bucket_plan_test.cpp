@@ -42,6 +42,28 @@ TEST(BucketPlan, DelayedGradientsAreInTheLastBucketsOfTheirOwnCaps) {
   EXPECT_EQ(buckets_of(gradients, {256, 512}), (Buckets{{3}, {1, 0}, {5}, {4, 2}}));
 }
 
+TEST(BucketPlan, FollowsAnOrderThatIsKnown) {
+  std::vector<GradientInfo> gradients(6, GradientInfo{"g", 64});
+  gradients[1].delayed = true;
+  gradients[3].dtype = DType::kFloat64;
+  const std::vector<std::size_t> order = {2, 1, 3, 5, 0, 4};
+  const auto flat = [](const std::vector<BucketLayout>& plan) {
+    std::vector<std::size_t> all;
+    for (const BucketLayout& layout : plan)
+      for (const Slot& slot : layout.slots) all.push_back(slot.gradient);
+    return all;
+  };
+  const auto plan = plan_buckets(gradients, {256, 512}, order);
+  EXPECT_EQ(flat(plan), (std::vector<std::size_t>{2, 3, 5, 0, 4, 1}));
+  ASSERT_EQ(plan.size(), 5U);
+  EXPECT_EQ(plan[2].slots.size(), 2U) << "5 and 0";
+  EXPECT_EQ(plan_buckets(gradients, {256, 512}, flat(plan)), plan) << "the buckets, one behind the other, are such an order";
+  EXPECT_EQ(plan_buckets(gradients, {256, 512}, std::vector<std::size_t>{5, 4, 3, 2, 1, 0}), plan_buckets(gradients, {256, 512}));
+  for (const std::vector<std::size_t>& wrong :
+       {std::vector<std::size_t>{}, {0, 1, 2, 3, 4}, {0, 1, 2, 3, 4, 4}, {0, 1, 2, 3, 4, 6}, {0, 1, 2, 3, 4, 5, 0}})
+    EXPECT_THROW(plan_buckets(gradients, {256}, wrong), InvalidArgument);
+}
+
 TEST(BucketPlan, ALargeGradientClosesItsBucket) {
   const std::vector<GradientInfo> gradients = {{"small", 1}, {"large", 1000}, {"last", 1}};
   EXPECT_EQ(buckets_of(gradients, {1000, 1000}), (Buckets{{2, 1}, {0}}));

@@ -245,6 +245,38 @@ TEST_F(ReducerTest, TheFactorIsAskedOnceAPassBeforeTheFirstBucket) {
   EXPECT_THROW(Reducer(group, {{"d", 4, DType::kFloat64}}, options), InvalidArgument);
 }
 
+TEST_F(ReducerTest, BucketsAreRebuiltInTheOrderOfArrivalWithTheirValues) {
+  Reducer reducer = make();
+  for (const std::size_t i : {1, 3, 0}) reducer.mark_ready(i);
+  reducer.finish();
+  EXPECT_THAT(reducer.arrival_order(), ElementsAre(1, 3, 0, 2)) << "what never came is last";
+  for (std::size_t i = 0; i < 4; ++i) std::fill(floats(reducer.slot(i)).begin(), floats(reducer.slot(i)).end(), static_cast<float>(i));
+  std::vector<Buffer> slots;
+  for (std::size_t i = 0; i < 4; ++i) slots.push_back(reducer.slot(i));
+  const std::size_t in_use = cpu_device().allocator_stats().bytes_in_use;
+  std::size_t most = 0;
+  const std::vector<std::size_t> order(reducer.arrival_order().begin(), reducer.arrival_order().end());
+  const auto move = [&](std::size_t gradient, const Buffer& slot) {
+    slots[gradient] = slot;
+    most = std::max(most, cpu_device().allocator_stats().bytes_in_use);
+  };
+  EXPECT_TRUE(reducer.rebuild(order, move));
+  EXPECT_THAT(record.allocations(), ElementsAre(64, 128, 64, 64, 128, 64));
+  EXPECT_EQ(cpu_device().allocator_stats().bytes_in_use, in_use) << "the old buckets are still there";
+  EXPECT_LT(most, 2 * in_use) << "all old buckets were there beside the new ones";
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(slots[i].data(), reducer.slot(i).data());
+    EXPECT_THAT(floats(reducer.slot(i)), ::testing::Each(static_cast<float>(i)));
+  }
+  EXPECT_FALSE(reducer.rebuild(order, move)) << "they lie as they should";
+  record.clear_calls();
+  reducer.mark_ready(1);
+  EXPECT_THAT(buckets(), ElementsAre(0)) << "the first bucket has the first gradient alone";
+  for (const std::size_t i : {3, 0, 2}) reducer.mark_ready(i);
+  reducer.finish();
+  EXPECT_EQ(reducer.last_pass().size(), 3U);
+}
+
 TEST_F(ReducerTest, AFailedStartEndsThePass) {
   Reducer reducer = make();
   record.plan({.starting = 2});

@@ -320,7 +320,7 @@ TEST(Checkpoint, OfADataParallelRunLoadsOnOneProcessWithoutTheWrapper) {
   std::string wanted;
   testing::expect_all_well(testing::run_ranks(2, "shm", [&](auto group) {
     Trainee run(1);
-    const DistributedDataParallel ddp(run.net, group);
+    DistributedDataParallel ddp(run.net, group);
     CheckpointParts parts = run.parts(3);
     parts.group = group;
     parts.ddp = ddp;

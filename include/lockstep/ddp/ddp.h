@@ -29,6 +29,10 @@ namespace lockstep {
 // PeerLost with the same text from the call under way, or the next one, of the other ranks. So does a forward that finds the module
 // changed since. The first pass that computes a gradient of a tensor which is none of the parameters, and the first forward after
 // one of them was frozen, warn, on rank 0 alone.
+// Buckets are planned for gradients that come in the reverse order of the parameters, and once more at the end of the first pass, in the
+// order in which rank 0's came in it: a collective call of its own. grad(), and tensors that it returned, move along with their values;
+// views of them, and pointers, keep the memory of before. Not with find_unused_parameters, by which the order changes from pass to pass.
+//
 // With a world of one nothing is communicated, everything else is the same. The module must outlive the wrapper
 // (InvalidArgument from forward() and module() otherwise); its parameters must not be replaced or moved afterwards. Backward must run on
 // the thread that runs the other collectives.
@@ -104,6 +108,12 @@ class DistributedDataParallel {
   // Passes that kSkipStep made none of, and the warning of the last one, on all ranks; "" when there was none.
   std::int64_t skipped_steps() const;
   const std::string& last_skipped() const;
+
+  // The buckets in this order of parameters, by the reducer's names, each once: as gradients came in the run that a checkpoint is of.
+  // Collective, between passes; InvalidArgument for other names. The first pass then changes nothing more.
+  void rebuild_buckets(const std::vector<std::string>& order);
+  bool has_rebuilt_buckets() const;  // by a pass, or by the call
+  bool rebuilds_buckets() const;     // at the end of the next pass that is reduced
 
   const Reducer& reducer() const;
   const CommHook& comm_hook() const;  // empty: average

@@ -33,6 +33,7 @@ using BucketCaps = std::vector<std::size_t>;
 struct Slot {
   std::size_t gradient = 0;  // index into the list of gradients
   std::size_t offset = 0;    // bytes from the bucket's begin, a multiple of 64
+  bool operator==(const Slot&) const = default;
 };
 
 struct BucketLayout {
@@ -40,6 +41,7 @@ struct BucketLayout {
   std::size_t bytes = 0;    // 64-byte slots, padding included; the padding is zero and is reduced along
   DType dtype = DType::kFloat32;
   DeviceKind device = DeviceKind::kCpu;
+  bool operator==(const BucketLayout&) const = default;
 };
 
 // Walks the gradients in reverse order of registration (backward's order, roughly), appends each to the open bucket of
@@ -47,6 +49,10 @@ struct BucketLayout {
 // Every dtype and device counts its own buckets; delayed gradients are in others, of the same caps. Buckets are numbered in the order of
 // their last gradient, those of delayed ones behind all others: the order in which they are reduced. InvalidArgument: no cap, or one of 0.
 std::vector<BucketLayout> plan_buckets(std::span<const GradientInfo> gradients, const BucketCaps& caps);
+
+// The same in the order in which gradients are known to become ready: `order` has each index once, InvalidArgument otherwise. The slots of
+// all buckets, one bucket after the other, are an order that gives the same buckets.
+std::vector<BucketLayout> plan_buckets(std::span<const GradientInfo> gradients, const BucketCaps& caps, std::span<const std::size_t> order);
 
 // Of a bucket that is divided among ranks: the bytes of one slice, whole slots. The last slices may reach beyond the bucket's bytes.
 std::size_t slice_bytes(const BucketLayout& bucket, int ranks);

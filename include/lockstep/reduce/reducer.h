@@ -69,6 +69,15 @@ class Reducer {
   // gradients that never came; their slots hold the other ranks' average afterwards.
   std::vector<std::size_t> finish();
 
+  // The order in which gradients became ready in the last pass, those last that finish() waited for in vain.
+  std::span<const std::size_t> arrival_order() const;
+
+  // Collective, between passes, the same order on all ranks: buckets are planned anew for gradients that become ready in this order (see
+  // plan_buckets), and allocated; each gradient's memory moves, with its values. `moved` is called with its new slot: whoever holds the old
+  // one lets it go then. A bucket of the old ones is freed as soon as all in it have moved. Waits for what is under way. Returns false, and
+  // nothing has moved, where the plan is what it was.
+  bool rebuild(std::span<const std::size_t> order, const std::function<void(std::size_t gradient, const Buffer& slot)>& moved);
+
   // Drops a pass that an exception ended: waits for what is under way and forgets which gradients came. Other ranks
   // that went on wait for the dropped buckets until their deadline.
   void abandon_pass() noexcept;

@@ -38,6 +38,7 @@ class OptionalReference {
  public:
   OptionalReference() = default;
   OptionalReference(T& object) : object_(&object) {}
+  OptionalReference(T* object) : object_(object) {}  // null: absent
   T* get() const { return object_; }
   T* operator->() const { return object_; }
   explicit operator bool() const { return object_ != nullptr; }
@@ -52,9 +53,9 @@ struct CheckpointParts {
   OptionalReference<optim::Optimizer> optimizer = {};
   OptionalReference<optim::ExponentialMovingAverage> ema = {};
   OptionalReference<data::Sampler> sampler = {};
-  OptionalReference<const data::DataLoader> loader = {};      // saves its state() as the sampler's; a load does not look at it
-  OptionalReference<const DistributedDataParallel> ddp = {};  // for the bucket layout and the comm hook
-  std::int64_t step = 0;                                      // steps done
+  OptionalReference<const data::DataLoader> loader = {};  // saves its state() as the sampler's; a load does not look at it
+  OptionalReference<DistributedDataParallel> ddp = {};    // its comm hook; its buckets, which a load plans as they were
+  std::int64_t step = 0;                                  // steps done
   std::int64_t epoch = 0;
   std::shared_ptr<ProcessGroup> group = nullptr;  // null: the thread's default group; none: a job of one
   int keep = 2;                                   // checkpoints that stay, the new one counted

@@ -25,6 +25,9 @@
 #include "lockstep/train/parameter_server.h"
 
 #pragma GCC visibility push(default)
+namespace lockstep {
+class DistributedDataParallel;
+}
 namespace lockstep::train {
 
 // What is trained. The functions are called on the thread that makes the strategy; `loss` on the threads that compute, several at once.
@@ -103,6 +106,7 @@ class Strategy {
   // The ranks that compute: to divide samples among them, and to add up their metrics. ddp: its group; parameter_server: a group of the
   // workers, null on a server; null where one process drives all devices.
   virtual std::shared_ptr<ProcessGroup> workers() const { return nullptr; }
+  virtual DistributedDataParallel* wrapper() { return nullptr; }  // ddp's, for checkpoints
 
   virtual std::vector<DeviceTraffic> traffic() const = 0;
   // Of the last step, by part of the model or batch: "tower_0/loss", ...; empty where the strategy has one loss.

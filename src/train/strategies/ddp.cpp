@@ -60,6 +60,7 @@ class Ddp : public Strategy {
   optim::Optimizer& optimizer() override { return *optimizer_; }
   void set_lr(float lr) override { optimizer_->set_lr(lr); }
   std::shared_ptr<ProcessGroup> workers() const override { return group_; }
+  DistributedDataParallel* wrapper() override { return &ddp_; }
   std::vector<DeviceTraffic> traffic() const override { return {{devices_.front(), sent_, received_}}; }
 
  private:
