@@ -11,6 +11,7 @@
 #include "lockstep/autograd/ops.h"
 #include "lockstep/ddp/model_averager.h"
 #include "lockstep/nn/layers.h"
+#include "lockstep/nn/loss.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/reduce/hooks.h"
 #include "lockstep/tensor/random.h"
