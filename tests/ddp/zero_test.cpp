@@ -31,14 +31,14 @@ struct NormedSgd : optim::Optimizer {
 
 constexpr int kSteps = 20;
 
-struct Case {
+struct ZeroCase {
   int ranks;
   std::string transport, optimizer;
 };
 
-class Zero : public ::testing::TestWithParam<Case> {};
+class Zero : public ::testing::TestWithParam<ZeroCase> {};
 INSTANTIATE_TEST_SUITE_P(All, Zero, ::testing::ValuesIn([] {
-                           std::vector<Case> cases;
+                           std::vector<ZeroCase> cases;
                            for (const auto& [optimizer, make] : zero_optimizers()) cases.push_back({2, "threads", optimizer});
                            for (const int ranks : {1, 4}) cases.push_back({ranks, "threads", "adamw"});
                            for (const int ranks : {2, 4}) cases.push_back({ranks, "tcp", "nadam"});
