@@ -32,7 +32,7 @@ namespace {
 namespace ls = lockstep;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kWarmUp = 3;               // steps whose time does not count
+constexpr int kWarmUp = 3;  // steps whose time does not count
 constexpr int kServers = 1;
 constexpr double kRoundingBound = 1e-3;  // of a weight, after the default number of steps
 
@@ -142,7 +142,10 @@ int run_strategy(const Options& options) {
   auto strategy = ls::train::make_strategy(
       options.strategy,
       {.model = [&] { return std::move(ls::bench::make_model(options.model, 0).module); },
-       .optimizer = [&](std::vector<ls::NamedTensor> parameters) { return ls::bench::make_optimizer(options.model, std::move(parameters), nullptr); },
+       .optimizer =
+           [&](std::vector<ls::NamedTensor> parameters) {
+             return ls::bench::make_optimizer(options.model, std::move(parameters), nullptr);
+           },
        .loss = [](const ls::Tensor& outputs, const ls::Tensor& targets) { return ls::nn::cross_entropy(outputs, targets); }},
       choices);
   const double bubble = strategy->bubble() ? strategy->bubble()->expected : 0;
@@ -152,7 +155,8 @@ int run_strategy(const Options& options) {
   else
     measured = train(options, *strategy, by_processes ? *strategy->workers() : *group, sample);
   double busiest = 0, rss = peak_rss_mb();
-  for (const ls::train::DeviceTraffic& each : strategy->traffic()) busiest = std::max(busiest, static_cast<double>(each.sent + each.received));
+  for (const ls::train::DeviceTraffic& each : strategy->traffic())
+    busiest = std::max(busiest, static_cast<double>(each.sent + each.received));
   strategy.reset();  // a server waits for it
   group->all_reduce(std::span(&busiest, 1), ls::ReduceOp::kMax);
   group->all_reduce(std::span(&rss, 1), ls::ReduceOp::kSum);

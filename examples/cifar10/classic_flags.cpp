@@ -59,8 +59,8 @@ bool read_classic_flags(int argc, char** argv, ClassicFlags& flags) {
     throw ls::InvalidArgument("--num-gpus, --summary-every and --lr must not be negative");
   if (flags.overwrite && flags.resume) throw ls::InvalidArgument("--overwrite and --resume: only one of them");
   if (!is_offered(flags.strategy))
-    throw ls::InvalidArgument("--strategy {}: this recipe trains by ddp, mirrored, data_parallel or towers; see examples/strategies.cpp for it",
-                              flags.strategy);
+    throw ls::InvalidArgument(
+        "--strategy {}: this recipe trains by ddp, mirrored, data_parallel or towers; see examples/strategies.cpp for it", flags.strategy);
   if (flags.train_dir.empty()) throw ls::InvalidArgument("--train-dir: the folder's name is empty");
   return true;
 }

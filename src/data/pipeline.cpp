@@ -69,7 +69,8 @@ Pipeline Pipeline::shuffle(std::int64_t buffer, std::uint64_t seed) const {
 
 Pipeline Pipeline::batch(std::int64_t size, Collate collate) const {
   if (size < 1) throw InvalidArgument("Pipeline::batch({}): at least one sample is needed", size);
-  if (batch_size_ > 0) throw InvalidArgument("Pipeline::batch({}): there are batches of {} already: leave one of them out", size, batch_size_);
+  if (batch_size_ > 0)
+    throw InvalidArgument("Pipeline::batch({}): there are batches of {} already: leave one of them out", size, batch_size_);
   Pipeline next = *this;
   next.batch_size_ = size;
   next.collate_ = std::move(collate);
@@ -99,7 +100,8 @@ PipelineEpoch Pipeline::epoch(std::int64_t epoch, const EpochOptions& options) c
     throw InvalidArgument("Pipeline: rank {}: a batch of {} samples is larger than the set, which has {}", place.rank, batch_size_, size());
   DistributedSampler sampler(size(), place, {shuffles_, seed_, options.remainder, buffer_});
   sampler.set_epoch(epoch);
-  return {set_, std::move(sampler),
+  return {set_,
+          std::move(sampler),
           {.batch_size = batch_size_ / place.world_size,
            .device = options.device,
            .drop_last = drops,

@@ -28,8 +28,8 @@ struct PassAccess {
   static Reducer& reducer(DistributedDataParallel& ddp);
   static PassPartner* partner(const DistributedDataParallel& ddp);
   static void set_partner(DistributedDataParallel& ddp, PassPartner* partner);  // null: none
-  static bool looks_at_gradients(const DistributedDataParallel& ddp);   // max_grad_norm, on_nonfinite_gradient
-  static bool may_leave_gradients(const DistributedDataParallel& ddp);  // find_unused_parameters, static_graph
+  static bool looks_at_gradients(const DistributedDataParallel& ddp);           // max_grad_norm, on_nonfinite_gradient
+  static bool may_leave_gradients(const DistributedDataParallel& ddp);          // find_unused_parameters, static_graph
 };
 
 // Memory of a bucket, or like one, as memory of a parameter's device: the CPU's logical devices share theirs, and a bucket there may hold

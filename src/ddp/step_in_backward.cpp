@@ -72,7 +72,8 @@ class StepInBackward::Impl : public PassPartner, public optim::StepOwner {
              "known "
              "when backward has ended";
     if (PassAccess::looks_at_gradients(ddp_))
-      return "the wrapper has max_grad_norm or on_nonfinite_gradient: what they find is known when all gradients have come, after the first "
+      return "the wrapper has max_grad_norm or on_nonfinite_gradient: what they find is known when all gradients have come, after the "
+             "first "
              "updates";
     if (parts_.scales_loss())
       return fmt::format("{} has a loss_scaler, which skips a step for one bad gradient: all must have come before the first update",

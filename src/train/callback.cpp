@@ -92,8 +92,8 @@ void LearningRate::on_step_begin(Trainer& trainer, std::int64_t step) { trainer.
 ReduceOnPlateau::ReduceOnPlateau(const ReduceOnPlateauOptions& options)
     : options_(options), monitor_(options.monitor, options.mode, options.min_delta) {
   if (!(options.factor > 0 && options.factor < 1) || options.patience < 0 || !optim::is_rate(options.min_lr))
-    throw InvalidArgument("ReduceOnPlateau: factor {} must lie between 0 and 1, patience {} and min_lr {} must not be negative", options.factor,
-                          options.patience, options.min_lr);
+    throw InvalidArgument("ReduceOnPlateau: factor {} must lie between 0 and 1, patience {} and min_lr {} must not be negative",
+                          options.factor, options.patience, options.min_lr);
 }
 
 void ReduceOnPlateau::on_train_begin(Trainer&) {

@@ -29,7 +29,7 @@ struct LoadedCheckpoint {
   nlohmann::json state;
   std::map<std::string, ReadFile> files;
   std::vector<SavedTensor> model, optimizer, averages, hook;  // views of files, or of `memory`
-  std::list<std::vector<std::byte>> memory;             // tensors that were put together of several files
+  std::list<std::vector<std::byte>> memory;                   // tensors that were put together of several files
 };
 
 // Throws FileError with file and reason for all that is missing, damaged, too large or of another format or layout.

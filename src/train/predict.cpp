@@ -49,7 +49,8 @@ Outputs outputs_of_share(nn::Module& model, const data::Dataset& dataset, const 
 
 Tensor gather(const Outputs& mine, std::int64_t samples, ProcessGroup& group) {
   // Rank 0 has a sample in any case: its row says the others how large one is.
-  const auto row = broadcast_object(group, group.rank() == 0 ? nlohmann::json(*mine.row) : nlohmann::json(), 0).get<std::vector<std::int64_t>>();
+  const auto row =
+      broadcast_object(group, group.rank() == 0 ? nlohmann::json(*mine.row) : nlohmann::json(), 0).get<std::vector<std::int64_t>>();
   const auto width = static_cast<std::size_t>(Shape(row).count()), ranks = static_cast<std::size_t>(group.world_size());
   std::vector<std::size_t> counts(ranks), begins(ranks);
   for (std::size_t rank = 0; rank < ranks; ++rank) {

@@ -26,7 +26,8 @@ void check_metrics(const std::vector<NamedMetric>& metrics) {
 void check_one_process(const CompileOptions& options, const std::shared_ptr<ProcessGroup>& group) {
   if (options.strategy == "ddp" || options.strategy == "zero" || !group || group->world_size() == 1) return;
   throw InvalidArgument(
-      "Trainer::compile: rank {}: strategy '{}' drives all devices from one process, and this job has {} ranks, each of which would train by "
+      "Trainer::compile: rank {}: strategy '{}' drives all devices from one process, and this job has {} ranks, each of which would train "
+      "by "
       "itself: use ddp, or start one process",
       group->rank(), options.strategy, group->world_size());
 }
@@ -72,13 +73,14 @@ data::Pipeline Trainer::Impl::batched(const char* call, const data::Pipeline& se
   const int rank = place().rank;
   if (batch_size < 0) throw InvalidArgument("Trainer::{}: rank {}: batch_size {} is negative", call, rank, batch_size);
   if (batch_size > 0 && set.batch_size() > 0)
-    throw InvalidArgument("Trainer::{}: rank {}: batch_size {} beside batches of {} by batch(): leave one of them out", call, rank, batch_size,
-                          set.batch_size());
+    throw InvalidArgument("Trainer::{}: rank {}: batch_size {} beside batches of {} by batch(): leave one of them out", call, rank,
+                          batch_size, set.batch_size());
   if (set.size() < 1) throw InvalidArgument("Trainer::{}: rank {}: the data set is empty: at least one sample is needed", call, rank);
   if (wants_targets)
     if (const std::size_t tensors = guarded([&] { return set.dataset().get(0, 0).size(); }); tensors < 2)
       throw InvalidArgument(
-          "Trainer::{}: rank {}: a sample of the set has {} tensor{}: an input and a target are needed, for loss and metrics; predict() needs "
+          "Trainer::{}: rank {}: a sample of the set has {} tensor{}: an input and a target are needed, for loss and metrics; predict() "
+          "needs "
           "inputs alone",
           call, rank, tensors, tensors == 1 ? "" : "s");
   return set.batch_size() > 0 ? set : set.batch(batch_size > 0 ? batch_size : kUsualBatch);
@@ -127,12 +129,11 @@ void Trainer::compile(CompileOptions options) {
   auto next = std::unique_ptr<Impl>(new Impl{impl_->make_model, std::move(options)});
   Impl* const impl = next.get();  // outlives the strategy, which it owns
   StrategyOptions strategy_options = impl->options.strategy_options;
-  impl->strategy =
-      make_strategy(impl->options.strategy,
-                    {.model = impl->make_model,
-                     .optimizer = impl->options.optimizer,
-                     .loss = [impl](const Tensor& outputs, const Tensor& targets) { return impl->loss(outputs, targets); }},
-                    strategy_options);
+  impl->strategy = make_strategy(impl->options.strategy,
+                                 {.model = impl->make_model,
+                                  .optimizer = impl->options.optimizer,
+                                  .loss = [impl](const Tensor& outputs, const Tensor& targets) { return impl->loss(outputs, targets); }},
+                                 strategy_options);
   check_one_process(impl->options, impl->group());
   for (const NamedMetric& metric : impl->options.metrics) impl->metrics.push_back(metric.make());
   impl_ = std::move(next);

@@ -9,8 +9,9 @@ namespace {
 
 void check_epochs(const FitOptions& options) {
   if (options.initial_epoch < 0 || options.epochs < 1 || options.epochs < options.initial_epoch)
-    throw InvalidArgument("Trainer::fit: epochs {} after initial_epoch {}: epochs counts those before initial_epoch, too, and is at least 1",
-                          options.epochs, options.initial_epoch);
+    throw InvalidArgument(
+        "Trainer::fit: epochs {} after initial_epoch {}: epochs counts those before initial_epoch, too, and is at least 1", options.epochs,
+        options.initial_epoch);
   if (options.log_every < 1 || options.max_steps < 0)
     throw InvalidArgument("Trainer::fit: log_every {} must be positive, max_steps {} not negative", options.log_every, options.max_steps);
   for (const auto& callback : options.callbacks)
@@ -20,13 +21,14 @@ void check_epochs(const FitOptions& options) {
 std::int64_t steps_of(const data::Pipeline& training, const FitOptions& options, std::int64_t parts, int rank) {
   const std::int64_t batch = training.batch_size(), whole = training.batches();
   if (batch % parts != 0)
-    throw InvalidArgument("Trainer::fit: rank {}: a batch of {} samples cannot be split evenly among {} devices: choose a multiple of {}", rank,
-                          batch, parts, parts);
+    throw InvalidArgument("Trainer::fit: rank {}: a batch of {} samples cannot be split evenly among {} devices: choose a multiple of {}",
+                          rank, batch, parts, parts);
   if (whole == 0)
-    throw InvalidArgument("Trainer::fit: rank {}: a batch of {} samples is larger than the set, which has {}", rank, batch, training.size());
+    throw InvalidArgument("Trainer::fit: rank {}: a batch of {} samples is larger than the set, which has {}", rank, batch,
+                          training.size());
   if (options.steps_per_epoch < 0 || options.steps_per_epoch > whole)
-    throw InvalidArgument("Trainer::fit: rank {}: steps_per_epoch {}: an epoch has {} steps of {} samples", rank, options.steps_per_epoch, whole,
-                          batch);
+    throw InvalidArgument("Trainer::fit: rank {}: steps_per_epoch {}: an epoch has {} steps of {} samples", rank, options.steps_per_epoch,
+                          whole, batch);
   return options.steps_per_epoch > 0 ? options.steps_per_epoch : whole;
 }
 

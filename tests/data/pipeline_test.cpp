@@ -65,7 +65,9 @@ TEST(Pipeline, ChainsWhatTheTutorialsChain) {
 }
 
 TEST(Pipeline, KeepsTheOrderOfTheSetWithoutShuffle) {
-  const auto chain = Pipeline(CountedNumbers(6)).map([](Sample sample) { return Sample{scalar(sample[0].span<std::int64_t>()[0] + 1), sample[1]}; });
+  const auto chain = Pipeline(CountedNumbers(6)).map([](Sample sample) {
+    return Sample{scalar(sample[0].span<std::int64_t>()[0] + 1), sample[1]};
+  });
   EXPECT_THAT(order_of(chain.skip(1).take(3).batch(2)), ElementsAre(2, 3, 4));
 }
 
@@ -73,7 +75,9 @@ TEST(Pipeline, BatchesAreOfAllRanksTogether) {
   const auto chain = Pipeline(CountedNumbers(8)).batch(4);
   EXPECT_THAT(order_of(chain, 0, {.place = {1, 2, 1, 2}}), ElementsAre(1, 3, 5, 7));
   EXPECT_EQ(chain.epoch(0, {.place = {1, 2, 1, 2}}).batches(), 2);
-  EXPECT_THAT(message_of([&] { chain.epoch(0, {.place = {2, 3, 2, 3}}); }),
+  EXPECT_THAT(message_of([&] {
+                chain.epoch(0, {.place = {2, 3, 2, 3}});
+              }),
               HasSubstr("rank 2: a batch of 4 samples cannot be shared out evenly among 3 ranks"));
 }
 
@@ -131,7 +135,8 @@ TEST(Pipeline, RefusesChainsWithoutAMeaning) {
   EXPECT_THAT(message_of([&] { plain.shuffle().shuffle(); }), HasSubstr("shuffled already"));
   EXPECT_THAT(message_of([&] { plain.prefetch(0); }), HasSubstr("must be positive"));
   EXPECT_THAT(message_of([&] { Pipeline(CountedNumbers(0)).batch(2).epoch(0); }), HasSubstr("the data set is empty"));
-  EXPECT_THAT(message_of([&] { plain.batch(5).epoch(0, {.remainder = Remainder::kDrop}); }), AllOf(HasSubstr("5 samples"), HasSubstr("has 4")));
+  EXPECT_THAT(message_of([&] { plain.batch(5).epoch(0, {.remainder = Remainder::kDrop}); }),
+              AllOf(HasSubstr("5 samples"), HasSubstr("has 4")));
 }
 
 // As tf.data's: nothing comes more than buffer - 1 places early, and all comes once.
@@ -143,7 +148,8 @@ TEST(ShuffleBuffer, DrawsFromThoseThatWait) {
     std::sort(order.begin(), order.end());
     for (std::int64_t place = 0; place < 100; ++place) ASSERT_EQ(order[static_cast<std::size_t>(place)], place);
   }
-  EXPECT_EQ(order_of(Pipeline(CountedNumbers(100)).shuffle(1000, 5).batch(10)), order_of(Pipeline(CountedNumbers(100)).shuffle(0, 5).batch(10)));
+  EXPECT_EQ(order_of(Pipeline(CountedNumbers(100)).shuffle(1000, 5).batch(10)),
+            order_of(Pipeline(CountedNumbers(100)).shuffle(0, 5).batch(10)));
   EXPECT_THAT(message_of([] { DistributedSampler(4, {}, {.shuffle_buffer = -1}); }), HasSubstr("shuffle_buffer -1 is negative"));
 }
 

@@ -74,8 +74,7 @@ TEST_F(Cifar10Recipes, ClassicPrintsTheTutorialsLinesAndWritesItsSummaries) {
       EXPECT_NEAR(rate * seconds, 4, rate * 0.001 + 0.1 * seconds + 0.01);
     }
     EXPECT_THAT(steps, ::testing::ElementsAre("2", "4")) << output;
-    EXPECT_THAT(output, AllOf(HasSubstr("checkpoint in " + in_folder(dir + "/step-00000004")),
-                              Not(HasSubstr("[1]"))));
+    EXPECT_THAT(output, AllOf(HasSubstr("checkpoint in " + in_folder(dir + "/step-00000004")), Not(HasSubstr("[1]"))));
     std::string events;
     for (const auto& entry : fs::directory_iterator(folder_ / dir))
       if (entry.path().filename().string().rfind("events.out.tfevents.", 0) == 0) events += bytes_of_file(entry.path());
@@ -105,7 +104,8 @@ TEST_F(Cifar10Recipes, ClassicResumedIsTheRunNeverStopped) {
   EXPECT_EQ(losses("rest.json"), std::vector<double>(whole.begin() + 2, whole.end()));
   for (const std::string file : {"model.safetensors", "averages.safetensors"})
     EXPECT_EQ(bytes_of_file(folder_ / "parts/step-00000005" / file), bytes_of_file(folder_ / "whole/step-00000005" / file)) << file;
-  EXPECT_NE(bytes_of_file(folder_ / "whole/step-00000005/model.safetensors"), bytes_of_file(folder_ / "parts/step-00000002/model.safetensors"));
+  EXPECT_NE(bytes_of_file(folder_ / "whole/step-00000005/model.safetensors"),
+            bytes_of_file(folder_ / "parts/step-00000002/model.safetensors"));
   EXPECT_THAT(run(classic("parts", {"--max-steps", "6", "--resume"}, 1), 2), HasSubstr("another --batch-size, --seed, data set or number"));
 }
 

@@ -98,7 +98,8 @@ TEST(Callbacks, CheckpointsOnlyOfTheBestEpochs) {
   const testing::Folder folder;
   const auto trainer = made("mirrored");
   // "lr" is a value of the logs that a test can set: it falls, then rises.
-  const auto rates = std::make_shared<LearningRate>([](std::int64_t step) { return step < 4 ? 0.01F / static_cast<float>(1 + step) : 0.5F; });
+  const auto rates =
+      std::make_shared<LearningRate>([](std::int64_t step) { return step < 4 ? 0.01F / static_cast<float>(1 + step) : 0.5F; });
   const CheckpointOptions best{.monitor = "lr", .best_only = true, .keep = 5};
   trainer->fit(points(), epochs_with(4, {rates, std::make_shared<ModelCheckpoint>(folder.path(), best)}));
   EXPECT_THAT(folder.names(), ElementsAre("latest", "step-00000002", "step-00000004"));
@@ -111,7 +112,8 @@ TEST(Callbacks, EarlyStoppingWaitsAndPutsTheBestWeightsBack) {
     if (epoch == 1) of_best = values_of(each.model());
   });
   // Best in epoch 1; then no better.
-  const auto rates = std::make_shared<LearningRate>([](std::int64_t step) { return step < 4 ? 0.02F / static_cast<float>(1 + step) : 0.1F; });
+  const auto rates =
+      std::make_shared<LearningRate>([](std::int64_t step) { return step < 4 ? 0.02F / static_cast<float>(1 + step) : 0.1F; });
   const auto stopping = std::make_shared<EarlyStopping>(EarlyStoppingOptions{.monitor = "lr", .patience = 2, .restore_best_weights = true});
   const History& history = trainer->fit(points(), epochs_with(20, {rates, keep, stopping}));
   EXPECT_EQ(history.epochs(), 4) << "epochs 2 and 3 are no better";
@@ -239,7 +241,8 @@ TEST(History, KeepsValuesByEpochAndPlotsThem) {
   const testing::Folder folder;
   history.plot(folder.path() + "/history.svg");
   EXPECT_EQ(text_of_only_file(folder.path()), svg);
-  EXPECT_THAT(message_of([&] { history.plot(folder.path() + "/none/history.svg"); }), HasSubstr("none/history.svg: the plot cannot be written"));
+  EXPECT_THAT(message_of([&] { history.plot(folder.path() + "/none/history.svg"); }),
+              HasSubstr("none/history.svg: the plot cannot be written"));
 }
 
 }  // namespace

@@ -182,7 +182,9 @@ TEST(Strategies, DdpTakesTheOptionsOfDistributedDataParallel) {
     int buckets = 0;
     StrategyOptions options;
     options.group = group;
-    options.ddp = {.bucket_cap_mb = {testing::in_mib(64)}, .forward_sync_buffers = false, .comm_hook = [&](ProcessGroup& all, const GradBucket& bucket) {
+    options.ddp = {.bucket_cap_mb = {testing::in_mib(64)},
+                   .forward_sync_buffers = false,
+                   .comm_hook = [&](ProcessGroup& all, const GradBucket& bucket) {
                      ++buckets;
                      return all.all_reduce_async(bucket.buffer, bucket.count, bucket.dtype, ReduceOp::kAvg);
                    }};
@@ -203,14 +205,18 @@ TEST(Strategies, WhatIsRefused) {
   EXPECT_THAT(message_of([] { make_strategy("horovod", training_of_net()); }),
               HasSubstr("there is no strategy 'horovod': ddp, mirrored, data_parallel, towers, model_parallel, parameter_server, zero"));
   EXPECT_THAT(message_of([] { make_strategy("ddp", training_of_net()); }), HasSubstr("call init_process_group() first"));
-  EXPECT_THAT(message_of([] { make_strategy("ddp", training_of_net(), on_cpus(0, 1)); }), HasSubstr(".devices is for strategies with one process"));
-  EXPECT_THAT(message_of([] { make_strategy("mirrored", training_of_net(), {.devices = {&cpu_device(), &cpu_device()}}); }),
+  EXPECT_THAT(message_of([] { make_strategy("ddp", training_of_net(), on_cpus(0, 1)); }),
+              HasSubstr(".devices is for strategies with one process"));
+  EXPECT_THAT(message_of([] {
+                make_strategy("mirrored", training_of_net(), {.devices = {&cpu_device(), &cpu_device()}});
+              }),
               HasSubstr("mirrored: .devices: cpu:0 comes twice"));
   EXPECT_THAT(message_of([] { make_strategy("mirrored", training_of_net(), {.parameter_device = &cpu_device()}); }),
               HasSubstr("an option of towers"));
   EXPECT_THAT(message_of([] { make_strategy("towers", training_of_net(), {.parameter_server = {.staleness = 1}}); }),
               HasSubstr("towers: .parameter_server has the options of that strategy alone"));
-  EXPECT_THAT(message_of([] { make_strategy("towers", training_of_net(), on_cpus(0, 1))->serve(); }), HasSubstr("towers: serve() is for a server"));
+  EXPECT_THAT(message_of([] { make_strategy("towers", training_of_net(), on_cpus(0, 1))->serve(); }),
+              HasSubstr("towers: serve() is for a server"));
   EXPECT_THAT(message_of([] { make_strategy("towers", {}); }), HasSubstr("Training needs all of .model, .optimizer and .loss"));
   for (const char* name : {"mirrored", "data_parallel", "towers"}) {
     const auto strategy = make_strategy(name, training_of_net(), on_cpus(0, 4));

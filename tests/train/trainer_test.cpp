@@ -227,7 +227,8 @@ TEST(Trainer, RefusesWhatItCannotCompile) {
   EXPECT_THAT(compile([](auto& options) { options.metrics.emplace_back("", Accuracy()); }), HasSubstr("a metric has no name"));
   EXPECT_THAT(compile([](auto& options) { options.metrics.emplace_back("loss", Accuracy()); }), HasSubstr("'loss' is taken"));
   EXPECT_THAT(compile([](auto& options) { options.metrics.emplace_back("accuracy", Accuracy()); }), HasSubstr("'accuracy' is taken"));
-  EXPECT_THAT(compile([](auto& options) { options.metrics.emplace_back("val_x", Accuracy()); }), HasSubstr("val_ are those of the validation"));
+  EXPECT_THAT(compile([](auto& options) { options.metrics.emplace_back("val_x", Accuracy()); }),
+              HasSubstr("val_ are those of the validation"));
   EXPECT_THAT(message_of([&] { trainer.fit(Quadrants(32)); }), HasSubstr("Trainer::fit: call compile() first"));
   EXPECT_THAT(message_of([] { Trainer({}); }), HasSubstr("the function that makes the model is empty"));
 }
@@ -237,7 +238,8 @@ TEST(Trainer, RefusesSetsAndBatchesThatDoNotFit) {
   trainer.compile(classifying("mirrored"));  // four devices
   const auto fit = [&](const data::Pipeline& set, FitOptions options = quiet(1)) { return message_of([&] { trainer.fit(set, options); }); };
   const Quadrants set(64);
-  EXPECT_THAT(fit(data::Pipeline(set).batch(30)), HasSubstr("a batch of 30 samples cannot be split evenly among 4 devices: choose a multiple of 4"));
+  EXPECT_THAT(fit(data::Pipeline(set).batch(30)),
+              HasSubstr("a batch of 30 samples cannot be split evenly among 4 devices: choose a multiple of 4"));
   EXPECT_THAT(fit(data::Pipeline(set).batch(128)), HasSubstr("a batch of 128 samples is larger than the set, which has 64"));
   EXPECT_THAT(fit(Quadrants(0)), HasSubstr("the data set is empty"));
   EXPECT_THAT(fit(data::Pipeline(set).map([](data::Sample sample) { return data::Sample{sample[0]}; })),

@@ -30,15 +30,16 @@ struct EvaluateOptions {
 std::int64_t evaluate(const std::function<Tensor(const Tensor& inputs)>& forward, const data::Dataset& dataset,
                       std::initializer_list<Metric*> metrics, const EvaluateOptions& options = {});
 
-// The same of a module, in evaluation mode meanwhile: train(false), and at the end each of its modules as it was, also where an exception ends it.
+// The same of a module, in evaluation mode meanwhile: train(false), and at the end each of its modules as it was, also where an exception
+// ends it.
 std::int64_t evaluate(nn::Module& model, const data::Dataset& dataset, std::initializer_list<Metric*> metrics,
                       const EvaluateOptions& options = {});
 std::int64_t evaluate(nn::Module& model, const data::Dataset& dataset, std::span<Metric* const> metrics,
                       const EvaluateOptions& options = {});
 
 // Collective: the model's outputs (N, ...), float32, for all samples in their order, on the CPU of every rank; each is computed once, in
-// evaluation mode and without a tape. The first tensor of a sample is the input, others are not looked at. InvalidArgument: batch_size below
-// 1, an empty set, outputs that are not a row a sample, or of another shape in another batch.
+// evaluation mode and without a tape. The first tensor of a sample is the input, others are not looked at. InvalidArgument: batch_size
+// below 1, an empty set, outputs that are not a row a sample, or of another shape in another batch.
 Tensor predict(nn::Module& model, const data::Dataset& dataset, const EvaluateOptions& options = {});
 
 }  // namespace lockstep

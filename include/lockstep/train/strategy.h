@@ -42,12 +42,12 @@ struct StrategyOptions {
   // worker of parameter_server the group's or the one that is given.
   std::vector<Device*> devices = {};
   Device* parameter_device = nullptr;  // of `towers`: where the variables are; null: the CPU
-  // Of `ddp`, `zero` and `parameter_server`; null: the thread's default group. Of `model_parallel`: a rank for each stage; null: this process has all
-  // stages.
+  // Of `ddp`, `zero` and `parameter_server`; null: the thread's default group. Of `model_parallel`: a rank for each stage; null: this
+  // process has all stages.
   std::shared_ptr<ProcessGroup> group = nullptr;
   std::optional<DistributedDataParallelOptions> ddp = {};  // of `ddp`: its buckets, hooks, unused parameters, ...; none: the defaults
-  int micro_batches = 0;               // of `model_parallel`: equal parts of a batch, one behind the other; 0: as many as stages
-  std::vector<int> stage_layers = {};  // of `model_parallel`: layers of each stage; empty: by the bytes of their parameters
+  int micro_batches = 0;                         // of `model_parallel`: equal parts of a batch, one behind the other; 0: as many as stages
+  std::vector<int> stage_layers = {};            // of `model_parallel`: layers of each stage; empty: by the bytes of their parameters
   ParameterServerOptions parameter_server = {};  // of `parameter_server`
 };
 
@@ -84,14 +84,14 @@ class Strategy {
   // model, loss and optimizer throw, of several devices that of the first.
   virtual float step(const Tensor& inputs, const Tensor& targets) = 0;
 
-  // The model with the current weights, to be evaluated and saved between steps. Of model_parallel with a group: collective; without one its
-  // layers lie on the devices of their stages, and its forward() copies activations from one to the next.
-  // On a parameter server: InvalidArgument, worker 0 has it.
+  // The model with the current weights, to be evaluated and saved between steps. Of model_parallel with a group: collective; without one
+  // its layers lie on the devices of their stages, and its forward() copies activations from one to the next. On a parameter server:
+  // InvalidArgument, worker 0 has it.
   virtual nn::Module& model() = 0;
   // Whose state belongs to model(); change the rate by set_lr(). Of a parameter server: each server's own, of the parameters that it holds;
   // on a worker InvalidArgument.
   virtual optim::Optimizer& optimizer() = 0;
-  virtual void set_lr(float lr) = 0;          // on all replicas
+  virtual void set_lr(float lr) = 0;  // on all replicas
   // All that hold state of this process: of model_parallel one for each stage that trains something, and optimizer() is the first.
   virtual std::vector<optim::Optimizer*> optimizers() { return {&optimizer()}; }
   // All replicas take over what model() and optimizer() hold, which the caller has changed: loaded, for instance. A step does so by itself

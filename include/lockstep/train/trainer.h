@@ -37,11 +37,14 @@ namespace lockstep::train {
 class NamedMetric {
  public:
   template <std::derived_from<Metric> M>
-  requires requires(const M& metric) { { metric.value() } -> std::convertible_to<double>; }
-  NamedMetric(std::string name, M metric) : name_(std::move(name)), make_([metric = std::move(metric)] {
-    auto copy = std::make_shared<M>(metric);
-    return Running{copy, [counted = copy.get()] { return counted->value(); }};
-  }) {}
+  requires requires(const M& metric) {
+    { metric.value() } -> std::convertible_to<double>;
+  }
+  NamedMetric(std::string name, M metric)
+      : name_(std::move(name)), make_([metric = std::move(metric)] {
+          auto copy = std::make_shared<M>(metric);
+          return Running{copy, [counted = copy.get()] { return counted->value(); }};
+        }) {}
 
   struct Running {
     std::shared_ptr<Metric> metric;
@@ -64,8 +67,8 @@ struct CompileOptions {
 };
 
 struct FitOptions {
-  std::int64_t epochs = 1, initial_epoch = 0;         // trains epochs initial_epoch ... epochs - 1, which say the order of samples
-  std::optional<data::Pipeline> validation = {};      // after each epoch
+  std::int64_t epochs = 1, initial_epoch = 0;     // trains epochs initial_epoch ... epochs - 1, which say the order of samples
+  std::optional<data::Pipeline> validation = {};  // after each epoch
   std::vector<std::shared_ptr<Callback>> callbacks = {};
   // Of a training set without batch(): samples of a step, over all devices (0: 32), and whether they come in an order of each epoch's own.
   std::int64_t batch_size = 0;
@@ -129,8 +132,8 @@ class Trainer {
   Strategy& strategy();
   nn::Module& model() { return strategy().model(); }
   void set_lr(float lr) { strategy().set_lr(lr); }
-  std::shared_ptr<ProcessGroup> group() const;  // null: a job of one
-  bool is_first_rank() const;                   // prints and writes
+  std::shared_ptr<ProcessGroup> group() const;   // null: a job of one
+  bool is_first_rank() const;                    // prints and writes
   std::int64_t step() const { return step_; }    // steps done, over all fits
   std::int64_t epoch() const { return epoch_; }  // epochs done: of the last fit, or of what was loaded
   const History& history() const { return history_; }
