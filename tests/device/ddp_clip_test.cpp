@@ -25,8 +25,8 @@ DistributedDataParallelOptions options_with(float limit, OnNonfiniteGradient on_
   return {.bucket_cap_mb = {in_mib(256), in_mib(512)}, .max_grad_norm = limit, .on_nonfinite_gradient = on_nonfinite};
 }
 
-struct Rank {
-  Rank(const std::shared_ptr<ProcessGroup>& group, Device& device, const DistributedDataParallelOptions& options)
+struct ClippingRank {
+  ClippingRank(const std::shared_ptr<ProcessGroup>& group, Device& device, const DistributedDataParallelOptions& options)
       : group(group), device(device) {
     net.to(device);
     ddp = std::make_unique<DistributedDataParallel>(net, group, options);
@@ -68,7 +68,8 @@ TEST(DeviceClip, HasTheCpusBits) {
   RecordingDevice device;
   const auto group = group_of_one(device);
   for (const auto on_nonfinite : {OnNonfiniteGradient::kIgnore, OnNonfiniteGradient::kThrow}) {
-    const Rank here(group, plain_cpu(), options_with(kLimit, on_nonfinite)), there(group, device, options_with(kLimit, on_nonfinite));
+    const ClippingRank here(group, plain_cpu(), options_with(kLimit, on_nonfinite)),
+        there(group, device, options_with(kLimit, on_nonfinite));
     EXPECT_EQ(there.train(4, [&] { return there.step(); }), here.train(4, [&] { return here.step(); }));
     EXPECT_EQ(there.ddp->last_grad_norm(), here.ddp->last_grad_norm());
     EXPECT_GT(here.ddp->last_grad_norm(), kLimit) << "nothing was clipped";
@@ -78,9 +79,9 @@ TEST(DeviceClip, HasTheCpusBits) {
 TEST(DeviceClip, RanksClipAsBetweenBackwardAndStepAndTheirHostsWaitForNothing) {
   EXPECT_THAT(run_gpu_ranks(2,
                             [&](auto group, RecordingDevice& device) {
-                              const Rank by_hand(group, device, options_with(0));
+                              const ClippingRank by_hand(group, device, options_with(0));
                               const auto expected = by_hand.train(4, [&] { return by_hand.step(kLimit); });
-                              const Rank rank(group, device, options_with(kLimit));
+                              const ClippingRank rank(group, device, options_with(kLimit));
                               const auto weights = rank.train(4, [&] { return rank.step(); });
                               for (std::size_t p = 0; p < expected.size(); ++p)
                                 for (std::size_t i = 0; i < expected[p].size(); ++i) ASSERT_NEAR(weights[p][i], expected[p][i], 1e-6F);
@@ -100,7 +101,7 @@ TEST(DeviceClip, RanksClipAsBetweenBackwardAndStepAndTheirHostsWaitForNothing) {
 TEST(DeviceClip, ReplaysClipAndTheNormIsTheirs) {
   RecordingDevice device;
   const auto group = group_of_one(device);
-  const Rank eager(group, device, options_with(kLimit)), rank(group, device, options_with(kLimit));
+  const ClippingRank eager(group, device, options_with(kLimit)), rank(group, device, options_with(kLimit));
   const auto expected = eager.train(8, [&] { return eager.step(); });
   CapturedStep step = rank.ddp->capture([&] { return rank.step(); });
   EXPECT_EQ(rank.train(8, [&] { return step(); }), expected);
@@ -111,7 +112,7 @@ TEST(DeviceClip, ReplaysClipAndTheNormIsTheirs) {
 TEST(DeviceClip, AStepWithABadGradientOfOneRankIsSkippedOnAll) {
   EXPECT_THAT(run_gpu_ranks(2,
                             [&](auto group, RecordingDevice& device) {
-                              const Rank rank(group, device, options_with(0, OnNonfiniteGradient::kSkipStep));
+                              const ClippingRank rank(group, device, options_with(0, OnNonfiniteGradient::kSkipStep));
                               rank.train(2, [&] { return rank.step(); });
                               const auto before = weights_of(rank.net);
                               if (group->rank() == 1) rank.images.fill(std::numeric_limits<float>::infinity());

@@ -261,7 +261,7 @@ TEST_F(ReducerTest, BucketsAreRebuiltInTheOrderOfArrivalWithTheirValues) {
     most = std::max(most, cpu_device().allocator_stats().bytes_in_use);
   };
   EXPECT_TRUE(reducer.rebuild(order, move));
-  EXPECT_THAT(record.allocations(), ElementsAre(64, 128, 64, 64, 128, 64));
+  EXPECT_THAT(record.allocations(), ElementsAre(128, 128, 128, 128, 128, 128));
   EXPECT_EQ(cpu_device().allocator_stats().bytes_in_use, in_use) << "the old buckets are still there";
   EXPECT_LT(most, 2 * in_use) << "all old buckets were there beside the new ones";
   for (std::size_t i = 0; i < 4; ++i) {
