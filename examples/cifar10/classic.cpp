@@ -235,6 +235,10 @@ int train(const ClassicFlags& flags) {
 }  // namespace
 
 int run_classic(int argc, char** argv) {
-  ClassicFlags flags{{.steps = 100'000, .batch = 128, .log_every = 10, .lr = 0.1f}};
+  ClassicFlags flags;
+  flags.steps = 100'000;
+  flags.batch = 128;
+  flags.log_every = 10;
+  flags.lr = 0.1f;
   return read_classic_flags(argc, argv, flags) ? train(flags) : 0;
 }
