@@ -184,6 +184,7 @@ class DistributedDataParallel::Impl {
 
  private:
   nn::Module& begin_forward(std::span<const Tensor> inputs) {
+    check_threw_ = false;
     nn::Module& wrapped = module();
     std::string change = watch_.change(wrapped);
     if (change.empty()) change = moved_gradient();
@@ -233,6 +234,7 @@ class DistributedDataParallel::Impl {
   }
 
   void begin_pass() {
+    check_threw_ = false;
     if (reducer_->in_pass()) reducer_->abandon_pass();  // the pass before ended by an exception
     shares_.begin_pass(steps_ + 1);
     if (partner != nullptr) partner->begin_pass(steps_ + 1);
@@ -260,6 +262,7 @@ class DistributedDataParallel::Impl {
 
   // On a rank that has no data left, until no rank has any.
   void follow_others(const std::function<void()>& after_step) {
+    check_threw_ = false;
     for (;;) {
       const Shares::Act act = shares_.announce(Shares::Act::kNothing, steps_ + 1);
       if (act == Shares::Act::kNothing) return;

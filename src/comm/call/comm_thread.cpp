@@ -121,8 +121,9 @@ void CommThread::serve() {
   thread_id_.store(std::this_thread::get_id());
   for (std::uint64_t ticket = 1;; ++ticket) {
     await([&] { return issued_.load() >= ticket || stop_.load() || broken_.load(); });
-    if (!execute_next(ticket)) return;
+    if (!execute_next(ticket)) break;
   }
+  thread_id_.store({});  // a later thread may get the same
 }
 
 void CommThread::end_execution() {

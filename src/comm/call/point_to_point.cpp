@@ -266,7 +266,7 @@ void PointToPoint::throw_if_hopeless(std::uint64_t ticket) {
     if (peer == place_.rank || (wanted != kAnyRank && peer != wanted)) continue;
     if (!said_goodbye_[static_cast<std::size_t>(peer)] && !channels_->has_gone(peer)) return;
   }
-  if (move_everything()) return;
+  if (move_everything()) return wake_waiters();
   const std::string who = wanted == kAnyRank ? "every other rank" : channels_->name_of_rank(wanted);
   channels_->end(GroupErrorKind::kPeerLost, who + " has left the group", waiting.describe());
 }
@@ -349,7 +349,9 @@ std::optional<std::size_t> PointToPoint::wait_any_locked(std::unique_lock<std::m
       changed_.wait_until(lock, until);
       continue;
     }
-    if (move_everything(tickets) && in_time) continue;
+    const bool has_moved = move_everything(tickets);
+    if (has_moved && in_time) continue;
+    if (has_moved) wake_waiters();  // a thread sleeps for its message, and this one will not sleep in its place
     if (const auto complete = first_complete(tickets)) return complete;
     channels_->throw_if_over([&] { return pending_.at(tickets.front()).describe(); });
     for (const std::uint64_t ticket : tickets) throw_if_hopeless(ticket);

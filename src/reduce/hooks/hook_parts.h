@@ -31,6 +31,7 @@ class Jobs {
     if (!jobs_[at]) jobs_[at] = std::make_unique<Job>();
     return *jobs_[at];
   }
+  void clear() { jobs_.clear(); }
 
  private:
   std::vector<std::unique_ptr<Job>> jobs_;

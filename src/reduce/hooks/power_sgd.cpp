@@ -135,6 +135,7 @@ class PowerSgdHook : public BucketHook {
     return refusal.empty() ? refusal_of_next(options_.next, "power_sgd", gradients, false) : refusal;
   }
   void prepare(std::span<const GradientInfo> gradients) override {
+    jobs_.clear();  // those of a former wrapper point to memory of its parameters
     memory_.prepare(gradients, [this](PowerMemory& memory, const GradientInfo& gradient) {
       memory.extents = extents_of(gradient);
       memory.q.assign(memory.extents.rank * memory.extents.columns, 0);

@@ -9,7 +9,9 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 
+#include "lockstep/core/error.h"
 #include "lockstep/reduce/hooks.h"
 #include "src/reduce/hooks/gradient_memory.h"
 #include "src/reduce/hooks/hook_parts.h"
@@ -111,6 +113,7 @@ class TopKHook : public BucketHook {
     return refusal_of_gradients("top_k", gradients);
   }
   void prepare(std::span<const GradientInfo> gradients) override {
+    jobs_.clear();  // those of a former wrapper point to memory of its parameters
     memory_.prepare(gradients, [this](TopKMemory& memory, const GradientInfo& gradient) {
       if (options_.error_feedback) memory.error.assign(gradient.count, 0);
     });
@@ -139,6 +142,9 @@ class TopKHook : public BucketHook {
 
  private:
   void plan(TopKJob& job, const GradBucket& bucket) {
+    if (bucket.count > std::numeric_limits<std::uint32_t>::max())
+      throw InvalidArgument("comm hook top_k: bucket {} has {} elements, at most {} have a place: use a smaller bucket_cap_mb",
+                            bucket.index, bucket.count, std::numeric_limits<std::uint32_t>::max());
     job.parts.clear();
     job.kept = 0;
     std::size_t largest = 0;
