@@ -16,6 +16,10 @@
 #include "lockstep/nn/module.h"
 #include "lockstep/reduce/reducer.h"
 
+namespace lockstep {
+struct PassAccess;  // the library's own: declared before what is exported
+}
+
 #pragma GCC visibility push(default)
 namespace lockstep {
 
