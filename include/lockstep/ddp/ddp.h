@@ -16,12 +16,10 @@
 #include "lockstep/nn/module.h"
 #include "lockstep/reduce/reducer.h"
 
-namespace lockstep {
-struct PassAccess;  // the library's own: declared before what is exported
-}
-
 #pragma GCC visibility push(default)
 namespace lockstep {
+
+struct [[gnu::visibility("hidden")]] PassAccess;  // the library's own
 
 // Wraps a module that every rank built alike. Construction is collective: compares the options, and the parameters' count, names and
 // shapes with rank 0's (MismatchError names the first difference; an option that is refused is InvalidArgument on all ranks), broadcasts

@@ -69,7 +69,7 @@ class ProcessGroup::Impl {
   void leave() noexcept;
   void end_all(const Backend* over, const std::string& why);
 
-  class Chain;
+  class [[gnu::visibility("hidden")]] Chain;
   std::array<std::shared_ptr<Chain>, 2> chains;  // by the kind of device; Works hold them
 
   Place place;
