@@ -54,8 +54,7 @@ class DistributedDataParallel::Impl {
         shares_(*group_),
         check_(*group_, parameters_, options),
         is_static_(options.static_graph),
-        comm_hook_(options.comm_hook),
-        looks_at_gradients_(options.max_grad_norm > 0 || options.on_nonfinite_gradient != OnNonfiniteGradient::kIgnore) {
+        comm_hook_(options.comm_hook) {
     std::string refusal = claim_.take(parameters_);
     if (refusal.empty() && options.comm_hook)
       refusal = options.comm_hook->refusal(describe_gradients(module, parameters_, options.delayed_parameters));
@@ -106,7 +105,6 @@ class DistributedDataParallel::Impl {
   const CommHook& comm_hook() const { return comm_hook_; }
   bool finds_unused() const { return missing_.asks_each_pass(); }
   bool may_leave_gradients() const { return is_static_ || finds_unused(); }
-  bool looks_at_gradients() const { return looks_at_gradients_; }
 
   // Weights scale a rank's gradients when they are summed, after they have passed through the other ranks' statistics.
   void set_weight(double samples) {
@@ -321,7 +319,6 @@ class DistributedDataParallel::Impl {
   GradientCheck check_;
   const bool is_static_;
   const CommHook comm_hook_;
-  const bool looks_at_gradients_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // results may outlive the wrapper
   std::unique_ptr<Reducer> reducer_;
   std::vector<HookHandle> hooks_;
@@ -365,7 +362,7 @@ const std::string& DistributedDataParallel::last_skipped() const { return impl_-
 Reducer& PassAccess::reducer(DistributedDataParallel& ddp) { return ddp.impl_->reducer(); }
 PassPartner* PassAccess::partner(const DistributedDataParallel& ddp) { return ddp.impl_->partner; }
 void PassAccess::set_partner(DistributedDataParallel& ddp, PassPartner* partner) { ddp.impl_->partner = partner; }
-bool PassAccess::looks_at_gradients(const DistributedDataParallel& ddp) { return ddp.impl_->looks_at_gradients(); }
+bool PassAccess::looks_at_gradients(const DistributedDataParallel& ddp) { return ddp.impl_->check().is_on(); }
 bool PassAccess::may_leave_gradients(const DistributedDataParallel& ddp) { return ddp.impl_->may_leave_gradients(); }
 
 DistributedDataParallel::NoSync::NoSync(DistributedDataParallel& ddp) : ddp_(ddp), before_(std::exchange(ddp.impl_->synchronize, false)) {}

@@ -9,6 +9,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/kernels.h"
 #include "lockstep/core/log.h"
+#include "src/core/text.h"
 #include "src/ddp/missing_gradients.h"
 #include "src/ddp/options.h"
 
@@ -157,7 +158,7 @@ std::string GradientCheck::report(std::uint64_t step) {
   note(sums_, kAverage);
   note(ranks == 1 ? sums_ : own_sums_, kOwn);
   group_.all_gather(mine.data(), all.data(), count, DType::kUInt8, {.purpose = {"infinite gradients"}});
-  std::string where;
+  std::vector<std::string> where;
   std::vector<std::uint8_t> anywhere(count);
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     std::vector<std::string> names;
@@ -165,13 +166,13 @@ std::string GradientCheck::report(std::uint64_t step) {
       anywhere[i] = static_cast<std::uint8_t>(anywhere[i] | all[rank * count + i]);
       if ((all[rank * count + i] & kOwn) != 0) names.push_back(parameters_[i].name);
     }
-    if (!names.empty()) where += fmt::format("{}on rank {}: {}", where.empty() ? "" : "; ", rank, quoted(names));
+    if (!names.empty()) where.push_back(fmt::format("on rank {}: {}", rank, quoted(names)));
   }
   std::vector<std::string> names;  // each rank's is finite, and the sum is not
   for (std::size_t i = 0; i < count; ++i)
     if (anywhere[i] == kAverage) names.push_back(parameters_[i].name);
-  if (!names.empty()) where += fmt::format("{}in the average alone, which overflowed: {}", where.empty() ? "" : "; ", quoted(names));
-  return fmt::format("DistributedDataParallel: step {}: gradients are infinite or no number, {}", step, where);
+  if (!names.empty()) where.push_back(fmt::format("in the average alone, which overflowed: {}", quoted(names)));
+  return fmt::format("DistributedDataParallel: step {}: gradients are infinite or no number, {}", step, joined(where, "; "));
 }
 
 // An optimizer then changes nothing; with a loss scaler it lowers the scale.

@@ -29,13 +29,13 @@ class GradientCheck {
   // ignored: collective; no parameter keeps its gradient; throws Error on all ranks if that was asked. `step` is for messages.
   void finish(std::uint64_t step);
 
+  bool is_on() const { return max_norm_ > 0; }  // with max_grad_norm or on_nonfinite_gradient
   float last_norm() const;
   OnNonfiniteGradient on_nonfinite() const { return on_nonfinite_; }
   std::int64_t skipped_steps() const { return skipped_steps_; }
   const std::string& last_skipped() const { return last_skipped_; }
 
  private:
-  bool is_on() const { return max_norm_ > 0; }
   bool can_stop() const { return on_nonfinite_ != OnNonfiniteGradient::kIgnore; }
   void check_hook() const;
   void sum_squares(std::size_t bucket, const Tensor& sums) const;
