@@ -1,25 +1,20 @@
 // Topics of Reuters articles by a convolutional network over word vectors, by train::Trainer: a training without a loop. From the
 // repository's root:
-//
 //   scripts/fetch-data reuters
 //   build/launcher/lockrun -n 2 build/examples/reuters --data data
 //   build/examples/reuters --data data --strategy mirrored       # the same by one process, on two halves of the CPU
-//
 // prints the model, its progress, and in the end something like
-//
 //   accuracy 0.8084, top-5 0.9077 on 2568 test samples, loss 1.233
 //
 // Rates and augmentation were chosen on a tenth of the training set that it holds out. The network, whose last layer has weights for each
 // place of the text, reaches more on what it was trained with (91 %): own_dataset, which takes the mean over all words, generalises better.
-//
 // --help lists the flags: checkpoints, which a further run with the same command goes on from, TensorBoard, a plot.
 #include <lockstep/lockstep.h>
 
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "examples/lib/articles.h"
 #include "examples/lib/training.h"
 
 namespace ls = lockstep;
@@ -30,7 +25,6 @@ namespace {
 
 constexpr std::int64_t kLength = 300;  // words of an article that the model sees: its last ones
 constexpr std::int64_t kPadding = 0, kUnknown = 2;
-
 // What training changes of an article, drawn anew in each epoch.
 constexpr float kDropped = 0.1F, kReplaced = 0.1F;  // shares of words that are left out, that become unknown ones
 constexpr std::uint32_t kShift = 30;                // it ends up to so many places before the window's end
@@ -64,90 +58,15 @@ struct Net : nn::Sequential {
     append_named<nn::Flatten>("flatten");
     append_named<nn::Linear>("topic", ((kLength - 4) / 2 - 2) / 2 * 32, topics);
     // Keras' initial weights, but for those of the last layer: what no article reaches there adds nothing.
-    for (const ls::NamedTensor& parameter : named_parameters()) {
-      if (parameter.name == "embedding.weight")
-        nn::init::uniform(parameter.tensor, -0.05F, 0.05F);
-      else if (parameter.name == "conv1.weight" || parameter.name == "conv2.weight")
-        nn::init::xavier_uniform(parameter.tensor);
+    for (const auto& [name, weight] : named_parameters())
+      if (name == "embedding.weight")
+        nn::init::uniform(weight, -0.05F, 0.05F);
+      else if (name == "conv1.weight" || name == "conv2.weight")
+        nn::init::xavier_uniform(weight);
       else
-        nn::init::zeros(parameter.tensor);
-    }
+        nn::init::zeros(weight);
   }
 };
-
-// Lines {"label": 4, "tokens": [1, 3, ...]}, and how many words and topics there are.
-struct Articles {
-  std::vector<std::string> words, topics;
-  ls::data::JsonLines known, test;
-
-  explicit Articles(const std::string& folder)
-      : words(ls::data::read_lines(folder + "/reuters_vocab.txt")),
-        topics(ls::data::read_lines(folder + "/reuters_topics.txt")),
-        known(lines(folder + "/reuters_train.jsonl.gz")),
-        test(lines(folder + "/reuters_test.jsonl.gz")) {}
-
-  ls::data::JsonLines lines(const std::string& path) const {
-    return {path, [this](const nlohmann::json& record) {
-              const ls::Tensor tokens = ls::data::int64_tensor(record.at("tokens")), label = ls::data::int64_tensor(record.at("label"));
-              check("token", tokens, words.size(), "the words of reuters_vocab.txt");
-              check("label", label, topics.size(), "the lines of reuters_topics.txt");
-              return ls::data::Sample{tokens, label};
-            }};
-  }
-  static void check(const char* what, const ls::Tensor& numbers, std::size_t count, const char* of) {
-    for (const std::int64_t number : numbers.span<std::int64_t>())
-      if (number < 0 || static_cast<std::size_t>(number) >= count)
-        throw ls::InvalidArgument("{} {} is none of 0..{}, {}", what, number, count - 1, of);
-  }
-};
-
-// What one rank cannot read ends all of them with its reason.
-std::unique_ptr<const Articles> read_articles(const std::string& folder, ls::ProcessGroup& group) {
-  std::unique_ptr<const Articles> articles;
-  std::string problem;
-  try {
-    articles = std::make_unique<const Articles>(folder);
-  } catch (const ls::Error& error) {
-    problem = fmt::format("rank {}: {}", group.rank(), error.what());
-  }
-  for (const std::string& each : group.all_gather_text(problem))
-    if (!each.empty()) throw ls::FileError(each);
-  return articles;
-}
-
-// -- which words the numbers stand for: kept beside the checkpoints, which know numbers alone
-
-std::string vocabulary_text(const std::vector<std::string>& words) {
-  std::string all;
-  for (const std::string& word : words) all += word + "\n";
-  return fmt::format("{} words, SHA-256 {}", words.size(), ls::crypto::hex(ls::crypto::sha256(std::as_bytes(std::span(all)))));
-}
-
-// Rank 0 looks; all ranks throw what it finds.
-void check_vocabulary(const Flags& flags, const Articles& articles, ls::ProcessGroup& group) {
-  if (flags.checkpoint.empty()) return;
-  std::string problem;
-  const std::string path = flags.checkpoint + "/vocabulary.txt", own = vocabulary_text(articles.words);
-  if (group.rank() == 0 && std::filesystem::exists(path)) {
-    const auto saved = ls::data::read_lines(path);
-    if (saved.size() != 1 || saved[0] != own)
-      problem = fmt::format("--checkpoint {}: was trained with another vocabulary ({}), reuters_vocab.txt has {}: its numbers stand for other "
-                            "words: give that run's vocabulary, or another folder",
-                            flags.checkpoint, saved.empty() ? "none" : saved[0], own);
-  }
-  problem = group.broadcast_text(problem, 0);
-  if (!problem.empty()) throw ls::FileError("rank {}: {}", group.rank(), problem);
-}
-
-void keep_vocabulary(const Flags& flags, const Articles& articles, const ls::ProcessGroup& group) {
-  if (flags.checkpoint.empty() || group.rank() != 0) return;
-  ls::prepare_checkpoint_folder(flags.checkpoint);
-  std::ofstream file(flags.checkpoint + "/vocabulary.txt");
-  if (!(file << vocabulary_text(articles.words) << "\n" << std::flush))
-    throw ls::FileError("--checkpoint {}: vocabulary.txt cannot be written", flags.checkpoint);
-}
-
-// -- the training
 
 std::vector<std::shared_ptr<ls::train::Callback>> callbacks_of(const Flags& flags, std::int64_t total_steps) {
   std::vector<std::shared_ptr<ls::train::Callback>> all;
@@ -161,14 +80,13 @@ int train(const Flags& flags) {
   if (flags.strategy != "ddp") ls::Device::configure({.cpu = flags.devices});  // before the first tensor
   const auto group = ls::init_process_group();
   check_json_file(flags, *group);
-  const auto read = read_articles(find_data(flags, "reuters", {"reuters_train.jsonl.gz"}), *group);
-  const Articles& articles = *read;
-  const auto parts = random_split(articles.known, {articles.known.size() - articles.known.size() / 10, articles.known.size() / 10}, /*seed=*/1);
-  check_vocabulary(flags, articles, *group);
-
+  const auto articles = ex::read_articles(find_data(flags, "reuters", {"reuters_train.jsonl.gz"}), *group);
+  const auto tenth = articles->known.size() / 10;
+  const auto parts = random_split(articles->known, {articles->known.size() - tenth, tenth}, /*seed=*/1);
+  check_vocabulary(flags.checkpoint, *articles, *group);
   ls::train::Trainer trainer([&] {
     ls::manual_seed(flags.seed);
-    return std::make_unique<Net>(static_cast<std::int64_t>(articles.words.size()), static_cast<std::int64_t>(articles.topics.size()));
+    return std::make_unique<Net>(std::ssize(articles->words), std::ssize(articles->topics));
   });
   trainer.compile({.optimizer =
                        [&](std::vector<ls::NamedTensor> parameters) {
@@ -185,7 +103,7 @@ int train(const Flags& flags) {
   const auto held_out = ls::data::Pipeline(parts[1]).batch(flags.batch, last_words);
   batch_of_rank(flags, flags.strategy == "ddp" ? group->world_size() : 1, set.size());
   const auto resumed = flags.checkpoint.empty() ? std::nullopt : trainer.load(flags.checkpoint);
-  keep_vocabulary(flags, articles, *group);
+  keep_vocabulary(flags.checkpoint, *articles, *group);
   if (!resumed || resumed->epoch < flags.epochs)
     trainer.fit(set, {.epochs = flags.epochs,
                       .initial_epoch = resumed ? resumed->epoch : 0,
@@ -195,17 +113,18 @@ int train(const Flags& flags) {
                       .log_every = flags.log_every});
   if (!flags.plot.empty() && trainer.is_first_rank()) trainer.history().plot(flags.plot);
 
-  const auto test = ls::data::Pipeline(articles.test).batch(flags.batch, last_words);
+  const auto test = ls::data::Pipeline(articles->test).batch(flags.batch, last_words);
   const ls::train::Logs score = trainer.evaluate(test), validation = trainer.evaluate(held_out);
-  const double accuracy = ls::train::value_of(score, "accuracy", "reuters"), top5 = ls::train::value_of(score, "top5", "reuters");
+  const auto value = [](const ls::train::Logs& logs, const char* name) { return ls::train::value_of(logs, name, "reuters"); };
+  const double accuracy = value(score, "accuracy"), top5 = value(score, "top5");
   if (trainer.is_first_rank())
     std::printf("accuracy %.4f, top-5 %.4f on %lld test samples, loss %.3f\n", accuracy, top5, static_cast<long long>(test.size()),
-                ls::train::value_of(score, "loss", "reuters"));
+                value(score, "loss"));
   write_json_file(flags, *group,
                   {{"accuracy", accuracy},
                    {"top5", top5},
-                   {"validation_loss", ls::train::value_of(validation, "loss", "reuters")},
-                   {"validation_accuracy", ls::train::value_of(validation, "accuracy", "reuters")},
+                   {"validation_loss", value(validation, "loss")},
+                   {"validation_accuracy", value(validation, "accuracy")},
                    {"steps", trainer.step()}});
   return 0;
 }
@@ -218,7 +137,8 @@ int run(int argc, char** argv) {
   const auto add_flags = [&](cxxopts::OptionAdder& add) {
     add("strategy", "ddp, mirrored, data_parallel or towers", cxxopts::value(flags.strategy)->default_value(flags.strategy));
     add("devices", "parts of the CPU, for strategies of one process", cxxopts::value(flags.devices)->default_value("2"));
-    add("checkpoint", "folder for checkpoints, one an epoch; goes on from the newest there", cxxopts::value(flags.checkpoint)->default_value(""));
+    add("checkpoint", "folder for checkpoints, one an epoch; goes on from the newest there",
+        cxxopts::value(flags.checkpoint)->default_value(""));
     add("events", "folder for TensorBoard", cxxopts::value(flags.events)->default_value(""));
     add("plot", "write a plot of the history there, as SVG", cxxopts::value(flags.plot)->default_value(""));
   };

@@ -9,7 +9,7 @@
 //   [0] join: rank r has r + 1 batches; 2 steps of all, of gradients 1.5, 1, and every weight is 0.725
 //   [0] checkpoint: rank 0 saved, all waited, and loaded it from cpu:0 onto cpu:1
 //
-// Any number of ranks does: lockrun -n 4, or none for one rank.
+// Any number of ranks does.
 #include <lockstep/lockstep.h>
 
 #include <cmath>
@@ -58,9 +58,7 @@ void average_gradients(ls::ProcessGroup& group, ls::DistributedDataParallel& ddp
   const int ranks = group.world_size();
   const float mean = static_cast<float>(ranks + 1) / 2, sum = mean * static_cast<float>(ranks);
   expect(gradient == mean, group, "gradients averaged");
-  if (group.rank() == 0)
-    std::printf("gradients: every rank has other samples, all have the mean %g, not the sum %g\n", static_cast<double>(mean),
-                static_cast<double>(sum));
+  if (group.rank() == 0) fmt::print("gradients: every rank has other samples, all have the mean {:g}, not the sum {:g}\n", mean, sum);
 
   std::vector<float> everyones(static_cast<std::size_t>(ranks));
   group.all_gather(&gradient, everyones.data(), 1, ls::DType::kFloat32);
@@ -80,7 +78,7 @@ void average_gradients(ls::ProcessGroup& group, ls::DistributedDataParallel& ddp
 void train_on_uneven_data(ls::ProcessGroup& group, ls::DistributedDataParallel& ddp, Toy& toy) {
   ls::optim::SGD sgd(ddp.parameters(), {.lr = kRate / 2});
   const ls::Tensor x = ls::Tensor::full({8, 1}, static_cast<float>(group.rank() + 1), group.local_device());
-  const float before = toy.weight.item();
+  float expected = toy.weight.item();
   std::vector<float> gradients;  // of all steps, on each rank
   const auto step = [&] {
     gradients.push_back(ls::grad(toy.weight).item());
@@ -98,7 +96,6 @@ void train_on_uneven_data(ls::ProcessGroup& group, ls::DistributedDataParallel& 
 
   const int ranks = group.world_size();
   expect(gradients.size() == static_cast<std::size_t>(ranks), group, "join: as many steps as the longest rank has");
-  float expected = before;
   std::string text;
   for (int number = 0; number < ranks; ++number) {
     float sum = 0;
@@ -106,9 +103,7 @@ void train_on_uneven_data(ls::ProcessGroup& group, ls::DistributedDataParallel& 
     const float gradient = gradients[static_cast<std::size_t>(number)];
     expect(std::fabs(gradient - sum / static_cast<float>(ranks)) < 1e-5F, group, "join: gradients of those that have data");
     expected -= kRate / 2 * gradient;
-    char number_text[32];
-    std::snprintf(number_text, sizeof number_text, "%s%g", number == 0 ? "" : ", ", static_cast<double>(gradient));
-    text += number_text;
+    text += fmt::format("{}{:g}", number == 0 ? "" : ", ", gradient);
   }
   expect(std::fabs(toy.weight.item() - expected) < 1e-5F, group, "join: every rank takes every step");
   ls::check_replicas_equal(group, toy.named_parameters(), "weights");

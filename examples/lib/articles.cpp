@@ -1,0 +1,85 @@
+#include "examples/lib/articles.h"
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "lockstep/lockstep.h"
+
+namespace lockstep::examples {
+namespace {
+
+void check_numbers(const char* what, const Tensor& numbers, std::size_t count, const char* of) {
+  for (const std::int64_t number : numbers.span<std::int64_t>())
+    if (number < 0 || static_cast<std::size_t>(number) >= count)
+      throw InvalidArgument("{} {} is none of 0..{}, {}", what, number, count - 1, of);
+}
+
+std::string vocabulary_path(const std::string& checkpoint) { return checkpoint + "/vocabulary.txt"; }
+
+std::string vocabulary_text(const std::vector<std::string>& words) {
+  std::string all;
+  for (const std::string& word : words) all += word + "\n";
+  return fmt::format("{} words, SHA-256 {}", words.size(), crypto::hex(crypto::sha256(std::as_bytes(std::span(all)))));
+}
+
+}  // namespace
+
+Articles::Articles(const std::string& folder)
+    : words(data::read_lines(folder + "/reuters_vocab.txt")),
+      topics(data::read_lines(folder + "/reuters_topics.txt")),
+      known(lines(folder + "/reuters_train.jsonl.gz")),
+      test(lines(folder + "/reuters_test.jsonl.gz")) {}
+
+data::JsonLines Articles::lines(const std::string& path) const {
+  return {path, [this](const nlohmann::json& record) {
+            const Tensor tokens = data::int64_tensor(record.at("tokens")), label = data::int64_tensor(record.at("label"));
+            check_numbers("token", tokens, words.size(), "the words of reuters_vocab.txt");
+            check_numbers("label", label, topics.size(), "the lines of reuters_topics.txt");
+            return data::Sample{tokens, label};
+          }};
+}
+
+std::unique_ptr<const Articles> read_articles(const std::string& folder, ProcessGroup& group) {
+  std::unique_ptr<const Articles> articles;
+  std::string problem;
+  try {
+    articles = std::make_unique<const Articles>(folder);
+  } catch (const Error& error) {
+    problem = fmt::format("rank {}: {}", group.rank(), error.what());
+  }
+  for (const std::string& each : group.all_gather_text(problem))
+    if (!each.empty()) throw FileError(each);
+  return articles;
+}
+
+void check_vocabulary(const std::string& checkpoint, const Articles& articles, ProcessGroup& group) {
+  if (checkpoint.empty()) return;
+  std::string problem;
+  const std::string path = vocabulary_path(checkpoint), own = vocabulary_text(articles.words);
+  if (group.rank() == 0 && std::filesystem::exists(path)) {
+    try {
+      const auto saved = data::read_lines(path);
+      if (saved.size() != 1 || saved[0] != own)
+        problem = fmt::format(
+            "--checkpoint {}: was trained with another vocabulary ({}), reuters_vocab.txt has {}: its numbers stand for "
+            "other words: give that run's vocabulary, or another folder",
+            checkpoint, saved.empty() ? "none" : saved[0], own);
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+  }
+  problem = group.broadcast_text(problem, 0);
+  if (!problem.empty()) throw FileError("rank {}: {}", group.rank(), problem);
+}
+
+void keep_vocabulary(const std::string& checkpoint, const Articles& articles, const ProcessGroup& group) {
+  if (checkpoint.empty() || group.rank() != 0) return;
+  prepare_checkpoint_folder(checkpoint);
+  std::ofstream file(vocabulary_path(checkpoint));
+  if (!(file << vocabulary_text(articles.words) << "\n" << std::flush))
+    throw FileError("--checkpoint {}: vocabulary.txt cannot be written", checkpoint);
+}
+
+}  // namespace lockstep::examples
