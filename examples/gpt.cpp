@@ -80,7 +80,7 @@ std::string write_text(Gpt& net, const ls::data::CharacterVocabulary& vocabulary
 void run_steps(const Flags& flags, const ls::data::Dataset& text, ls::DistributedDataParallel& ddp, ls::optim::AdamW& adam) {
   const ls::ProcessGroup& group = ddp.group();
   const ex::Steps steps = steps_of(flags, text.size());
-  ls::Progress progress(progress_of(flags, steps, group));
+  ls::Progress progress(progress_of(flags, steps, group, "sequences"));
   const ls::optim::CosineRate rate{.peak = flags.lr, .total_steps = steps.total, .warmup_steps = steps.total / 15, .lowest = flags.lr / 30};
   ls::data::DistributedSampler sampler(text.size(), group.place(), {.seed = flags.seed, .remainder = ls::data::Remainder::kDrop});
   const std::int64_t part_size = flags.batch / group.world_size() / flags.accumulate;

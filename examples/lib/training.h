@@ -55,8 +55,8 @@ struct Steps {
   std::int64_t last;   // --steps ends earlier, as if the rest were to follow
 };
 Steps steps_of(const TrainingFlags& flags, std::int64_t set_size);
-// Of rank 0, on the terminal or in a log.
-ProgressOptions progress_of(const TrainingFlags& flags, const Steps& steps, const ProcessGroup& group);
+// Of rank 0, on the terminal or in a log, in `samples` a second.
+ProgressOptions progress_of(const TrainingFlags& flags, const Steps& steps, const ProcessGroup& group, const char* samples = "images");
 
 // The folder that holds one of `files`: --data itself or its folder `set`; without --data, LOCKSTEP_DATA likewise. FileError, which says
 // how to get the data, when there is none.

@@ -47,12 +47,11 @@ TEST_P(Collectives, AllReduceOfEveryTypeAndOperation) {
 // type and operation would take minutes: float32, and the type that is widened on its way.
 TEST_P(Collectives, LargeAndOddAllReduce) {
   run_threads(spec(), [](Rank& rank) {
-    constexpr std::size_t kCount = 1000003;
-    const Buffer registered = rank.backend().allocate(kCount * 4);
-    std::vector<std::byte> plain(kCount * 4);
-    check_all_reduce(rank, registered.data(), kCount, DType::kFloat32, ReduceOp::kAvg);
-    check_all_reduce(rank, plain.data(), kCount, DType::kFloat32, ReduceOp::kSum);
-    check_all_reduce(rank, plain.data(), kCount, DType::kBFloat16, ReduceOp::kAvg);
+    const Buffer registered = rank.backend().allocate(kLargeAndOddFloats * 4);
+    std::vector<std::byte> plain(kLargeAndOddFloats * 4);
+    check_all_reduce(rank, registered.data(), kLargeAndOddFloats, DType::kFloat32, ReduceOp::kAvg);
+    check_all_reduce(rank, plain.data(), kLargeAndOddFloats, DType::kFloat32, ReduceOp::kSum);
+    check_all_reduce(rank, plain.data(), kLargeAndOddFloats, DType::kBFloat16, ReduceOp::kAvg);
   });
 }
 

@@ -31,6 +31,10 @@ inline std::vector<ReduceOp> all_ops() {
 inline const std::vector<DType> kAllTypes = all_types();
 inline const std::vector<ReduceOp> kAllOps = all_ops();
 
+// Counts that nothing divides, of more bytes than a tile or a slice holds. Instrumented code is slow: there they are few more.
+inline constexpr std::size_t kLargeAndOddBytes = kSanitized ? 600011 : 1000003;
+inline constexpr std::size_t kLargeAndOddFloats = kSanitized ? 150001 : 1000003;
+
 inline bool is_integer(DType dtype) {
   return dtype == DType::kInt8 || dtype == DType::kUInt8 || dtype == DType::kInt32 || dtype == DType::kInt64;
 }

@@ -160,7 +160,7 @@ TEST_P(Parts, ReduceScatterOfEveryTypeAndOperation) {
 
 // Every operation once at the count that nothing divides, in bytes, so that seven ranks' parts fit beside each other.
 TEST_P(Parts, LargeAndOddOfEveryOperation) {
-  constexpr std::size_t kCount = 1000003;
+  constexpr std::size_t kCount = kLargeAndOddBytes;
   run_threads(spec(), [](Rank& rank) {
     const auto n = static_cast<std::size_t>(rank.ranks()), me = static_cast<std::size_t>(rank.rank());
     std::vector<std::byte> send(kCount * n), receive(kCount * n);

@@ -9,6 +9,7 @@ class OperatorTwins : public TwinTest {
  protected:
   void run(void (*add)(Cases&)) {
     for (const DType type : kTwinTypes) {
+      if (type != DType::kFloat32 && GetParam() == "emulated_backwards") break;  // the threads' order does not depend on the type
       Cases all(type, {});
       add(all);
       if (type == DType::kFloat32) {
