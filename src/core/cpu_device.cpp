@@ -1,5 +1,7 @@
 #include "src/core/cpu_device.h"
 
+#include <malloc.h>
+
 #include <bit>
 #include <cstdlib>
 #include <cstring>
@@ -25,6 +27,12 @@ SizeClass size_class_of(std::size_t bytes) {
   const std::size_t step = std::size_t{1} << (power - 2);
   const std::size_t quarter = (bytes - (std::size_t{1} << power) + step - 1) / step;  // 1..4
   return {(power - 6) * 4 + quarter, (std::size_t{1} << power) + quarter * step};
+}
+
+std::size_t bytes_of_class(std::size_t index) {
+  if (index == 0) return kSmallest;
+  const std::size_t power = (index - 1) / 4 + 6, quarter = (index - 1) % 4 + 1;
+  return (std::size_t{1} << power) + quarter * (std::size_t{1} << (power - 2));
 }
 
 class CpuStream : public Stream {
@@ -77,11 +85,22 @@ Buffer CachingAllocator::allocate(std::size_t bytes) {
 
 void CachingAllocator::give_back(std::byte* block, std::size_t size_class) {
   const std::lock_guard lock(mutex_);
-  const std::size_t power = size_class == 0 ? 0 : (size_class - 1) / 4 + 6;
-  const std::size_t bytes =
-      size_class == 0 ? kSmallest : (std::size_t{1} << power) + ((size_class - 1) % 4 + 1) * (std::size_t{1} << (power - 2));
-  stats_.bytes_in_use -= bytes;
+  stats_.bytes_in_use -= bytes_of_class(size_class);
   free_[size_class].push_back(block);
+}
+
+void CachingAllocator::empty_cache() {
+  {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t index = 0; index < kClasses; ++index) {
+      stats_.bytes_held -= free_[index].size() * bytes_of_class(index);
+      for (std::byte* block : free_[index]) std::free(block);
+      free_[index].clear();
+    }
+  }
+#ifdef __GLIBC__
+  malloc_trim(0);  // free() keeps what lies between other blocks
+#endif
 }
 
 AllocatorStats CachingAllocator::stats() const {
@@ -95,7 +114,10 @@ Buffer Device::allocate_pinned(std::size_t bytes) {
 }
 
 CpuDevice::CpuDevice(const KernelTable& kernels, int index, bool single)
-    : index_(index), name_(single ? "cpu" : fmt::format("cpu:{}", index)), kernels_(kernels), default_stream_(std::make_unique<CpuStream>()) {}
+    : index_(index),
+      name_(single ? "cpu" : fmt::format("cpu:{}", index)),
+      kernels_(kernels),
+      default_stream_(std::make_unique<CpuStream>()) {}
 
 void CpuDevice::copy(void* destination, const void* source, std::size_t bytes, Stream&) {
   if (bytes != 0) std::memcpy(destination, source, bytes);

@@ -27,6 +27,7 @@ class CachingAllocator {
   ~CachingAllocator();  // after its last buffer
   Buffer allocate(std::size_t bytes);
   AllocatorStats stats() const;
+  void empty_cache();
 
  private:
   static constexpr std::size_t kClasses = 256;
@@ -47,6 +48,7 @@ class CpuDevice : public Device {
   std::string name() const override { return name_; }
   Buffer allocate(std::size_t bytes) override { return allocator_.allocate(bytes); }
   AllocatorStats allocator_stats() const override { return allocator_.stats(); }
+  void empty_cache() override { allocator_.empty_cache(); }
   void copy(void* destination, const void* source, std::size_t bytes, Stream& stream) override;
   void upload(void* destination, const void* source, std::size_t bytes, Stream& stream) override {
     copy(destination, source, bytes, stream);

@@ -141,6 +141,14 @@ void StreamAllocator::release_now_or_later(std::byte* block, std::size_t bytes) 
   stats_.bytes_in_use -= bytes;
 }
 
+void StreamAllocator::empty_cache() {
+  const std::lock_guard lock(mutex_);
+  if (arena_) return;
+  empty_kept();
+  pool_.settle(policy_.kind == MemoryPolicy::Kind::kAll ? policy_.bytes : 0);
+  stats_.bytes_held = pool_.held();
+}
+
 void StreamAllocator::begin_capture() {
   const std::lock_guard lock(mutex_);
   if (arena_) throw InvalidArgument("{}: a graph is being recorded already: one at a time", device_.name());

@@ -46,6 +46,8 @@ class StreamAllocator {
   // Throws Error: what was asked, what this process holds and uses, what is free, and what to do.
   Buffer allocate(std::size_t bytes);
   AllocatorStats stats() const;
+  // Returns what is kept, and not in use, to the system; waits for the device. Nothing while a graph is recorded.
+  void empty_cache();
 
   // While the default stream is captured, nothing may be taken or given back in its order: that would become part of the graph. What
   // this thread allocates comes from an arena that hands blocks out again in the order of the calls, which is the order in which every

@@ -107,6 +107,7 @@ class CudaDevice : public Device {
   std::string identity() const override { return gpu_.uuid; }
   Buffer allocate(std::size_t bytes) override;
   AllocatorStats allocator_stats() const override { return allocator_->stats(); }
+  void empty_cache() override { allocator_->empty_cache(); }
   void copy(void* destination, const void* source, std::size_t bytes, Stream& stream) override;
   void upload(void* destination, const void* source, std::size_t bytes, Stream& stream) override {
     uploader_.upload(destination, source, bytes, stream);

@@ -132,9 +132,10 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
   std::size_t bytes_of_slice(std::size_t bucket) const { return slice_bytes(ddp_.reducer().buckets()[bucket], group_.world_size()); }
   std::size_t own_begin(std::size_t bucket) const { return bytes_of_slice(bucket) * static_cast<std::size_t>(group_.rank()); }
 
-  // The weights of a bucket lie as its gradients do.
+  // The weights of a bucket lie as its gradients do. Those of one bucket at a time are there twice: what they leave nothing else asks for.
   void move_weights() {
     const Reducer& reducer = ddp_.reducer();
+    places_.resize(parameters_.size());
     for (std::size_t b = 0; b < reducer.buckets().size(); ++b) {
       const BucketLayout& layout = reducer.buckets()[b];
       const Buffer memory = group_.allocate(reducer.memory(b).bytes(), layout.device);
@@ -143,11 +144,12 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
         const Buffer place = memory_on(parameter.device(), memory.window(slot.offset, parameter.bytes()));
         Tensor::wrap(place, parameter.shape(), parameter.dtype()).copy_from(parameter);
         parameter.rebind(place);
+        places_[slot.gradient] = place.data();
       }
+      parameters_.front().tensor.device().empty_cache();  // an optimizer's parameters are on one device
       weights_.push_back(memory);
     }
     works_.resize(weights_.size());
-    for (const NamedTensor& parameter : parameters_) places_.push_back(parameter.tensor.buffer().data());
   }
 
   // By the optimizer's index.

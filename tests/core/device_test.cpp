@@ -47,6 +47,20 @@ TEST(Allocator, HandsFreedBlocksOutAgain) {
   EXPECT_EQ(allocator.stats().cache_hits, 1U);
 }
 
+TEST(Allocator, GivesWhatItKeepsBackWhenItIsTold) {
+  CachingAllocator allocator(cpu_device());
+  const Buffer kept = allocator.allocate(64);
+  std::memset(kept.data(), 7, 64);
+  { const Buffer large = allocator.allocate(3 << 20), small = allocator.allocate(80); }
+  EXPECT_GE(allocator.stats().bytes_held, 64U + 80 + (3 << 20));
+  allocator.empty_cache();
+  EXPECT_EQ(allocator.stats().bytes_held, 64U);
+  EXPECT_EQ(allocator.stats().bytes_in_use, 64U);
+  EXPECT_EQ(kept.data()[63], std::byte{7});
+  const Buffer again = allocator.allocate(3 << 20);
+  EXPECT_EQ(allocator.stats().system_allocations, 4U);
+}
+
 TEST(Allocator, WastesAQuarterAtMost) {
   for (const std::size_t bytes : {65U, 80U, 81U, 97U, 129U, 1025U, 5000U, 70001U, 1048577U}) {
     CachingAllocator allocator(cpu_device());

@@ -118,6 +118,21 @@ TEST(StreamAllocator, WhatIsKeptIsBoundedByWhatWasInUse) {
   EXPECT_EQ(pool.settles, 0) << "and nobody waited";
 }
 
+TEST(StreamAllocator, GivesWhatItKeepsBackWhenItIsTold) {
+  MadeUpPool pool(64 * kMiB);
+  StreamAllocator allocator(cpu_device(), pool, {});
+  const Buffer kept = allocator.allocate(kMiB);
+  { const Buffer three = allocator.allocate(3 * kMiB); }
+  allocator.begin_capture();
+  allocator.empty_cache();
+  EXPECT_EQ(pool.settles, 0) << "a graph is recorded";
+  allocator.end_capture();
+  allocator.empty_cache();
+  EXPECT_EQ(pool.settles, 1);
+  EXPECT_EQ(allocator.stats().bytes_held, kMiB);
+  EXPECT_EQ(allocator.stats().bytes_in_use, kMiB);
+}
+
 TEST(StreamAllocator, WhatIsKeptCountsAgainstALimit) {
   MadeUpPool pool(64 * kMiB);
   StreamAllocator allocator(cpu_device(), pool, {MemoryPolicy::Kind::kLimit, 4 * kMiB});

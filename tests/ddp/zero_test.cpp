@@ -212,6 +212,21 @@ TEST(ZeroMistakes, OfStepsThrow) {
   EXPECT_THAT(failures([](auto& trainee) { trainee.ddp.join([] {}); }), Each(HasSubstr("set .after_step to the optimizer's step()")));
 }
 
+// What the weights leave goes back to the system: nothing asks for blocks of their sizes again.
+TEST(ZeroMemory, HasTheWeightsOnce) {
+  expect_all_well(run_ranks(1, "threads", [](auto group) {
+    ZeroTrainee trainee(group, "adam", false, 512);
+    std::size_t weights = 0;
+    for (const auto& [name, tensor] : trainee.net.named_parameters()) weights += tensor.bytes();
+    const AllocatorStats before = cpu_device().allocator_stats();
+    trainee.zero = std::make_unique<ZeroRedundancyOptimizer>(trainee.ddp, *trainee.optimizer);
+    const AllocatorStats after = cpu_device().allocator_stats();
+    EXPECT_LE(after.bytes_in_use + weights, before.bytes_in_use) << "they lie in registered memory";
+    EXPECT_LE(after.bytes_held + weights, before.bytes_held);
+    trainee.run(2);
+  }));
+}
+
 // The state that an optimizer has got before is kept, in slices.
 TEST(ZeroState, OfEarlierStepsIsKept) {
   expect_all_well(run_ranks(2, "threads", [](auto group) {

@@ -209,6 +209,7 @@ RecordingDevice::~RecordingDevice() = default;
 
 Buffer RecordingDevice::allocate(std::size_t bytes) { return impl_->allocator.allocate(bytes); }
 AllocatorStats RecordingDevice::allocator_stats() const { return impl_->allocator.stats(); }
+void RecordingDevice::empty_cache() { impl_->allocator.empty_cache(); }
 
 void RecordingDevice::copy(void* destination, const void* source, std::size_t bytes, Stream& stream) {
   if (bytes == 0) return;

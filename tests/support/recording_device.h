@@ -30,6 +30,7 @@ class RecordingDevice : public Device {
   std::string identity() const override { return "GPU-recorded-" + std::to_string(index_); }
   Buffer allocate(std::size_t bytes) override;
   AllocatorStats allocator_stats() const override;
+  void empty_cache() override;
   void copy(void* destination, const void* source, std::size_t bytes, Stream& stream) override;
   void upload(void* destination, const void* source, std::size_t bytes, Stream& stream) override;
   void begin_capture(Stream& stream) override;

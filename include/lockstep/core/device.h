@@ -75,6 +75,8 @@ class Device {
   // Throws Error when the memory is exhausted (asked, held, free).
   virtual Buffer allocate(std::size_t bytes) = 0;
   virtual AllocatorStats allocator_stats() const = 0;
+  // Gives freed blocks that the allocator keeps back to the system: after much of a size that is not asked for again. A GPU is waited for.
+  virtual void empty_cache() {}
 
   // Host memory that the device reads and writes by itself (pinned), from a cache, and slow to make anew; ordinary memory on the CPU. Its
   // Buffer is of the CPU. Before it is freed, the owner must see to it that no copy from or to it is under way.
