@@ -8,6 +8,7 @@
 #include <cmath>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <tuple>
 
 #include "lockstep/autograd/checkpoint.h"
@@ -17,6 +18,8 @@
 #include "lockstep/autograd/shapes.h"
 #include "lockstep/core/error.h"
 #include "lockstep/ddp/ddp.h"
+#include "lockstep/ddp/step_in_backward.h"
+#include "lockstep/ddp/zero.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/tensor/random.h"
@@ -152,16 +155,23 @@ struct Net : nn::Module {
   }
 };
 
+enum class Stepping { kPlain, kInSlices, kInBackward };
+
 // Weights and buffers after some steps over batches of all ranks. Each rank's loss is the sum over its samples, times ranks / all samples.
-std::vector<Tensor> train(Net& net, DistributedDataParallel& ddp, const ProcessGroup& group, int steps) {
+std::vector<Tensor> train(Net& net, DistributedDataParallel& ddp, const ProcessGroup& group, int steps,
+                          Stepping stepping = Stepping::kPlain) {
   optim::SGD sgd(ddp.parameters(), {.lr = 0.1F, .momentum = 0.9F});
+  std::optional<ZeroRedundancyOptimizer> zero;
+  std::optional<StepInBackward> in_backward;
+  if (stepping == Stepping::kInSlices) zero.emplace(ddp, sgd);
+  if (stepping == Stepping::kInBackward) in_backward.emplace(ddp, sgd);
   manual_seed(11);
   for (int step = 0; step < steps; ++step) {
     const Tensor x = part_of(normal({kSamples, 6}, 2, 3), group), target = part_of(normal({kSamples, 2}, 0, 1), group);
     sgd.zero_grad();
     const Tensor difference = ddp(x) - target;
     (sum(difference * difference) * (static_cast<float>(group.world_size()) / kSamples)).backward();
-    sgd.step();
+    if (stepping != Stepping::kInBackward) sgd.step();
   }
   std::vector<Tensor> state;
   for (const NamedTensor& entry : net.state_dict()) state.push_back(entry.tensor.clone());
@@ -190,6 +200,21 @@ TEST_P(SyncBatchNorm, TrainsAsOneRankWithAllSamples) {
       EXPECT_EQ(nn::convert_sync_batchnorm(net, group), 2);
       DistributedDataParallel ddp(net, group, {.bucket_cap_mb = {in_mib(64)}, .forward_sync_buffers = false});
       const std::vector<Tensor> state = train(net, ddp, *group, kSteps);
+      for (std::size_t i = 0; i < expected.size(); ++i) expect_near(state[i], expected[i], net.state_dict()[i].name.c_str(), 2e-3F);
+      check_replicas_equal(*group, net.state_dict(), "weights and statistics");
+    }));
+}
+
+TEST_P(SyncBatchNorm, TrainsSoWithStepsInSlicesAndInBackward) {
+  constexpr int kSteps = 8;
+  const std::vector<Tensor> expected = train_alone(kSteps);
+  for (const Stepping stepping : {Stepping::kInSlices, Stepping::kInBackward})
+    expect_all_well(run([&](auto group) {
+      manual_seed(4);
+      Net net;
+      nn::convert_sync_batchnorm(net, group);
+      DistributedDataParallel ddp(net, group, {.bucket_cap_mb = {in_mib(64)}});
+      const std::vector<Tensor> state = train(net, ddp, *group, kSteps, stepping);
       for (std::size_t i = 0; i < expected.size(); ++i) expect_near(state[i], expected[i], net.state_dict()[i].name.c_str(), 2e-3F);
       check_replicas_equal(*group, net.state_dict(), "weights and statistics");
     }));

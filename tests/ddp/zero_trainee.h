@@ -69,7 +69,8 @@ inline const std::map<std::string, MakeOptimizer>& zero_optimizers() {
 
 struct ZeroSettings {
   DistributedDataParallelOptions options = {.bucket_cap_mb = {in_mib(64), in_mib(512)}};
-  bool leaves_some = false, gathers = false, weighs = false, joins = false, scales = false, steps_in_backward = false;
+  bool leaves_some = false, gathers = false, weighs = false, joins = false, scales = false, steps_in_backward = false,
+       begins_epochs = false;
 };
 
 struct ZeroTrainee {
@@ -120,6 +121,7 @@ struct ZeroTrainee {
     const bool is_short = settings.joins && ddp.group().rank() == ddp.group().world_size() - 1;
     const auto follow_rate = [this] { optimizer->set_lr(optimizer->lr() * 0.97F); };
     const auto train = [&] {
+      if (settings.begins_epochs) ddp.begin_epoch(steps);
       for (int step = 0; step < steps - (is_short ? 2 : 0); ++step) run_step(step);
       if (is_short && settings.steps_in_backward) follow_rate();  // for the step that follows, before its backward
     };

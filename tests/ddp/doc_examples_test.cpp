@@ -1,0 +1,69 @@
+// The code that docs/ddp.md shows, run. tests/architecture compares the two word for word: change both.
+#include <gtest/gtest.h>
+
+#include "lockstep/lockstep.h"
+#include "tests/ddp/ranks.h"
+#include "tests/support/device_training.h"
+
+namespace lockstep::testing {
+namespace {
+
+namespace ls = lockstep;
+
+void train_with_sliced_state(ls::nn::Module& net, const std::shared_ptr<ls::ProcessGroup>& group, const ls::Tensor& images,
+                             const ls::Tensor& labels, int steps) {
+  ls::DistributedDataParallel ddp(net, group);
+  ls::optim::AdamW adamw(ddp.parameters(), {.lr = 1e-3f});
+  const ls::ZeroRedundancyOptimizer zero(ddp, adamw);
+  for (int step = 0; step < steps; ++step) {
+    adamw.zero_grad();
+    ls::nn::cross_entropy(ddp(images), labels).backward();  // this rank gets the averages of its slices
+    adamw.step();                                           // all ranks: each updates its slices, and gathers all weights
+  }
+}
+
+void train_in_backward(ls::nn::Module& net, const std::shared_ptr<ls::ProcessGroup>& group, const ls::Tensor& images,
+                       const ls::Tensor& labels, int steps) {
+  ls::DistributedDataParallel ddp(net, group);
+  ls::optim::SGD sgd(ddp.parameters(), {.lr = 0.1f, .momentum = 0.9f});
+  const ls::StepInBackward in_backward(ddp, sgd);
+  for (int step = 0; step < steps; ++step) {
+    sgd.zero_grad();
+    ls::nn::cross_entropy(ddp(images), labels).backward();  // and the step
+  }
+}
+
+template <typename Optimizer>
+void train_plainly(ls::nn::Module& net, const std::shared_ptr<ls::ProcessGroup>& group, const ls::Tensor& images, const ls::Tensor& labels,
+                   int steps, const auto& options) {
+  ls::DistributedDataParallel ddp(net, group);
+  Optimizer optimizer(ddp.parameters(), options);
+  for (int step = 0; step < steps; ++step) train_step([&](const Tensor& x) { return ddp(x); }, optimizer, {images, labels});
+}
+
+// The weights after `train`, from those of the seed.
+template <typename Train>
+std::vector<std::vector<float>> weights_after(int rank, Train&& train) {
+  ls::manual_seed(3);
+  SmallNet net;
+  const ls::data::Batch batch = small_batch(rank);
+  train(net, batch.inputs(), batch.targets());
+  return weights_of(net);
+}
+
+TEST(DocExamples, OfStepsHaveTheWeightsOfThePlainOnes) {
+  expect_all_well(run_ranks(2, "threads", [](auto group) {
+    const int rank = group->rank();
+    const auto adamw = weights_after(rank, [&](auto& net, const auto& x, const auto& y) {
+      train_plainly<ls::optim::AdamW>(net, group, x, y, 4, ls::optim::AdamWOptions{.lr = 1e-3F});
+    });
+    EXPECT_EQ(weights_after(rank, [&](auto& net, const auto& x, const auto& y) { train_with_sliced_state(net, group, x, y, 4); }), adamw);
+    const auto sgd = weights_after(rank, [&](auto& net, const auto& x, const auto& y) {
+      train_plainly<ls::optim::SGD>(net, group, x, y, 4, ls::optim::SGDOptions{.lr = 0.1F, .momentum = 0.9F});
+    });
+    EXPECT_EQ(weights_after(rank, [&](auto& net, const auto& x, const auto& y) { train_in_backward(net, group, x, y, 4); }), sgd);
+  }));
+}
+
+}  // namespace
+}  // namespace lockstep::testing
