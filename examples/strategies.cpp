@@ -50,7 +50,7 @@ std::unique_ptr<ls::train::Strategy> make_strategy(const std::string& name) {
 
 int train(int argc, char** argv) {
   const std::string name = argc == 2 ? argv[1] : "mirrored";
-  const bool by_processes = name == "ddp" || name == "zero" || name == "parameter_server";
+  const bool by_processes = name == "ddp" || name == "zero" || name == "local_sgd" || name == "parameter_server";
   if (!by_processes) ls::Device::configure({.cpu = 2});  // before the first tensor
   const auto job = ls::init_process_group({.device = &ls::cpu_device()});
   const auto strategy = make_strategy(name);

@@ -9,7 +9,7 @@ namespace {
 
 // The tutorial's way and those that are like it.
 bool is_offered(const std::string& strategy) {
-  return strategy != "model_parallel" && strategy != "parameter_server" && strategy != "zero";
+  return strategy != "model_parallel" && strategy != "parameter_server" && strategy != "zero" && strategy != "local_sgd";
 }
 
 std::string strategy_list() {

@@ -53,6 +53,50 @@ TEST(Zero, ComesToTheWeightsOfDdp) {
   for (const int ranks : {1, 2, 4}) EXPECT_EQ(train_by_ddp(ranks, "zero").weights, train_by_ddp(ranks).weights) << ranks << " ranks";
 }
 
+// Averages after each step are ddp's steps but for rounding: a momentum is linear in the gradients. Less often, ranks go apart between
+// them.
+TEST(LocalSgd, AveragesWeightsEverySoManySteps) {
+  std::uint64_t bytes = 0;
+  for (const NamedTensor& each : training_of_net().model()->named_parameters()) bytes += each.tensor.bytes();
+  for (const int ranks : {2, 4})
+    testing::expect_all_well(testing::run_ranks(ranks, "threads", [&](std::shared_ptr<ProcessGroup> group) {
+      const DistributedDataParallelOptions ddp{.forward_sync_buffers = false};
+      const auto often = make_strategy("local_sgd", training_of_net(), {.group = group, .ddp = ddp, .average_period = 1});
+      const auto plain = make_strategy("ddp", training_of_net(), {.group = group, .ddp = ddp});
+      const auto seldom = make_strategy("local_sgd", training_of_net(), {.group = group, .ddp = ddp, .average_period = 3});
+      const std::int64_t each = kBatch / group->world_size(), begin = group->rank() * each;
+      for (int step = 1; step <= 6; ++step) {
+        const auto batch = batch_of(step);
+        for (Strategy* strategy : {often.get(), plain.get(), seldom.get()}) {
+          manual_seed(static_cast<std::uint64_t>(step));  // dropout's draws
+          strategy->step(slice(batch.first, 0, {.start = begin, .stop = begin + each}),
+                         slice(batch.second, 0, {.start = begin, .stop = begin + each}));
+        }
+        EXPECT_LT(largest_difference(weights_of(often->model()), weights_of(plain->model())), 1e-5F);
+        const auto own = weights_of(seldom->model());
+        std::vector<float> mean = own;
+        group->all_reduce(std::span(mean), ReduceOp::kAvg);
+        EXPECT_EQ(largest_difference(own, mean) < 1e-6F, step % 3 == 0) << "step " << step;
+      }
+      const auto ranks_here = static_cast<std::uint64_t>(group->world_size());
+      EXPECT_NEAR(static_cast<double>(seldom->traffic()[0].sent), 2.0 * 2 * static_cast<double>((ranks_here - 1) * bytes / ranks_here),
+                  2048);
+    }));
+}
+
+TEST(LocalSgd, RefusesWhatItHasNoUseFor) {
+  testing::expect_all_well(testing::run_ranks(2, "threads", [&](std::shared_ptr<ProcessGroup> group) {
+    const auto refusal = [&](const std::string& name, StrategyOptions options) {
+      options.group = group;
+      return message_of([&] { make_strategy(name, training_of_net(), options); });
+    };
+    EXPECT_THAT(refusal("ddp", {.average_period = 2}), HasSubstr("of local_sgd alone"));
+    EXPECT_THAT(refusal("local_sgd", {.average_period = -1}), HasSubstr("of local_sgd alone"));
+    EXPECT_THAT(refusal("local_sgd", {.ddp = DistributedDataParallelOptions{.comm_hook = hooks::bf16()}}),
+                HasSubstr("here no gradient is sent"));
+  }));
+}
+
 TEST_P(Synchronous, DevicesOtherThanTheCpuOfTheSamplesGiveTheSame) {
   const auto [name, devices] = GetParam();
   if (devices == 4) GTEST_SKIP() << "there are four devices";
@@ -203,7 +247,7 @@ TEST(Strategies, WhatIsRefused) {
   EXPECT_THAT(message_of([] { make_strategy("towers", training_of_net(), {.ddp = DistributedDataParallelOptions()}); }),
               HasSubstr("towers: .ddp has the options of that strategy alone"));
   EXPECT_THAT(message_of([] { make_strategy("horovod", training_of_net()); }),
-              HasSubstr("there is no strategy 'horovod': ddp, mirrored, data_parallel, towers, model_parallel, parameter_server, zero"));
+              HasSubstr("there is no strategy 'horovod': ddp, mirrored, data_parallel, towers, model_parallel, parameter_server, zero, local_sgd"));
   EXPECT_THAT(message_of([] { make_strategy("ddp", training_of_net()); }), HasSubstr("call init_process_group() first"));
   EXPECT_THAT(message_of([] { make_strategy("ddp", training_of_net(), on_cpus(0, 1)); }),
               HasSubstr(".devices is for strategies with one process"));

@@ -42,10 +42,11 @@ struct StrategyOptions {
   // worker of parameter_server the group's or the one that is given.
   std::vector<Device*> devices = {};
   Device* parameter_device = nullptr;  // of `towers`: where the variables are; null: the CPU
-  // Of `ddp`, `zero` and `parameter_server`; null: the thread's default group. Of `model_parallel`: a rank for each stage; null: this
-  // process has all stages.
+  // Of `ddp`, `zero`, `local_sgd` and `parameter_server`; null: the thread's default group. Of `model_parallel`: a rank for each stage;
+  // null: this process has all stages.
   std::shared_ptr<ProcessGroup> group = nullptr;
-  std::optional<DistributedDataParallelOptions> ddp = {};  // of `ddp`: its buckets, hooks, unused parameters, ...; none: the defaults
+  std::optional<DistributedDataParallelOptions> ddp = {};  // of those but parameter_server: buckets, unused parameters, ...
+  std::int64_t average_period = 0;                         // of `local_sgd`: steps from one average of the weights to the next; 0: 4
   int micro_batches = 0;                         // of `model_parallel`: equal parts of a batch, one behind the other; 0: as many as stages
   std::vector<int> stage_layers = {};            // of `model_parallel`: layers of each stage; empty: by the bytes of their parameters
   ParameterServerOptions parameter_server = {};  // of `parameter_server`
@@ -84,9 +85,9 @@ class Strategy {
   // model, loss and optimizer throw, of several devices that of the first.
   virtual float step(const Tensor& inputs, const Tensor& targets) = 0;
 
-  // The model with the current weights, to be evaluated and saved between steps. Of model_parallel with a group: collective; without one
-  // its layers lie on the devices of their stages, and its forward() copies activations from one to the next. On a parameter server:
-  // InvalidArgument, worker 0 has it.
+  // The model with the current weights, to be evaluated and saved between steps. Of local_sgd this rank's own. Of model_parallel with a
+  // group: collective; without one its layers lie on the devices of their stages, and its forward() copies activations from one to the
+  // next. On a parameter server: InvalidArgument, worker 0 has it.
   virtual nn::Module& model() = 0;
   // Whose state belongs to model(); change the rate by set_lr(). Of a parameter server: each server's own, of the parameters that it holds;
   // on a worker InvalidArgument.
@@ -106,7 +107,7 @@ class Strategy {
   // The ranks that compute: to divide samples among them, and to add up their metrics. ddp: its group; parameter_server: a group of the
   // workers, null on a server; null where one process drives all devices.
   virtual std::shared_ptr<ProcessGroup> workers() const { return nullptr; }
-  virtual DistributedDataParallel* wrapper() { return nullptr; }  // ddp's, for checkpoints
+  virtual DistributedDataParallel* wrapper() { return nullptr; }  // of ddp, zero, local_sgd
 
   virtual std::vector<DeviceTraffic> traffic() const = 0;
   // Of the last step, by part of the model or batch: "tower_0/loss", ...; empty where the strategy has one loss.

@@ -11,12 +11,17 @@
 //
 // The strategy `zero` is the same with ZeroRedundancyOptimizer: gradients are reduce-scattered while backward runs, each rank's optimizer
 // updates a slice, and weights are gathered. As many bytes travel, half of them after backward; a rank has 1/n of the optimizer's state.
+//
+// The strategy `local_sgd` averages no gradients: each rank makes its own steps, and every .average_period of them weights are averaged.
+// The bytes of a gradient's all-reduce travel that often. Between averages each rank has weights of its own.
 #include "lockstep/ddp/ddp.h"
 
 #include <optional>
 #include <string_view>
 
+#include "lockstep/ddp/model_averager.h"
 #include "lockstep/ddp/zero.h"
+#include "lockstep/reduce/hooks.h"
 #include "src/ddp/options.h"
 #include "src/train/strategies/kinds.h"
 #include "src/train/strategies/replicas.h"
@@ -24,6 +29,16 @@
 namespace lockstep::train {
 
 namespace {
+
+constexpr std::int64_t kAveragePeriod = 4;
+
+bool is_named(std::string_view name, const char* strategy) { return name == strategy; }
+
+DistributedDataParallelOptions wrapper_options(const char* name, const StrategyOptions& options) {
+  DistributedDataParallelOptions given = options.ddp.value_or(DistributedDataParallelOptions());
+  if (is_named(name, "local_sgd")) given.comm_hook = hooks::no_op();
+  return given;
+}
 
 class Ddp : public Strategy {
  public:
@@ -33,9 +48,12 @@ class Ddp : public Strategy {
         group_(group_of(name, options)),
         devices_({&group_->local_device()}),
         replica_(make_replica(training_, *devices_.front())),
-        ddp_(*replica_.model, group_, options.ddp.value_or(DistributedDataParallelOptions())),
+        ddp_(*replica_.model, group_, wrapper_options(name, options)),
         optimizer_(make_optimizer(name, training_, ddp_.parameters())) {
-    if (name == std::string_view("zero")) zero_.emplace(ddp_, *optimizer_);
+    if (is_named(name, "zero")) zero_.emplace(ddp_, *optimizer_);
+    if (is_named(name, "local_sgd"))
+      averager_.emplace(ddp_,
+                        PeriodicModelAveragerOptions{.period = options.average_period == 0 ? kAveragePeriod : options.average_period});
     for (const BucketLayout& bucket : ddp_.reducer().buckets()) gradient_bytes_ += bucket.bytes;
     const DistributedDataParallelOptions given = options.ddp.value_or(DistributedDataParallelOptions());
     if (given.forward_sync_buffers)
@@ -52,7 +70,7 @@ class Ddp : public Strategy {
     const Tensor loss = loss_of(training_, ddp_(inputs.to(*devices_.front())), targets.to(*devices_.front()));
     loss.backward();
     optimizer_->step();
-    count_step();
+    count_step(!averager_ || averager_->average_parameters());
     return loss.item();
   }
 
@@ -65,9 +83,9 @@ class Ddp : public Strategy {
 
  private:
   // The bytes that a reduce-scatter and an all-gather move, whatever carries them.
-  void count_step() {
+  void count_step(bool has_averaged) {
     const auto ranks = static_cast<std::uint64_t>(group_->world_size());
-    const std::uint64_t moved = 2 * (ranks - 1) * gradient_bytes_ / ranks;
+    const std::uint64_t moved = has_averaged ? 2 * (ranks - 1) * gradient_bytes_ / ranks : 0;
     const bool gives_buffers = group_->rank() == 0;
     sent_ += moved + (gives_buffers ? (ranks - 1) * buffer_bytes_ : 0);
     received_ += moved + (gives_buffers ? 0 : buffer_bytes_);
@@ -81,6 +99,7 @@ class Ddp : public Strategy {
   DistributedDataParallel ddp_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::optional<ZeroRedundancyOptimizer> zero_;
+  std::optional<PeriodicModelAverager> averager_;
   std::uint64_t gradient_bytes_ = 0, buffer_bytes_ = 0, sent_ = 0, received_ = 0;
 };
 
@@ -91,6 +110,9 @@ std::unique_ptr<Strategy> make_ddp(Training training, const StrategyOptions& opt
 }
 std::unique_ptr<Strategy> make_zero(Training training, const StrategyOptions& options) {
   return std::make_unique<Ddp>("zero", std::move(training), options);
+}
+std::unique_ptr<Strategy> make_local_sgd(Training training, const StrategyOptions& options) {
+  return std::make_unique<Ddp>("local_sgd", std::move(training), options);
 }
 
 }  // namespace lockstep::train

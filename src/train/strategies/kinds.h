@@ -10,6 +10,7 @@ namespace lockstep::train {
 // `options.devices` and `options.parameter_device` are set where the strategy has a use for them.
 std::unique_ptr<Strategy> make_ddp(Training training, const StrategyOptions& options);
 std::unique_ptr<Strategy> make_zero(Training training, const StrategyOptions& options);
+std::unique_ptr<Strategy> make_local_sgd(Training training, const StrategyOptions& options);
 std::unique_ptr<Strategy> make_mirrored(Training training, const StrategyOptions& options);
 std::unique_ptr<Strategy> make_data_parallel(Training training, const StrategyOptions& options);
 std::unique_ptr<Strategy> make_towers(Training training, const StrategyOptions& options);

@@ -44,6 +44,11 @@ const std::vector<Entry>& entries() {
        false,
        make_parameter_server},
       {{"zero", "ddp with the optimizer's state in slices, one of each rank (ZeRO stage 1)"}, false, false, false, make_zero},
+      {{"local_sgd", "a process for each device, which steps by itself; weights are averaged every few steps"},
+       false,
+       false,
+       false,
+       make_local_sgd},
   };
   return kEntries;
 }
@@ -57,8 +62,14 @@ StrategyOptions checked(const Entry& entry, const StrategyOptions& asked) {
   const bool has_servers = entry.make == make_parameter_server;
   if (!has_servers && (servers.servers != 0 || servers.staleness != 0 || servers.sharding != Sharding::kRoundRobin))
     throw InvalidArgument("{}: .parameter_server has the options of that strategy alone", name);
-  if (options.ddp && entry.make != make_ddp && entry.make != make_zero)
+  const bool is_local_sgd = entry.make == make_local_sgd;
+  if (options.ddp && entry.make != make_ddp && entry.make != make_zero && !is_local_sgd)
     throw InvalidArgument("{}: .ddp has the options of that strategy alone: there is no DistributedDataParallel here", name);
+  if (is_local_sgd && options.ddp && options.ddp->comm_hook)
+    throw InvalidArgument("{}: .ddp has a comm_hook, and here no gradient is sent: leave it out", name);
+  if (options.average_period < 0 || (options.average_period != 0 && !is_local_sgd))
+    throw InvalidArgument("{}: .average_period {}: of local_sgd alone, steps from one average of the weights to the next, or 0 for 4", name,
+                          options.average_period);
   if (!entry.is_pipeline && (options.micro_batches != 0 || !options.stage_layers.empty()))
     throw InvalidArgument("{}: .micro_batches and .stage_layers are options of model_parallel: here each device has all layers", name);
   if (!entry.one_process || (entry.is_pipeline && options.group)) {
