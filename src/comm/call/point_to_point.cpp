@@ -240,13 +240,15 @@ void PointToPoint::message_ends(int from) {
   arriving = Arriving{};
 }
 
+// The rank behind the last one that was read comes first: one that never stops sending must not keep the others from being heard.
 bool PointToPoint::move_everything(Tickets awaited) {
   bool moved = false;
-  for (int peer = 0; peer < place_.world_size && !first_complete(awaited); ++peer) {
-    if (peer == place_.rank) continue;
-    moved |= pull(peer, awaited);
-    moved |= push(peer);
+  for (int read = 0; read < place_.world_size && !first_complete(awaited); ++read) {
+    if (next_ != place_.rank) moved |= pull(next_, awaited);
+    next_ = (next_ + 1) % place_.world_size;
   }
+  for (int peer = 0; peer < place_.world_size; ++peer)
+    if (peer != place_.rank) moved |= push(peer);
   return moved;
 }
 

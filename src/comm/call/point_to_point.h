@@ -94,7 +94,7 @@ class PointToPoint : public CompletionQueue {
   void fail(std::uint64_t ticket);
   void start_receive(const Message& message, std::uint64_t ticket);
   using Tickets = std::span<const std::uint64_t>;
-  // Both stop once one of `awaited` is complete: what arrives behind it may be asked for before it must be kept.
+  // Both stop reading once one of `awaited` is complete: what arrives behind it may be asked for before it must be kept.
   bool move_everything(Tickets awaited = {});
   bool pull(int peer, Tickets awaited);
   bool push(int peer);
@@ -126,6 +126,7 @@ class PointToPoint : public CompletionQueue {
   std::map<std::uint64_t, Pending> pending_;
   std::vector<std::deque<Outgoing>> outgoing_;  // by peer
   std::vector<Arriving> arriving_;              // by peer
+  int next_ = 0;                                // peer to read from
   std::vector<bool> said_goodbye_;              // by peer
   std::list<Receive> receives_;                 // not matched yet, in the order of the calls
   std::list<Unexpected> unexpected_;            // in the order of arrival
