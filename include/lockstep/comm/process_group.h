@@ -31,7 +31,7 @@
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-class ProcessGroup {
+class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
  public:
   // Joins the ranks that meet in `store`: a store, or a view of one (a prefix), for each group and each attempt. Blocks until all have come
   // or the store timeout names who is missing. Most programs call init_process_group() instead; tests make groups of threads with this.
@@ -163,7 +163,8 @@ class ProcessGroup {
   // Registered memory, zeroed, see Backend::allocate. Collective.
   Buffer allocate(std::size_t bytes, DeviceKind device = DeviceKind::kCpu);
 
-  // This rank's part ends, as with the destructor; a later call throws InvalidArgument.
+  // This rank's part ends, as with the destructor; a later call throws InvalidArgument. A call that is being executed ends first, one that
+  // has not begun is dropped.
   void leave();
 
   // Ends the group for all: a call under way on any rank, and any later one, throws PeerLost with "rank R aborted the group: reason".

@@ -69,7 +69,7 @@ class Work {
   // A call that fails fails all that is chained behind it, which does not run. What `next` throws, one call too many or too few, or a wait
   // in it for work that comes later ends the group for all ranks. Counts as a call of the group: the same on all ranks, by the thread that
   // makes the group's calls; not in a continuation. Of a Work that is of no collective: InvalidArgument. Captures of two pointers allocate
-  // nothing.
+  // nothing. What `next` holds goes when it has ended, or will not run; with the last reference to the group, the group ends there.
   template <typename Next>
   Work then(Next next) const {
     if constexpr (std::is_convertible_v<std::invoke_result_t<Next&, Stream&>, Work>)

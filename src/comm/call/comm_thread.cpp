@@ -2,6 +2,8 @@
 
 #include <chrono>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "src/comm/call/group_gone.h"
 #include "src/comm/flight/flight_recorder.h"
@@ -24,6 +26,9 @@ void pause_cpu() {
 
 constexpr int kPauses = 50;
 
+// What a communication thread is to do when the operation that it executes has ended; null on other threads.
+thread_local std::vector<std::function<void()>>* after_operation = nullptr;
+
 }  // namespace
 
 CommThread::CommThread(std::function<void(const Operation&)> execute, std::function<void()> rest)
@@ -31,10 +36,20 @@ CommThread::CommThread(std::function<void(const Operation&)> execute, std::funct
 
 CommThread::~CommThread() { stop(); }
 
+// The communication thread itself cannot wait for its own end: it goes on to it once what stops it has returned.
 void CommThread::stop() {
   stop_.store(true);
   fail(std::make_exception_ptr(group_gone()));
-  if (thread_.joinable()) thread_.join();
+  if (!thread_.joinable()) return;
+  if (!is_own_thread()) return thread_.join();
+  rest_ = [] {};
+  thread_.detach();
+}
+
+bool CommThread::run_after_operation(std::function<void()> call) {
+  if (after_operation == nullptr) return false;
+  after_operation->push_back(std::move(call));
+  return true;
 }
 
 // Waits as the design measured it: a few pauses, then yields for up to a millisecond, then sleep. Code that changes a value which a
@@ -117,13 +132,21 @@ void CommThread::start_thread() {
   }
 }
 
+// Operations that are not executed any more are dropped here as well, until the owner stops the queue: their continuations may hold the
+// last references to whatever would.
 void CommThread::serve() {
+  std::vector<std::function<void()>> later;
+  after_operation = &later;
   thread_id_.store(std::this_thread::get_id());
+  std::shared_ptr<CommThread> self;  // from the first continuation on: this thread may let go of the last other one
   for (std::uint64_t ticket = 1;; ++ticket) {
-    await([&] { return issued_.load() >= ticket || stop_.load() || broken_.load(); });
-    if (!execute_next(ticket)) break;
+    await([&] { return issued_.load() >= ticket || stop_.load(); });
+    if (issued_.load() < ticket) break;
+    if (!self && slots_[ticket % kSlots].chained.run) self = weak_from_this().lock();
+    execute_next(ticket);
   }
   thread_id_.store({});  // a later thread may get the same
+  after_operation = nullptr;
 }
 
 void CommThread::end_execution() {
@@ -131,31 +154,37 @@ void CommThread::end_execution() {
   rest_();
 }
 
-// False: there will be no other. Noting the operation as running and then reading `broken_`, against a waiter that reads them in the
-// other order: either the waiter sees that its buffers are in use, or they are not touched.
-bool CommThread::execute_next(std::uint64_t ticket) {
+// Noting the operation as running and then reading `broken_`, against a waiter that reads them in the other order: either the waiter sees
+// that its buffers are in use, or they are not touched.
+void CommThread::execute_next(std::uint64_t ticket) {
   running_.store(ticket);
-  if (stop_.load() || broken_.load()) {
-    end_execution();
-    wake_sleepers();
-    return false;
-  }
   Operation& operation = slots_[ticket % kSlots];
+  const bool is_dropped = stop_.load() || broken_.load();
+  const bool is_complete = !is_dropped && execute(operation);
+  let_go(operation);
+  if (is_complete) completed_.store(ticket);
+  end_execution();
+  wake_sleepers();
+}
+
+bool CommThread::execute(const Operation& operation) {
   try {
     if (!operation.chained.run) flight::note_started(operation.flight);
     execute_(operation);
-    operation.chained = {};  // what it holds need not outlive it
+    flight::note_finished(operation.flight);
+    return true;
   } catch (...) {
     flight::note_failed(operation.flight);
-    end_execution();
     fail(std::current_exception());
     return false;
   }
-  flight::note_finished(operation.flight);
-  completed_.store(ticket);
-  end_execution();
-  wake_sleepers();
-  return true;
+}
+
+// What a continuation holds does not outlive it, however it ends. That may be the group itself, whose end then stops this queue.
+void CommThread::let_go(Operation& operation) {
+  operation.chained = {};
+  for (std::size_t i = 0; i < after_operation->size(); ++i) std::exchange((*after_operation)[i], {})();  // which may add others
+  after_operation->clear();
 }
 
 void CommThread::await_idle() noexcept {

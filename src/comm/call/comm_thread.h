@@ -28,7 +28,7 @@ class NoThread : public Error {
 };
 
 // Threads: one thread at a time may call run() and start(); Work and fail() may be used from any.
-class CommThread : public CompletionQueue {
+class CommThread : public CompletionQueue, public std::enable_shared_from_this<CommThread> {
  public:
   // `execute` runs one operation to its end within the operation's deadline, or throws. It is never called twice at once.
   // `rest` is called on the communication thread whenever is_executing() has become false.
@@ -36,13 +36,17 @@ class CommThread : public CompletionQueue {
       std::function<void(const Operation&)> execute, std::function<void()> rest = [] {});
   ~CommThread() override;
   // Drops what has not begun, waits for the operation that is being executed: afterwards `execute` is not called again, and
-  // what is not complete throws group_gone() (or what fail() said before). A Work may outlive the backend that executes.
+  // what is not complete throws group_gone() (or what fail() said before). A Work may outlive the backend that executes. The owner of a
+  // queue of continuations calls it; on the communication thread only within run_after_operation(), where nothing is being executed.
   void stop();
   CommThread(const CommThread&) = delete;
   CommThread& operator=(const CommThread&) = delete;
 
   // Is this the communication thread? What a continuation (Operation::chained, which `execute` runs) starts there is executed at once.
   bool is_own_thread() const { return std::this_thread::get_id() == thread_id_.load(); }
+  // On the communication thread of any queue: `call` runs there once what it executes has ended, before that counts as complete. On other
+  // threads: false, and nothing else. For what a continuation lets go and cannot end within it: the group by which it runs.
+  static bool run_after_operation(std::function<void()> call);
 
   // On the communication thread. An operation that it begins later sees all that the asking thread stored before.
   bool is_executing() const { return running_.load() != 0; }
@@ -67,7 +71,9 @@ class CommThread : public CompletionQueue {
   void start_thread();
   void serve();
   Work execute_inside(const Operation& operation);
-  bool execute_next(std::uint64_t ticket);
+  void execute_next(std::uint64_t ticket);
+  bool execute(const Operation& operation);
+  void let_go(Operation& operation);
   void end_execution();
   bool is_lost(std::uint64_t ticket) const { return broken_.load() && running_.load() != ticket; }
   void throw_if_broken();

@@ -8,8 +8,9 @@
 namespace lockstep {
 
 Work ProcessGroup::Impl::Chain::follow(const Work& first, Continuation next, bool makes_call) {
-  Impl* const group = group_.load();
-  if (group == nullptr) throw InvalidArgument("Work::then: the process group of this Work is gone");
+  const std::shared_ptr<ProcessGroup> owner = group_.lock();  // a continuation, too, may let go of the last other reference
+  if (!owner) throw InvalidArgument("Work::then: the process group of this Work is gone");
+  Impl* const group = owner->impl_.get();
   group->check_usable("then", device_, true);
   Operation operation;
   operation.timeout = group->timeout;

@@ -1,7 +1,8 @@
 // The group's side of Work::then(): takes the follower's place in the order of calls and queues it.
 #pragma once
 
-#include <atomic>
+#include <memory>
+#include <utility>
 
 #include "lockstep/comm/work.h"
 #include "lockstep/core/device.h"
@@ -12,12 +13,12 @@ namespace lockstep {
 // Works hold it, and may outlive the group.
 class ProcessGroup::Impl::Chain : public CallChain {
  public:
-  Chain(Impl& group, DeviceKind device) : group_(&group), device_(device) {}
+  explicit Chain(DeviceKind device) : device_(device) {}
   Work follow(const Work& first, Continuation next, bool makes_call) override;
-  void end() { group_ = nullptr; }
+  void set_group(std::weak_ptr<ProcessGroup> group) { group_ = std::move(group); }  // once, before any Work
 
  private:
-  std::atomic<Impl*> group_;  // null: it is gone
+  std::weak_ptr<ProcessGroup> group_;
   const DeviceKind device_;
 };
 

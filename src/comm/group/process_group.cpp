@@ -15,6 +15,8 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "src/comm/call/comm_thread.h"
+#include "src/comm/group/call_chain.h"
 #include "src/comm/group/process_group_impl.h"
 #include "src/comm/group/thread_shares.h"
 #include "src/comm/operation/call_checks.h"
@@ -85,6 +87,11 @@ std::string random_name() {
 
 thread_local std::weak_ptr<ProcessGroup> this_threads_group;
 
+// The last reference may be a continuation's, on a thread that ends with the group.
+void end_group(ProcessGroup* group) {
+  if (!CommThread::run_after_operation([group] { delete group; })) delete group;
+}
+
 // A process meets its job once, and every group that it makes later uses the same store: were rank 0 to end its server
 // with the first group, a rank that is already making the second would lose it again.
 class JobRendezvous {
@@ -134,12 +141,18 @@ ProcessGroup::~ProcessGroup() {
 }
 void ProcessGroup::leave() { impl_->leave(); }
 
+std::shared_ptr<ProcessGroup> ProcessGroup::Impl::share(std::unique_ptr<Impl> impl) {
+  const auto chains = impl->chains;
+  std::shared_ptr<ProcessGroup> group(new ProcessGroup(std::move(impl)), end_group);
+  for (const auto& chain : chains) chain->set_group(group);
+  return group;
+}
+
 std::shared_ptr<ProcessGroup> ProcessGroup::wrap(const Place& place, std::unique_ptr<Backend> cpu_backend,
                                                  std::chrono::milliseconds timeout, std::unique_ptr<Backend> gpu_backend, Device* device) {
   check_timeout("timeout", timeout);
   Backends backends{std::move(cpu_backend), std::move(gpu_backend)};
-  return std::shared_ptr<ProcessGroup>(
-      new ProcessGroup(std::make_unique<Impl>(place, std::move(backends), device, timeout, GroupOrigin{})));
+  return Impl::share(std::make_unique<Impl>(place, std::move(backends), device, timeout, GroupOrigin{}));
 }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::create(const Place& place, std::shared_ptr<Store> store, std::string token,
@@ -168,8 +181,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::Impl::create(const Place& place, std
                                  .device = settings.device};
     if (is_whole_job) share_threads(context, origin.is_init_process_groups);
     Backends made = make_backends(settings.backends, context);
-    std::shared_ptr<ProcessGroup> group(
-        new ProcessGroup(std::make_unique<Impl>(place, std::move(made), settings.device, settings.timeout, origin)));
+    auto group = share(std::make_unique<Impl>(place, std::move(made), settings.device, settings.timeout, origin));
     group->impl_->store = std::move(store);
     group->impl_->token = std::move(token);
     group->impl_->advertise_address = std::move(advertise_address);

@@ -50,7 +50,7 @@ CallData coalesced(std::span<const Region> buffers, DType dtype, ReduceOp op, in
 }  // namespace
 
 ProcessGroup::Impl::Impl(const Place& place, Backends made, Device* device, std::chrono::milliseconds timeout, const GroupOrigin& origin)
-    : chains{std::make_shared<Chain>(*this, DeviceKind::kCpu), std::make_shared<Chain>(*this, DeviceKind::kCuda)},
+    : chains{std::make_shared<Chain>(DeviceKind::kCpu), std::make_shared<Chain>(DeviceKind::kCuda)},
       place(place),
       device(device),
       timeout(timeout),
@@ -89,7 +89,6 @@ void ProcessGroup::Impl::end_all(const Backend* over, const std::string& why) {
 
 ProcessGroup::Impl::~Impl() {
   flight::remove(recorded);
-  for (const auto& chain : chains) chain->end();
   {
     const std::lock_guard lock(ending);
     is_leaving = true;
@@ -203,11 +202,11 @@ Work ProcessGroup::Impl::receive(Message message, const CallOptions& call) {
   return chosen.receive(message);
 }
 
+// The backends first: what a follower is refused from now on is this rank's leaving, and no failure that ends the group.
 void ProcessGroup::Impl::leave() noexcept {
-  has_left = true;
-  if (process != getpid()) return;
   for (const auto& each : backends)
-    if (each) each->leave();
+    if (each && process == getpid()) each->leave();
+  has_left = true;
 }
 
 void ProcessGroup::begin_capture() {

@@ -48,6 +48,7 @@ class ProcessGroup::Impl {
  public:
   Impl(const Place& place, Backends backends, Device* device, std::chrono::milliseconds timeout, const GroupOrigin& origin);
   ~Impl();
+  static std::shared_ptr<ProcessGroup> share(std::unique_ptr<Impl> impl);
   static std::shared_ptr<ProcessGroup> create(const Place& place, std::shared_ptr<Store> store, std::string token,
                                               const ProcessGroupOptions& options, std::string advertise_address, GroupOrigin origin);
 
