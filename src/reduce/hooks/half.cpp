@@ -42,7 +42,7 @@ class HalfHook : public BucketHook {
 
   Work reduce(ProcessGroup& group, const GradBucket& bucket) override {
     if (bucket.dtype != DType::kFloat32) return next_(group, bucket);
-    HalfJob* const job = &jobs_.of(bucket);
+    HalfJob* const job = &jobs_.of(group, bucket);
     resize(job->half, group, bucket.count * size_of(dtype_), bucket.device);
     job->kernels = &device_of(group, bucket).kernels();
     job->values = static_cast<float*>(bucket.buffer);

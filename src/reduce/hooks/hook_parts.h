@@ -21,20 +21,34 @@ inline Device& device_of(const ProcessGroup& group, const GradBucket& bucket) {
 // Registered memory that is at least so large. Collective where it grows or shrinks: in the first pass, and after buckets were rebuilt.
 void resize(Buffer& memory, ProcessGroup& group, std::size_t bytes, DeviceKind device);
 
-// What continuations work on: one job a message, which stays where it is, so that a continuation captures its address alone.
+// What continuations work on: one job a message, which stays where it is, so that a continuation captures its address alone. Its memory is
+// registered with one group: a hook that is used with another one has other jobs there, and those of a group that is gone go.
 template <typename Job>
 class Jobs {
  public:
-  Job& of(const GradBucket& bucket) {
+  Job& of(ProcessGroup& group, const GradBucket& bucket) {
+    std::vector<std::unique_ptr<Job>>& jobs = of(group);
     const auto at = static_cast<std::size_t>(bucket.index * kMessages + bucket.message);
-    if (at >= jobs_.size()) jobs_.resize(at + 1);
-    if (!jobs_[at]) jobs_[at] = std::make_unique<Job>();
-    return *jobs_[at];
+    if (at >= jobs.size()) jobs.resize(at + 1);
+    if (!jobs[at]) jobs[at] = std::make_unique<Job>();
+    return *jobs[at];
   }
-  void clear() { jobs_.clear(); }
+  void clear() { groups_.clear(); }
 
  private:
-  std::vector<std::unique_ptr<Job>> jobs_;
+  struct OfGroup {
+    std::weak_ptr<ProcessGroup> group;
+    std::vector<std::unique_ptr<Job>> jobs;
+  };
+  std::vector<std::unique_ptr<Job>>& of(ProcessGroup& group) {
+    const std::weak_ptr<ProcessGroup> wanted = group.weak_from_this();
+    for (OfGroup& each : groups_)
+      if (!each.group.owner_before(wanted) && !wanted.owner_before(each.group)) return each.jobs;
+    std::erase_if(groups_, [](const OfGroup& each) { return each.group.expired(); });
+    return groups_.emplace_back(OfGroup{wanted, {}}).jobs;
+  }
+
+  std::vector<OfGroup> groups_;
 };
 
 // " over bf16", or "".

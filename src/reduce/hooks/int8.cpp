@@ -121,7 +121,7 @@ class Int8Hook : public BucketHook {
   bool sends_any_message() const override { return true; }
 
   Work reduce(ProcessGroup& group, const GradBucket& bucket) override {
-    Int8Job* const job = &jobs_.of(bucket);
+    Int8Job* const job = &jobs_.of(group, bucket);
     job->values = static_cast<float*>(bucket.buffer);
     job->count = bucket.count;
     job->block = block_;

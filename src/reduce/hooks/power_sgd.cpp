@@ -157,7 +157,7 @@ class PowerSgdHook : public BucketHook {
   Work reduce(ProcessGroup& group, const GradBucket& bucket) override {
     const std::int64_t step = bucket.is_last ? step_++ : step_;
     if (step < options_.start_step) return options_.next(group, bucket);
-    PowerJob* const job = &jobs_.of(bucket);
+    PowerJob* const job = &jobs_.of(group, bucket);
     job->values = static_cast<float*>(bucket.buffer);
     job->seed = options_.seed;
     job->step = step;

@@ -127,7 +127,7 @@ class TopKHook : public BucketHook {
   }
 
   Work reduce(ProcessGroup& group, const GradBucket& bucket) override {
-    TopKJob* const job = &jobs_.of(bucket);
+    TopKJob* const job = &jobs_.of(group, bucket);
     job->values = static_cast<float*>(bucket.buffer);
     job->count = bucket.count;
     job->ranks = static_cast<std::size_t>(group.world_size());
