@@ -20,6 +20,7 @@
 #include "lockstep/comm/backend.h"
 #include "lockstep/comm/backend_context.h"
 #include "lockstep/comm/bootstrap.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/comm/store.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
@@ -65,6 +66,8 @@ class Rank {
   bool has_gpu_memory() const { return backend_->capabilities().gpu_memory; }
   void set_timeout(milliseconds timeout) { timeout_ = timeout; }
   void leave() { backend_.reset(); }
+  // As a process group, which numbers the calls by itself: instead of this, before its first call.
+  std::shared_ptr<ProcessGroup> into_group() { return ProcessGroup::wrap(place_, std::move(backend_), timeout_); }
 
   Operation operation(OperationKind kind, const void* send, void* receive, std::size_t count, DType dtype) {
     Operation call;

@@ -102,9 +102,11 @@ class MpiBackend : public Backend {
         composite_.run(operation, [this](const Operation& plain) { group_->collectives.execute(plain); });
       else
         group_->collectives.execute(operation);
-    } catch (const MismatchError&) {  // all ranks throw it, and nothing is under way
+    } catch (const MismatchError& mismatch) {  // all ranks throw it, and nothing is under way
+      group_->group_error.declare(GroupErrorKind::kMismatch, mismatch.what());
       throw;
     } catch (const InvalidArgument&) {
+      all_were_refused_ = true;
       throw;
     } catch (const std::exception& error) {
       failed_ = true;
@@ -113,11 +115,13 @@ class MpiBackend : public Backend {
     }
   }
 
-  // What it throws has happened to this rank alone: the others wait until their deadline.
+  // What it throws has happened to this rank alone: the others wait until their deadline. Not so where all ranks refused its call, or this
+  // rank is leaving: nothing is under way then.
   void run_continuation(const Operation& operation) {
     try {
       run_chained(operation, cpu_device().default_stream());
     } catch (const std::exception& error) {
+      if (failed_ || all_were_refused_ || group_->group_error.stands()) throw;
       failed_ = true;
       mpi::give_up(fmt::format("{}: {}", describe_chained(operation), error.what()));
       throw;
@@ -126,7 +130,7 @@ class MpiBackend : public Backend {
 
   std::chrono::milliseconds timeout_;
   MpiGroup* group_;
-  bool failed_ = false;
+  bool failed_ = false, all_were_refused_ = false;  // the latter: a call that MPI cannot carry
   CompositeCalls composite_;
   std::uint64_t allocations_ = 0;
   std::shared_ptr<CommThread> thread_;  // last: it executes on the rest
