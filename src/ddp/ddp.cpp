@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <exception>
 #include <span>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "lockstep/autograd/node.h"
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
 #include "src/ddp/gradient_check.h"
 #include "src/ddp/has_sync_batch_norm.h"
 #include "src/ddp/missing_gradients.h"
@@ -64,7 +66,7 @@ class DistributedDataParallel::Impl {
     replace_by_roots(*group_, without(module, module.named_parameters(), options.ignored_parameters), "initial parameters");
     replace_by_roots(*group_, buffers_, "initial buffers");
     reducer_ = std::make_unique<Reducer>(group_, describe_gradients(module, parameters_, options.delayed_parameters),
-                                         check_.watching(reducer_options(options, [this] { return shares_.factor(); })));
+                                         check_.watching(reducer_options(options, [this] { return factor(); })));
     check_.follow(*reducer_);
     for (const NamedTensor& parameter : module.named_parameters()) set_name(parameter.tensor, parameter.name);
     // The join of autograd and communication: every gradient lies in its bucket, and says when it is final.
@@ -139,25 +141,11 @@ class DistributedDataParallel::Impl {
   }
 
   void join(const std::function<void()>& train, const JoinOptions& options) {
-    if (is_static_)
-      throw InvalidArgument(
-          "DistributedDataParallel::join: not with static_graph, by which each rank's first step says what the later ones use, and a rank "
-          "without data has none: set .find_unused_parameters instead");
-    if (comm_hook_ && !comm_hook_->averages())
-      throw InvalidArgument(
-          "DistributedDataParallel::join: not with the comm_hook {}, which leaves each rank its own gradients: a rank without data has "
-          "none",
-          comm_hook_->describe());
-    if (has_sync_batch_norm(module()))
-      throw InvalidArgument(
-          "DistributedDataParallel::join: not with SyncBatchNorm, whose forward needs the samples of all ranks: give the ranks equal "
-          "numbers "
-          "of batches (begin_epoch() compares them), or leave the layers as BatchNorm");
-    if (partner != nullptr)
-      if (const std::string refusal = partner->refusal_of_join(options); !refusal.empty())
-        throw InvalidArgument("DistributedDataParallel::join: {}", refusal);
+    std::string refusal = refusal_of_join(module(), is_static_, comm_hook_);
+    if (refusal.empty() && partner != nullptr) refusal = partner->refusal_of_join(options);
+    if (!refusal.empty()) throw InvalidArgument("DistributedDataParallel::join: {}", refusal);
     shares_.begin_join(options);
-    check_threw_ = false;
+    pass_error_ = nullptr;
     struct Joining {
       Shares& shares;
       ~Joining() { shares.end_join(); }
@@ -166,8 +154,7 @@ class DistributedDataParallel::Impl {
       train();
       follow_others(options.after_step);
     } catch (const std::exception& error) {
-      const bool all_ranks_throw = shares_.all_ranks_threw() || check_threw_;  // each by itself: the group goes on
-      if (!all_ranks_throw && group_->world_size() > 1) group_->abort(error.what());
+      end_join_by(error);
       throw;
     }
     if (!shares_.was_uneven()) return;
@@ -182,7 +169,7 @@ class DistributedDataParallel::Impl {
 
  private:
   nn::Module& begin_forward(std::span<const Tensor> inputs) {
-    check_threw_ = false;
+    pass_error_ = nullptr;
     nn::Module& wrapped = module();
     std::string change = watch_.change(wrapped);
     if (change.empty()) change = moved_gradient();
@@ -232,7 +219,7 @@ class DistributedDataParallel::Impl {
   }
 
   void begin_pass() {
-    check_threw_ = false;
+    pass_error_ = nullptr;
     if (reducer_->in_pass()) reducer_->abandon_pass();  // the pass before ended by an exception
     shares_.begin_pass(steps_ + 1);
     if (partner != nullptr) partner->begin_pass(steps_ + 1);
@@ -258,27 +245,64 @@ class DistributedDataParallel::Impl {
     rebuild(std::vector<std::size_t>(order.begin(), order.end()));
   }
 
-  // On a rank that has no data left, until no rank has any.
+  // On a rank that has no data left, until no rank has any. An error to which all ranks come in a pass does not end join() while those with
+  // data may catch it and go on; they say so when it does.
   void follow_others(const std::function<void()>& after_step) {
-    check_threw_ = false;
     for (;;) {
       const Shares::Act act = shares_.announce(Shares::Act::kNothing, steps_ + 1);
       if (act == Shares::Act::kNothing) return;
-      if (act == Shares::Act::kBuffers)
+      if (act == Shares::Act::kThrow) rethrow_pass_error();
+      if (act == Shares::Act::kBuffers) {
         broadcast_tensors(*group_, buffers_, "buffers", shares_.first_with_data());
-      else
-        follow_pass(after_step);
+        continue;
+      }
+      try {
+        follow_pass();
+      } catch (...) {
+        if (!pass_error_) throw;
+        continue;
+      }
+      if (after_step) after_step();
     }
   }
 
+  [[noreturn]] void rethrow_pass_error() const {
+    LOCKSTEP_CHECK(pass_error_, "join: rank {} throws an error to which this rank has not come", shares_.first_with_data());
+    std::rethrow_exception(pass_error_);
+  }
+
+  // What leaves `train` or after_step. If all ranks have come to it the group goes on, and those that follow this rank are told.
+  void end_join_by(const std::exception& error) {
+    if (shares_.has_ended_join() || group_->world_size() == 1) return;
+    if (!pass_error_) return group_->abort(error.what());
+    try {
+      shares_.announce(Shares::Act::kThrow, steps_ + 1);
+    } catch (const std::exception& other) {  // the others go on: they throw it as well
+      log::debug("DistributedDataParallel::join: {}", other.what());
+    }
+  }
+
+  // `step` throws on all ranks, each by itself, or on none, unless the group is over.
+  template <typename Step>
+  auto on_all_ranks(Step&& step) {
+    try {
+      return step();
+    } catch (...) {
+      pass_error_ = std::current_exception();
+      throw;
+    }
+  }
+  float factor() {
+    return on_all_ranks([this] { return shares_.factor(); });
+  }
   void check_gradients() {
-    check_threw_ = true;
-    check_.finish(steps_);
-    check_threw_ = false;
+    on_all_ranks([this] { check_.finish(steps_); });
   }
 
   // A backward of the others.
-  void follow_pass(const std::function<void()>& after_step) {
+  void follow_pass() {
+    pass_error_ = nullptr;
+    if (reducer_->in_pass()) reducer_->abandon_pass();  // of the pass before, which an error ended
     for (const NamedTensor& parameter : parameters_)
       if (requires_grad(parameter.tensor)) clear_grad(parameter.tensor);
     if (partner != nullptr) partner->begin_followed_pass(steps_ + 1);
@@ -287,7 +311,6 @@ class DistributedDataParallel::Impl {
     check_gradients();
     if (partner != nullptr) partner->end_pass();
     rebuild_as_gradients_came();
-    if (after_step) after_step();
   }
 
   // Called for everything of ours that the pass went through, and for its first gradient: the first call counts.
@@ -328,7 +351,8 @@ class DistributedDataParallel::Impl {
   std::uint64_t begun_pass_ = 0, finished_pass_ = 0;  // numbers of backward passes
   std::uint64_t steps_ = 0;                           // passes that were reduced
   std::deque<Tensor> inputs_;                         // leaves that want a gradient, up to the first pass; the last ones
-  bool frozen_named_ = false, unregistered_named_ = false, check_threw_ = false;
+  std::exception_ptr pass_error_;                     // of the last pass, where all ranks came to it
+  bool frozen_named_ = false, unregistered_named_ = false;
 };
 
 DistributedDataParallel::DistributedDataParallel(nn::Module& module, std::shared_ptr<ProcessGroup> group,

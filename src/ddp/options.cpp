@@ -6,6 +6,7 @@
 
 #include "lockstep/core/error.h"
 #include "src/core/text.h"
+#include "src/ddp/has_sync_batch_norm.h"
 #include "src/ddp/replicas.h"
 #include "src/nn/trainable.h"
 
@@ -127,6 +128,19 @@ std::vector<Tensor> tensors_named(const nn::Module& module, const std::vector<st
 
 bool is_among(const Tensor& tensor, const std::vector<Tensor>& tensors) {
   return std::any_of(tensors.begin(), tensors.end(), [&](const Tensor& other) { return other.is_same(tensor); });
+}
+
+std::string refusal_of_join(const nn::Module& module, bool is_static, const CommHook& hook) {
+  if (is_static)
+    return "not with static_graph, by which each rank's first step says what the later ones use, and a rank without data has none: set "
+           ".find_unused_parameters instead";
+  if (hook && !hook->averages())
+    return fmt::format("not with the comm_hook {}, which leaves each rank its own gradients: a rank without data has none",
+                       hook->describe());
+  if (has_sync_batch_norm(module))
+    return "not with SyncBatchNorm, whose forward needs the samples of all ranks: give the ranks equal numbers of batches (begin_epoch() "
+           "compares them), or leave the layers as BatchNorm";
+  return "";
 }
 
 std::vector<NamedTensor> without(const nn::Module& module, const std::vector<NamedTensor>& tensors,

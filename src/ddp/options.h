@@ -19,6 +19,9 @@ void check_options(ProcessGroup& group, const nn::Module& module, const Distribu
 // Collective: InvalidArgument on all ranks, which names the first rank whose refusal is not "".
 void refuse_on_all_ranks(ProcessGroup& group, const char* operation, const std::string& own_refusal);
 
+// "", or why a wrapper cannot join(): the same on all ranks.
+std::string refusal_of_join(const nn::Module& module, bool is_static, const CommHook& hook);
+
 // The entries whose names, and other names of the same tensor, are not among `ignored`.
 std::vector<NamedTensor> without(const nn::Module& module, const std::vector<NamedTensor>& tensors,
                                  const std::vector<std::string>& ignored);

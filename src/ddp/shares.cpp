@@ -15,7 +15,7 @@ namespace lockstep {
 namespace {
 
 constexpr const char* kActs[] = {"has no data left", "begins a forward that sends buffers", "begins a backward",
-                                 "begins a backward with a weight"};
+                                 "begins a backward with a weight", "lets the error of its last backward end join()"};
 
 double number_of(Shares::Act act) { return static_cast<double>(act); }
 
@@ -39,14 +39,15 @@ void Shares::begin_join(const JoinOptions& options) {
                     options.after_step ? "after_step" : "no after_step"},
                    "DistributedDataParallel::join", "have different options");
   join_ = options;
-  was_uneven_ = all_ranks_threw_ = false;
+  was_uneven_ = has_ended_join_ = false;
 }
 
 void Shares::exchange(Act act, std::uint64_t step) {
+  if (join_ && has_ended_join_)
+    throw InvalidArgument("DistributedDataParallel::join: an error of step {} has ended it on all ranks: let it leave `train`", step_);
   std::exchange(work_, {}).wait();  // of a pass that an exception ended
   own_ = {number_of(act), act == Act::kNothing ? 0 : weight_.value_or(1)};
   has_data_ = act != Act::kNothing;
-  all_ranks_threw_ = false;
   step_ = step;
   exchanging_ = true;
   work_ = group_.all_gather_async(&own_, cards_.data(), 2, DType::kFloat64, {.purpose = {"weights"}});
@@ -55,7 +56,7 @@ void Shares::exchange(Act act, std::uint64_t step) {
 Shares::Act Shares::read() {
   exchanging_ = false;
   std::exchange(work_, {}).wait();
-  all_ranks_threw_ = true;  // unless this returns: a pure function of the cards
+  has_ended_join_ = join_.has_value();  // unless this returns: a pure function of the cards
   int first = -1, first_without = -1;
   for (int rank = 0; rank < group_.world_size(); ++rank) {
     const Card& card = cards_[static_cast<std::size_t>(rank)];
@@ -72,14 +73,15 @@ Shares::Act Shares::read() {
   const bool all_have_ended = first < 0;
   if (!all_have_ended) first_with_data_ = first;
   was_uneven_ = was_uneven_ || (!all_have_ended && first_without >= 0);
+  const auto act = all_have_ended ? Act::kNothing : static_cast<Act>(cards_[static_cast<std::size_t>(first)].act);
+  if (act == Act::kThrow) return act;
   if (!all_have_ended && first_without >= 0 && join_ && join_->throw_on_early_termination)
     throw Error(
         "DistributedDataParallel::join: step {}: rank {} has no data left, rank {} has, and throw_on_early_termination is set: give the "
         "ranks equal numbers of batches, or leave it away",
         step_, first_without, first);
-  all_ranks_threw_ = false;
-  if (all_have_ended) return Act::kNothing;
-  return static_cast<Act>(cards_[static_cast<std::size_t>(first)].act);
+  has_ended_join_ = false;
+  return act;
 }
 
 Shares::Act Shares::announce(Act own, std::uint64_t step) {
@@ -112,9 +114,7 @@ float Shares::factor() {
   else if (!join_)
     return 1;
   bool weighted = false;
-  all_ranks_threw_ = true;
   check_weights();
-  all_ranks_threw_ = false;
   double smallest = INFINITY, largest = 0;
   int with_data = 0;
   for (const auto& [act, weight] : cards_) {

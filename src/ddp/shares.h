@@ -18,8 +18,9 @@ class Shares {
   Shares(const Shares&) = delete;
   Shares& operator=(const Shares&) = delete;
 
-  // What a rank in join() is about to do; one that has no data left says kNothing, and follows the others.
-  enum class Act : std::uint8_t { kNothing, kBuffers, kPass, kWeightedPass };
+  // What a rank in join() is about to do; one that has no data left says kNothing, and follows the others. kThrow: let the error that all
+  // ranks have come to in the last pass end join().
+  enum class Act : std::uint8_t { kNothing, kBuffers, kPass, kWeightedPass, kThrow };
 
   void set_weight(double weight) { weight_ = weight; }  // of the next pass; checked there, on all ranks
   bool has_weight() const { return weight_.has_value(); }
@@ -32,8 +33,8 @@ class Shares {
   Act announce(Act own, std::uint64_t step);
   int first_with_data() const { return first_with_data_; }  // by the last cards that named one
   bool was_uneven() const { return was_uneven_; }           // did a rank of this join() have data when another had none?
-  // Was the last exception of join() one that all ranks throw, each by itself, from the cards that they all have? Then the group goes on.
-  bool all_ranks_threw() const { return all_ranks_threw_; }
+  // Have the cards ended this join(), on all ranks, each of which throws by itself? Then the group goes on.
+  bool has_ended_join() const { return has_ended_join_; }
 
   // Starts the exchange of this pass, if there is one. `step` is for messages.
   void begin_pass(std::uint64_t step);
@@ -55,7 +56,7 @@ class Shares {
   Card own_{};
   std::vector<Card> cards_;
   Work work_;
-  bool exchanging_ = false, has_data_ = true, was_uneven_ = false, all_ranks_threw_ = false;
+  bool exchanging_ = false, has_data_ = true, was_uneven_ = false, has_ended_join_ = false;
   std::uint64_t step_ = 0;
   int first_with_data_ = 0;
 };

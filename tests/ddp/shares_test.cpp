@@ -254,6 +254,90 @@ TEST_P(Shares, AnExceptionOfAllRanksInJoinLeavesThemTheGroup) {
   }));
 }
 
+// The third of four steps goes wrong, on a rank with data; rank 2 has one step.
+TEST_P(Shares, RanksWithoutDataFollowThoseThatCatchAnErrorOfAllRanks) {
+  for (const bool by_weight : {false, true})
+    expect_all_well(run_ranks(3, GetParam(), [by_weight](auto group) {
+      Heads model;
+      DistributedDataParallel ddp(model, group, {.on_nonfinite_gradient = OnNonfiniteGradient::kThrow});
+      optim::SGD sgd(ddp.parameters(), {.lr = 0.01F, .momentum = 0.9F});
+      int followed = 0;
+      JoinOptions options;
+      options.after_step = [&] {
+        ++followed;
+        sgd.step();
+      };
+      const int steps = group->rank() == 2 ? 1 : 4;
+      ddp.join(
+          [&] {
+            for (int step = 0; step < steps; ++step) {
+              const bool is_wrong = step == 2 && group->rank() == 1;
+              sgd.zero_grad();
+              if (by_weight) ddp.set_weight(is_wrong ? 0 : 1);
+              const auto backward = [&] { heads_loss(ddp, is_wrong && !by_weight ? INFINITY : 1).backward(); };
+              if (step != 2) {
+                backward();
+                sgd.step();
+              } else {
+                EXPECT_THAT(message_of(backward), HasSubstr(by_weight ? "step 3: rank 1 set the weight 0" : "step 3: gradients are inf"));
+              }
+            }
+          },
+          options);
+      EXPECT_EQ(followed, group->rank() == 2 ? 2 : 0) << "steps 2 and 4";
+      check_replicas_equal(*group, model.named_parameters(), "weights");
+      check_replicas_equal(*group, sgd.state(), "momenta");
+    }));
+}
+
+// What rank 1 does after the error that leaves `train` of rank 0: it has data left, or none.
+TEST_P(Shares, AnErrorOfAllRanksThatLeavesTrainOnOneEndsJoinOnAll) {
+  for (const bool goes_on : {true, false})
+    expect_all_well(run_ranks(3, GetParam(), [goes_on](auto group) {
+      Heads model;
+      DistributedDataParallel ddp(model, group, {.on_nonfinite_gradient = OnNonfiniteGradient::kThrow});
+      const auto pass = [&](float x) {
+        clear_gradients(ddp);
+        heads_loss(ddp, x).backward();
+      };
+      const std::string said = message_of([&] {
+        ddp.join([&] {
+          if (group->rank() == 2) return;
+          if (group->rank() == 0) pass(INFINITY);
+          EXPECT_THAT(message_of([&] { pass(1); }), HasSubstr("step 1: gradients are infinite"));
+          if (goes_on) pass(1);
+        });
+      });
+      EXPECT_THAT(said, HasSubstr(goes_on && group->rank() != 0 ? "rank 0 lets the error of its last backward end join(), rank 1 begins"
+                                                                : "step 1: gradients are infinite"));
+      pass(1);
+      EXPECT_EQ(gradient_of(model.heads[0]), 1) << "the group goes on";
+    }));
+}
+
+TEST_P(Shares, AJoinThatHasEndedOnAllRanksIsNotGoneOnWith) {
+  expect_all_well(run_ranks(2, GetParam(), [](auto group) {
+    Heads model;
+    DistributedDataParallel ddp(model, group);
+    const auto pass = [&] {
+      clear_gradients(ddp);
+      heads_loss(ddp, 1).backward();
+    };
+    const std::string said = message_of([&] {
+      ddp.join(
+          [&] {
+            if (group->rank() == 1) return;
+            EXPECT_THAT(message_of(pass), HasSubstr("rank 1 has no data left"));
+            EXPECT_THAT(message_of(pass), HasSubstr("an error of step 1 has ended it on all ranks: let it leave `train`"));
+          },
+          {.throw_on_early_termination = true});
+    });
+    EXPECT_THAT(said, HasSubstr(group->rank() == 1 ? "rank 1 has no data left" : "has ended it on all ranks"));
+    pass();
+    EXPECT_EQ(gradient_of(model.heads[0]), 1) << "the group goes on";
+  }));
+}
+
 TEST_P(Shares, AWeightGoesWithItsPassHoweverThatEnds) {
   const auto failures = run_ranks(2, GetParam(), [](auto group) {
     Heads model;

@@ -98,7 +98,9 @@ class DistributedDataParallel {
   // Uneven data: `train` runs this rank's steps, as many as it has; then this rank takes part in what the others still reduce, with zeros,
   // until all are through. Collective. Inside, ranks make no collective calls but this wrapper's, and each backward follows a zero_grad().
   // One more small exchange a backward, and a forward that sends buffers. Not with static_graph, SyncBatchNorm, nor capture(). What `train`
-  // or after_step throws on one rank ends the group: the others throw PeerLost with the same text.
+  // or after_step throws on one rank ends the group: the others throw PeerLost with the same text. The Error of a backward that all ranks
+  // throw (OnNonfiniteGradient::kThrow, a weight that is none) does not: all ranks with data catch it inside `train` and go on, and those
+  // without follow, or it leaves `train` on all, and join() throws it on every rank.
   void join(const std::function<void()>& train, const JoinOptions& options = {});
   bool is_joining() const;
 

@@ -62,7 +62,8 @@ struct JoinOptions {
   bool divide_by_initial_world_size = true;
   // Instead of going on: an Error on all ranks as soon as one has no data left and another one has.
   bool throw_on_early_termination = false;
-  // Called on a rank without data after each step of the others, whose gradients it then has: optimizer.step(), schedules. The ranks'
+  // Called on a rank without data after each step of the others, whose gradients it then has: optimizer.step(), schedules. Not after a
+  // backward that threw on all ranks (OnNonfiniteGradient::kThrow, a weight that is none), whichever way the others went on. The ranks'
   // weights and momenta stay equal. Empty: weights and buffers of a rank that had data to the end go to all, and an optimizer's state is
   // left alone.
   std::function<void()> after_step = {};
