@@ -149,7 +149,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 
   // -- graphs of the GPU. Between these two, calls whose data is on the GPU become part of the graph that the device's default stream
   // records (Device::begin_capture); the asynchronous forms alone, and of their Work only stream_wait(). Other calls are refused: they
-  // would run once, and not with every launch. end_capture() is collective once the graph is made: all ranks must have captured the same.
+  // would run once, and not with every launch; those issued before on the host's memory, with all that is chained behind them, are waited
+  // for. end_capture() is collective once the graph is made: all ranks must have captured the same.
   void begin_capture();
   struct CapturedCalls {
     std::uint64_t hash = 0;

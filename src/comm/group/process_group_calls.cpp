@@ -209,8 +209,11 @@ void ProcessGroup::Impl::leave() noexcept {
   has_left = true;
 }
 
+// A follower on the host, whose call cannot be part of the graph, is seen to its end first.
 void ProcessGroup::begin_capture() {
-  impl_->backend(DeviceKind::kCuda, "begin_capture").begin_capture();
+  Backend& gpu = impl_->backend(DeviceKind::kCuda, "begin_capture");
+  impl_->backend(DeviceKind::kCpu, "begin_capture").await_idle();
+  gpu.begin_capture();
   impl_->is_capturing = true;
 }
 
