@@ -1,11 +1,11 @@
 // Trains the same model from the same weights, on the same samples, by each strategy of train/strategy.h:
-//   build/bench/strategies --model cifar10 --devices 2 [--steps 20] [--rounds 3] [--micro-batches 4] [--json]
+//   build/bench/strategies --model cifar10 --devices 2 [--steps 20] [--rounds 3] [--micro-batches 4] [--optimizer adam] [--json]
 //   build/bench/strategies --devices 1 2 --plot samples.svg      beside one device, with a picture
 // Columns: samples_per_s, the median of the rounds, in which the strategies take turns; bytes_per_step, what the busiest device sent and
 // received in a step; peak_rss_mb, of all processes together; final_loss; of model_parallel bubble, the share of a step for which stages of
 // equal speed wait, and idle, the mean share for which they did wait in the last step; equals_ddp, "bits", "rounding" (with max_difference,
 // the largest of any weight), or "no". On the CPU, as logical devices with a share of the cores each; the global batch stays the same.
-// parameter_server has one server beside its workers, synchronous.
+// parameter_server has one server beside its workers, synchronous; local_sgd averages weights every 4 steps, and is in the end not ddp.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -37,7 +37,7 @@ constexpr int kServers = 1;
 constexpr double kRoundingBound = 1e-3;  // of a weight, after the default number of steps
 
 struct Options {
-  std::string model, strategy, result, plot;
+  std::string model, strategy, result, plot, optimizer;
   std::vector<int> devices;
   int steps = 20, rounds = 3, micro_batches = 0;
   bool json = false;
@@ -52,6 +52,7 @@ Options parse(int argc, char** argv) {
   add("model", "cifar10, cifar10-nolrn, mlp or resnet20", value<std::string>()->default_value("cifar10"));
   add("devices", "how many logical devices; several numbers with spaces or commas between", value<std::vector<int>>()->default_value("2"));
   add("strategy", names + "; all if it is not given", value<std::string>()->default_value(""));
+  add("optimizer", "sgd, momentum or adam; the model's own if it is not given", value<std::string>()->default_value(""));
   add("steps", "steps that count, the first ones apart", value<int>()->default_value("20"));
   add("rounds", "turns of each strategy", value<int>()->default_value("3"));
   add("micro-batches", "of model_parallel, which divide the samples of a step; 0: as many as devices", value<int>()->default_value("0"));
@@ -64,8 +65,8 @@ Options parse(int argc, char** argv) {
     fmt::print("{}", cli.help());
     std::exit(0);
   }
-  Options options{given["model"].as<std::string>(), given["strategy"].as<std::string>(), given["result"].as<std::string>(),
-                  given["plot"].as<std::string>(), given["devices"].as<std::vector<int>>()};
+  Options options{given["model"].as<std::string>(), given["strategy"].as<std::string>(),  given["result"].as<std::string>(),
+                  given["plot"].as<std::string>(),  given["optimizer"].as<std::string>(), given["devices"].as<std::vector<int>>()};
   for (const std::string& word : given.unmatched()) {  // --devices 1 2
     int devices = 0;
     const auto read = std::from_chars(word.data(), word.data() + word.size(), devices);
@@ -89,7 +90,7 @@ Options parse(int argc, char** argv) {
 
 // -- one strategy, in processes of its own
 
-bool has_a_rank_for_each(const std::string& strategy) { return strategy == "ddp" || strategy == "zero"; }
+bool has_a_rank_for_each(const std::string& strategy) { return strategy == "ddp" || strategy == "zero" || strategy == "local_sgd"; }
 
 double peak_rss_mb() {
   rusage usage{};
@@ -134,7 +135,8 @@ int run_strategy(const Options& options) {
   const bool by_processes = has_a_rank_for_each(options.strategy) || options.strategy == "parameter_server";
   if (!by_processes) ls::Device::configure({.cpu = options.devices.front()});
   const auto group = ls::init_process_group({.device = &ls::cpu_device()});
-  const ls::bench::TrainStepModel sample = ls::bench::make_model(options.model, 0);
+  ls::bench::TrainStepModel sample = ls::bench::make_model(options.model, 0);
+  sample.module.reset();  // each strategy makes its own
   if (sample.batch % options.devices.front() != 0)
     throw ls::InvalidArgument("strategies: {} devices do not divide the {} samples of a step", options.devices.front(), sample.batch);
   ls::train::StrategyOptions choices;
@@ -144,7 +146,7 @@ int run_strategy(const Options& options) {
       {.model = [&] { return std::move(ls::bench::make_model(options.model, 0).module); },
        .optimizer =
            [&](std::vector<ls::NamedTensor> parameters) {
-             return ls::bench::make_optimizer(options.model, std::move(parameters), nullptr);
+             return ls::bench::make_optimizer(options.model, std::move(parameters), nullptr, options.optimizer);
            },
        .loss = [](const ls::Tensor& outputs, const ls::Tensor& targets) { return ls::nn::cross_entropy(outputs, targets); }},
       choices);
@@ -205,6 +207,7 @@ void take_turn(const Options& options, const std::string& folder, Row& row) {
                   std::to_string(options.micro_batches),
                   "--result",
                   result};
+  if (!options.optimizer.empty()) spec.command.insert(spec.command.end(), {"--optimizer", options.optimizer});
   if (const int code = ls::launch::launch(spec); code != 0)
     throw ls::Error("strategies: {} on {} devices ended with {}", row.strategy, row.devices, code);
   row.figures = nlohmann::json::parse(std::ifstream(result));

@@ -1,6 +1,6 @@
 // Times whole training steps (forward, backward with its all-reduces, update) of five models on generated data:
 //   build/bench/train_step --model cifar10|cifar10-nolrn|mlp|resnet20|gpt --ranks 2 [--steps 15] [--transport shm|tcp] [--json]
-//   build/bench/train_step --ranks 2 --scaling             beside 2 unrelated runs of one rank, in turn
+//   build/bench/train_step --ranks 2 --scaling             beside 2 unrelated runs of one rank, in turn; the wait for communication, ZeRO-1
 //   build/bench/train_step --backend delay --timeline      against the bound that overlap allows, on a wire without work
 //   build/bench/train_step --json --serve                  a round for each line on stdin: libraries are tuned once, others take turns
 //   build/bench/train_step --device cuda [--graph]         on GPUs: steps queued one after the other, and the host's share of the time
@@ -15,20 +15,20 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <cxxopts.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "bench/lib/bench_common.h"
-#include "bench/lib/train_step_models.h"
+#include "bench/lib/step_trainer.h"
 #include "lockstep/lockstep.h"
-#include "src/comm/testing/delay_backend.h"
 
 namespace {
 
 namespace ls = lockstep;
 using ls::bench::rounded;
+using Trainer = ls::bench::StepTrainer;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kWarmUp = 4;
@@ -36,7 +36,7 @@ constexpr int kGpuWarmUp = 10;  // cuDNN tries its ways in the first steps
 constexpr int kGpuBlocks = 5;   // of steps, each timed as a whole
 
 struct Options {
-  std::string model, backend, transport;
+  std::string model, backend, transport, optimizer;
   ls::DType dtype = ls::DType::kFloat32;  // what layers compute in
   int ranks = 1, steps = 15, warm_up = 0, rounds = 7;
   ls::DeviceKind device = ls::DeviceKind::kCpu;
@@ -56,6 +56,7 @@ Options parse(int argc, char** argv) {
   add("transport", "auto, shm or tcp", value<std::string>()->default_value(""));
   add("device", "cpu, cuda or cuda:N", value<std::string>()->default_value("cpu"));
   add("dtype", "what layers compute in: float32, bfloat16, float16; weights stay float32", value<std::string>()->default_value("float32"));
+  add("optimizer", "of --scaling, in place of the model's own: sgd, momentum, adam", value<std::string>()->default_value(""));
   add("json", "one JSON line");
   add("serve", "a round for each line on stdin, after one that says that the program is ready: others take turns");
   add("unrelated", "the ranks start together and then train alone");
@@ -68,7 +69,8 @@ Options parse(int argc, char** argv) {
     fmt::print("{}", cli.help());
     std::exit(0);
   }
-  Options options{given["model"].as<std::string>(), given["backend"].as<std::string>(), given["transport"].as<std::string>()};
+  Options options{given["model"].as<std::string>(), given["backend"].as<std::string>(), given["transport"].as<std::string>(),
+                  given["optimizer"].as<std::string>()};
   options.dtype = ls::autocast_type(given["dtype"].as<std::string>());
   options.ranks = given["ranks"].as<int>();
   options.steps = given["steps"].as<int>();
@@ -91,119 +93,6 @@ Options parse(int argc, char** argv) {
   if (options.timeline && options.backend != "delay") throw ls::InvalidArgument("train_step: --timeline needs --backend delay");
   return options;
 }
-
-// One replica with its data, its optimizer and its clocks. Layers compute in the type of the AutoCast around it.
-class Trainer {
- public:
-  struct Step {
-    double forward, backward, update, total;  // ms; backward without the time that finish() waited
-    double bound;                             // forward + max(backward, what the wire allows) + update
-  };
-
-  Trainer(const std::string& name, std::shared_ptr<ls::ProcessGroup> group, const ls::CommHook& hook = {},
-          ls::Device& device = ls::cpu_device())
-      : model_(ls::bench::make_model(name, group->rank())) {
-    ls::nn::Module& module = *model_.module;
-    module.to(device);
-    x_ = model_.inputs.to(device);
-    labels_ = model_.labels.to(device);
-    for (const ls::NamedTensor& parameter : module.named_parameters())  // before ddp's own: fires first
-      hooks_.push_back(ls::register_grad_hook(parameter.tensor, [this](const ls::Tensor&) {
-        if (first_ready_ == Clock::time_point{}) first_ready_ = Clock::now();
-      }));
-    ddp_ = std::make_unique<ls::DistributedDataParallel>(module, std::move(group), ls::DistributedDataParallelOptions{.comm_hook = hook});
-    if (ls::AutoCast::active() == ls::DType::kFloat16) scaler_.emplace();
-    optimizer_ = ls::bench::make_optimizer(name, ddp_->parameters(), scaler_ ? &*scaler_ : nullptr);
-  }
-
-  Step step() {
-    const auto ms = [](Clock::time_point from, Clock::time_point to) {
-      return std::chrono::duration<double, std::milli>(to - from).count();
-    };
-    first_ready_ = {};
-    note_costs();
-    const auto start = Clock::now();
-    optimizer_->zero_grad();
-    const ls::Tensor loss = ls::nn::cross_entropy((*ddp_)(x_), labels_);
-    const auto forward_end = Clock::now();
-    scaled(loss).backward();
-    const auto backward_end = Clock::now();
-    optimizer_->step();
-    const auto end = Clock::now();
-    double waited = 0;
-    for (const ls::BucketTimes& bucket : times()) waited += 1e3 * bucket.waited;
-    Step step{ms(start, forward_end), ms(forward_end, backward_end) - waited, ms(backward_end, end), ms(start, end), 0};
-    step.bound = step.forward + std::max(step.backward, wire_ms(ms(forward_end, first_ready_))) + step.update;
-    return step;
-  }
-
-  // The same without clocks; after use_graph() by replaying it.
-  void run_step() {
-    if (graph_)
-      (*graph_)();
-    else
-      bare_step();
-  }
-  void use_graph() {
-    graph_.emplace(ddp_->capture([this] { return bare_step(); }));
-  }
-
-  // Of the weights as they are now: shows what was computed, and in which type.
-  struct Outcome {
-    float loss;
-    ls::DType logits;
-  };
-  Outcome outcome() {
-    const ls::NoGrad no_grad;
-    const ls::Tensor logits = (*model_.module)(x_);
-    return {ls::nn::cross_entropy(logits, labels_).item(), logits.dtype()};
-  }
-
-  std::span<const ls::BucketTimes> times() const { return ddp_->reducer().last_pass(); }
-  const std::vector<double>& cost_ms() const { return cost_ms_; }
-  double ready_ms(std::size_t bucket) const { return ready_ms_[bucket]; }  // since backward began
-  int batch() const { return static_cast<int>(model_.batch); }
-
- private:
-  ls::Tensor bare_step() {
-    optimizer_->zero_grad();
-    ls::Tensor loss = ls::nn::cross_entropy((*ddp_)(x_), labels_);
-    scaled(loss).backward();
-    optimizer_->step();
-    return loss;
-  }
-  ls::Tensor scaled(const ls::Tensor& loss) { return scaler_ ? scaler_->scale(loss) : loss; }
-
-  // Of the buckets as they are in the next step: the first one has others than those that follow.
-  void note_costs() {
-    const ls::DelayCost cost = ls::delay_cost_from_environment();
-    cost_ms_.clear();
-    for (const ls::BucketLayout& bucket : ddp_->reducer().buckets())
-      cost_ms_.push_back(1e-6 * static_cast<double>(cost.of(bucket.bytes).count()));
-  }
-
-  // max over buckets i of ready_i + the costs of i and all later ones: what a wire that is never idle needs.
-  double wire_ms(double first_ready_ms) {
-    ready_ms_.clear();
-    for (const ls::BucketTimes& bucket : times()) ready_ms_.push_back(first_ready_ms + 1e3 * bucket.ready);
-    double later = 0, longest = 0;
-    for (std::size_t i = cost_ms_.size(); i-- > 0;) {
-      later += cost_ms_[i];
-      longest = std::max(longest, ready_ms_[i] + later);
-    }
-    return longest;
-  }
-
-  ls::bench::TrainStepModel model_;
-  ls::Tensor x_, labels_;
-  std::vector<ls::HookHandle> hooks_;
-  std::unique_ptr<ls::DistributedDataParallel> ddp_;
-  std::optional<ls::optim::LossScaler> scaler_;
-  std::unique_ptr<ls::optim::Optimizer> optimizer_;
-  std::optional<ls::CapturedStep> graph_;
-  Clock::time_point first_ready_;
-  std::vector<double> cost_ms_, ready_ms_;
-};
 
 double median(const std::vector<double>& values) { return ls::bench::quantile(values, 0.5); }
 
@@ -329,7 +218,7 @@ void measure_round_on_gpu(const Options& options, const std::shared_ptr<ls::Proc
 }
 
 void measure_on_gpu(const Options& options, const std::shared_ptr<ls::ProcessGroup>& job) {
-  Trainer trainer(options.model, job, {}, job->local_device());
+  Trainer trainer(options.model, job, {.device = &job->local_device()});
   if (options.graph) trainer.use_graph();
   job->barrier();
   ls::bench::make_rounds(
@@ -343,25 +232,64 @@ ls::Work average_inline(ls::ProcessGroup& group, const ls::GradBucket& bucket) {
   return {};
 }
 
-// Alternates blocks of steps of one run of n ranks, overlapped and not, with blocks of n unrelated runs, all in the same
-// processes: what disturbs the machine disturbs each.
+// All buckets of a step, one behind the other, while nobody computes: ms of the slowest rank.
+double time_of_all_reduces(ls::ProcessGroup& job, const ls::Reducer& reducer, const std::vector<ls::Buffer>& memory, int repeats) {
+  std::vector<double> times;
+  for (int i = 0; i <= repeats; ++i) {
+    job.barrier();
+    const auto start = Clock::now();
+    for (std::size_t b = 0; b < memory.size(); ++b) {
+      const ls::BucketLayout& bucket = reducer.buckets()[b];
+      job.all_reduce(memory[b].data(), bucket.bytes / ls::size_of(bucket.dtype), bucket.dtype, ls::ReduceOp::kAvg);
+    }
+    times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+  }
+  times.erase(times.begin());  // touches the memory
+  double ms = median(times);
+  job.all_reduce(std::span(&ms, 1), ls::ReduceOp::kMax);
+  return ms;
+}
+
+std::vector<ls::Buffer> memory_of_buckets(ls::ProcessGroup& job, const ls::Reducer& reducer) {
+  std::vector<ls::Buffer> memory;
+  for (const ls::BucketLayout& bucket : reducer.buckets()) {
+    memory.push_back(job.allocate(bucket.bytes, bucket.device));
+    std::memset(memory.back().data(), 0, bucket.bytes);
+  }
+  return memory;
+}
+
+// Alternates blocks of steps of one run of n ranks, overlapped, not, and with a slice of the optimizer's state on each, with blocks of n
+// unrelated runs, all in the same processes: what disturbs the machine disturbs each. A step's exposed communication is what it takes
+// longer than an unrelated one; all_reduce_ms is what its all-reduces take alone.
 void measure_scaling(const Options& options, const std::shared_ptr<ls::ProcessGroup>& job) {
   struct Variant {
     const char* name;
     Trainer trainer;
-    std::vector<double> block_ms = {}, speed = {};  // of each round; speed relative to the first variant's
+    std::vector<double> block_ms = {}, speed = {}, exposed = {}, to_lockstep = {};  // of each round; speed relative to the first variant's
   };
-  std::array<Variant, 3> variants = {Variant{"unrelated", Trainer(options.model, group_of_one())},
-                                     Variant{"lockstep", Trainer(options.model, job)},
-                                     Variant{"lockstep, inline", Trainer(options.model, job, average_inline)}};
-  for (int round = 0; round < options.rounds; ++round)
+  const std::string& optimizer = options.optimizer;
+  std::array<Variant, 4> variants = {
+      Variant{"unrelated", Trainer(options.model, group_of_one(), {.optimizer = optimizer})},
+      Variant{"lockstep", Trainer(options.model, job, {.optimizer = optimizer})},
+      Variant{"lockstep, inline", Trainer(options.model, job, {.hook = average_inline, .optimizer = optimizer})},
+      Variant{"lockstep, ZeRO-1", Trainer(options.model, job, {.optimizer = optimizer, .zero = true})}};
+  const ls::Reducer& reducer = variants[1].trainer.reducer();
+  std::vector<ls::Buffer> memory;
+  std::vector<double> alone;
+  for (int round = 0; round < options.rounds; ++round) {
     for (Variant& variant : variants) {
       job->barrier();
       double ms = median_of(run_steps(variant.trainer, round == 0 ? options.warm_up : 1, options.steps), &Trainer::Step::total);
       job->all_reduce(std::span(&ms, 1), ls::ReduceOp::kAvg);
       variant.block_ms.push_back(ms);
       variant.speed.push_back(variants.front().block_ms.back() / ms);
+      variant.exposed.push_back(ms - variants.front().block_ms.back());
+      variant.to_lockstep.push_back(ms / (&variant == variants.data() ? ms : variants[1].block_ms.back()));
     }
+    if (memory.empty()) memory = memory_of_buckets(*job, reducer);  // of the buckets as they stay
+    alone.push_back(time_of_all_reduces(*job, reducer, memory, options.steps));
+  }
   if (job->rank() != 0) return;
   ls::bench::Report report(options.json);
   for (const Variant& variant : variants)
@@ -370,7 +298,10 @@ void measure_scaling(const Options& options, const std::shared_ptr<ls::ProcessGr
                 {"dtype", ls::name_of(options.dtype)},
                 {"ranks", job->world_size()},
                 {"step_ms", rounded(median(variant.block_ms), 2)},
-                {"speed_kept", rounded(median(variant.speed), 3)}});
+                {"speed_kept", rounded(median(variant.speed), 3)},
+                {"exposed_ms", rounded(median(variant.exposed), 2)},
+                {"all_reduce_ms", rounded(median(alone), 2)},
+                {"of_lockstep", rounded(median(variant.to_lockstep), 3)}});
 }
 
 int run(int argc, char** argv) {

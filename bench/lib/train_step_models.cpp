@@ -155,7 +155,14 @@ TrainStepModel make_model(const std::string& name, int rank) {
   throw InvalidArgument("train_step: --model {} is none of cifar10, cifar10-nolrn, mlp, resnet20, gpt", name);
 }
 
-std::unique_ptr<optim::Optimizer> make_optimizer(const std::string& name, std::vector<NamedTensor> parameters, optim::LossScaler* scaler) {
+std::unique_ptr<optim::Optimizer> make_optimizer(const std::string& name, std::vector<NamedTensor> parameters, optim::LossScaler* scaler,
+                                                 const std::string& optimizer) {
+  if (optimizer == "adam")
+    return std::make_unique<optim::Adam>(std::move(parameters), optim::AdamOptions{.lr = 1e-3F, .loss_scaler = scaler});
+  if (optimizer == "sgd" || optimizer == "momentum")
+    return std::make_unique<optim::SGD>(
+        std::move(parameters), optim::SGDOptions{.lr = 0.01F, .momentum = optimizer == "momentum" ? 0.9F : 0.0F, .loss_scaler = scaler});
+  if (!optimizer.empty()) throw InvalidArgument("--optimizer {} is none of sgd, momentum, adam", optimizer);
   if (name == "gpt")
     return std::make_unique<optim::AdamW>(std::move(parameters),
                                           optim::AdamWOptions{.lr = 1e-3F, .weight_decay = 0.1F, .loss_scaler = scaler});

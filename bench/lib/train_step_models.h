@@ -22,6 +22,8 @@ struct TrainStepModel {
 //                         0.001, decay 0.1
 // `rank` draws the labels. Throws InvalidArgument, which lists them, for another name.
 TrainStepModel make_model(const std::string& name, int rank);
-std::unique_ptr<optim::Optimizer> make_optimizer(const std::string& name, std::vector<NamedTensor> parameters, optim::LossScaler* scaler);
+// `optimizer`: "sgd", "momentum" or "adam" in place of the model's own.
+std::unique_ptr<optim::Optimizer> make_optimizer(const std::string& name, std::vector<NamedTensor> parameters, optim::LossScaler* scaler,
+                                                 const std::string& optimizer = "");
 
 }  // namespace lockstep::bench
