@@ -1,4 +1,7 @@
+#include <algorithm>
+
 #include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/ddp.h"
 #include "lockstep/tensor/random.h"
 #include "lockstep/train/check_finite.h"
 #include "src/train/trainer_impl.h"
@@ -91,6 +94,8 @@ const History& Trainer::fit(const data::Pipeline& given, const FitOptions& optio
     const TrainingMode mode(impl.counts, options.training_metrics && !impl.metrics.empty(),
                             place.rank * (training.batch_size() / place.world_size));
     if (!model().is_training()) model().train();  // modules in eval mode within a model that trains were put there on purpose
+    const std::int64_t allowed = options.max_steps > 0 ? options.max_steps - (step_ - first_step) : steps;
+    if (DistributedDataParallel* const wrapper = strategy.wrapper()) wrapper->begin_epoch(std::min(steps, allowed));
     double sum = 0;
     std::int64_t done = 0;
     auto batches = training.epoch(epoch, {.place = place, .device = impl.batch_device(), .remainder = data::Remainder::kDrop});

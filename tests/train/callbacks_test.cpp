@@ -197,6 +197,16 @@ TEST(Callbacks, ARankThatStopsOrFailsTakesTheOthersAlong) {
   for (const std::string& failure : failures) EXPECT_THAT(failure, HasSubstr("the disk of rank 1 is full"));
 }
 
+TEST(Callbacks, RanksWithSetsOfOtherSizesAreToldAtTheEpochsStart) {
+  for (const char* const strategy : {"ddp", "zero"}) {
+    const auto failures = testing::run_ranks(2, "threads", [&](std::shared_ptr<ProcessGroup> group) {
+      const std::int64_t samples = group->rank() == 0 ? 96 : 64;
+      made(strategy, group)->fit(data::Pipeline(Quadrants(samples)).batch(32), epochs_with(1, {}));
+    });
+    for (const std::string& failure : failures) EXPECT_THAT(failure, HasSubstr("steps before them: 2 on rank 1; 3 on rank 0"));
+  }
+}
+
 TEST(Callbacks, NameTheValuesThatThereAre) {
   const auto stopping = std::make_shared<EarlyStopping>(EarlyStoppingOptions{.monitor = "val_acc"});
   EXPECT_THAT(message_of([&] { made("mirrored")->fit(points(), epochs_with(1, {stopping})); }),
