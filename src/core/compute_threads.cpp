@@ -34,6 +34,10 @@ std::atomic<int> threads_set{0};
 // Of this thread, see ComputeShare; number -1: none.
 thread_local int share_number = -1, share_count = 1;
 
+// This thread computes parts of a crew's job. What such a part splits again is done here, one after the other: the crew is at work, and a
+// thread must not try a mutex that it holds.
+thread_local bool computes_part = false;
+
 // 0: unset, or nothing that OpenMP would understand.
 int threads_of_environment() {
   const std::string text = env::text("OMP_NUM_THREADS").value_or("");
@@ -85,7 +89,9 @@ class Crew {
     wanted_ = std::min(helpers, hired_);
     lock.unlock();
     has_job_.notify_all();
+    computes_part = true;
     job.help();
+    computes_part = false;
     lock.lock();
     wanted_ = 0;
     has_ended_.wait(lock, [this] { return at_work_ == 0; });
@@ -108,6 +114,7 @@ class Crew {
   }
 
   void serve() {
+    computes_part = true;
     std::unique_lock lock(mutex_);
     for (;;) {
       has_job_.wait(lock, [this] { return wanted_ > 0; });
@@ -188,7 +195,7 @@ void set_compute_threads(int threads) { threads_set = threads; }
 void in_parallel(std::int64_t parts, const PartOfWork& work) {
   const int helpers = static_cast<int>(std::min<std::int64_t>(parts, compute_threads())) - 1;
   Job job(parts, work);
-  if (helpers < 1 || !crew().run(job, helpers)) job.help();
+  if (helpers < 1 || computes_part || !crew().run(job, helpers)) job.help();
   job.rethrow();
 }
 

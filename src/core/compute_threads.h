@@ -15,8 +15,8 @@ std::vector<int> affinity();
 int compute_threads();
 void set_compute_threads(int threads);
 
-// While one lives, this thread computes with a `count`-th of the threads above, and in_parallel() has helpers of its own: for `count` threads
-// that each drive a device of this process. Shares of the same number must not be at work at once.
+// While one lives, this thread computes with a `count`-th of the threads above, and in_parallel() has helpers of its own: for `count`
+// threads that each drive a device of this process. Shares of the same number must not be at work at once.
 class ComputeShare {
  public:
   ComputeShare(int number, int count);
@@ -32,7 +32,7 @@ inline constexpr int kMaxComputeShares = 64;
 using PartOfWork = std::function<void(std::int64_t part)>;
 
 // Calls work(0) to work(parts - 1), each once, on up to compute_threads() threads, this one among them; returns when all have ended, and
-// throws the first exception of any. While another thread's work is under way this thread does its own alone.
+// throws the first exception of any. While another thread's work is under way this thread does its own alone, and so it does within a part.
 void in_parallel(std::int64_t parts, const PartOfWork& work);
 
 // Adds up what `compute(part, to)` writes, `count` floats each, in the order of the parts: total = part 0 + part 1 + ...

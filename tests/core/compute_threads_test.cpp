@@ -52,6 +52,31 @@ TEST_F(ComputeThreads, WorkInsideOfWorkAndOfSeveralThreadsIsDone) {
   EXPECT_EQ(done, 40);
 }
 
+// The thread that holds the crew must not ask for it again.
+TEST_F(ComputeThreads, APartDoesWhatItSplitsAgainInItsOwnThread) {
+  std::atomic<int> done = 0, elsewhere = 0;
+  const auto split_again = [&](std::int64_t) {
+    const auto mine = std::this_thread::get_id();
+    in_parallel(6, [&](std::int64_t) {
+      ++done;
+      if (std::this_thread::get_id() != mine) ++elsewhere;
+    });
+  };
+  in_parallel(8, split_again);
+  EXPECT_EQ(done, 48);
+  EXPECT_EQ(elsewhere, 0);
+  const auto with_share = [&](int number) {
+    const ComputeShare share(number, 2);
+    in_parallel(8, split_again);
+  };
+  set_compute_threads(6);
+  std::thread other(with_share, 0);
+  with_share(1);
+  other.join();
+  EXPECT_EQ(done, 3 * 48);
+  EXPECT_EQ(elsewhere, 0);
+}
+
 TEST_F(ComputeThreads, AForkedChildHasThreadsOfItsOwn) {
   if (testing::kThreadSanitized) GTEST_SKIP() << "TSan ends a forked child that starts threads";
   in_parallel(4, [](std::int64_t) {});
