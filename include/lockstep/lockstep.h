@@ -85,5 +85,6 @@
 #include "lockstep/train/restore_sampler.h"
 #include "lockstep/train/safetensors.h"
 #include "lockstep/train/strategy.h"
+#include "lockstep/train/strategy_scope.h"
 #include "lockstep/train/summary_writer.h"
 #include "lockstep/train/trainer.h"

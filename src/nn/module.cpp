@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "src/nn/build_scope.h"
 #include "src/nn/forward_observer.h"
 #include "src/nn/only_output.h"
 
@@ -53,6 +54,10 @@ Tensor only_output(const Module& module, Tensors outputs) {
                           module.kind(), outputs.size());
   return std::move(outputs[0]);
 }
+
+thread_local std::uint64_t build_scope = 0;
+
+Module::Module() : built_in_scope_(build_scope) {}
 
 Tensor Module::forward(const Tensor& x) {
   if (in_default == this)

@@ -4,6 +4,8 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/variable.h"
+#include "src/ddp/replicas.h"
+#include "src/train/strategies/kinds.h"
 #include "src/train/trainer_impl.h"
 
 namespace lockstep::train {
@@ -23,13 +25,36 @@ void check_metrics(const std::vector<NamedMetric>& metrics) {
   }
 }
 
-void check_one_process(const CompileOptions& options, const std::shared_ptr<ProcessGroup>& group) {
-  if (options.strategy == "ddp" || options.strategy == "zero" || !group || group->world_size() == 1) return;
+void check_strategy(const std::string& name, const StrategyOptions& options, const ProcessGroup* group) {
+  if (name == "model_parallel")
+    throw InvalidArgument(
+        "Trainer::compile: strategy 'model_parallel' has no device with the whole model, which evaluation and checkpoints need here: drive "
+        "make_strategy() by a loop of your own");
+  if (name == "parameter_server")
+    throw InvalidArgument(
+        "Trainer::compile: strategy 'parameter_server' has processes that serve and do not train, for which fit() has no part: drive "
+        "make_strategy() by a loop of your own, as examples/strategies.cpp does");
+  if (name == "local_sgd")
+    throw InvalidArgument(
+        "Trainer::compile: strategy 'local_sgd' has other weights on each rank between two averages, and evaluation and checkpoints want "
+        "the "
+        "same ones here: drive make_strategy() by a loop of your own");
+  options_of_choice(name, options);
+  if (name == "ddp" || name == "zero" || group == nullptr || group->world_size() == 1) return;
   throw InvalidArgument(
       "Trainer::compile: rank {}: strategy '{}' drives all devices from one process, and this job has {} ranks, each of which would train "
-      "by "
-      "itself: use ddp, or start one process",
-      group->rank(), options.strategy, group->world_size());
+      "by itself: use ddp, or start one process",
+      group->rank(), name, group->world_size());
+}
+
+// `scope`: the one in which the Trainer was made.
+void check_scope(const std::optional<StrategyChoice>& scope, const CompileOptions& options) {
+  const auto here = StrategyChoice::of_thread();
+  if (here && here != scope)
+    throw InvalidArgument("Trainer::compile: in the scope of strategy '{}', and this Trainer was made {}: make it in that scope, too",
+                          here->name(), scope ? "in another one" : "outside of it");
+  if (scope)
+    check_is_of_scope(*scope, "Trainer::compile", options.strategy.empty() ? scope->name() : options.strategy, options.strategy_options);
 }
 
 }  // namespace
@@ -77,13 +102,22 @@ data::Pipeline Trainer::Impl::batched(const char* call, const data::Pipeline& se
                           batch_size, set.batch_size());
   if (set.size() < 1) throw InvalidArgument("Trainer::{}: rank {}: the data set is empty: at least one sample is needed", call, rank);
   if (wants_targets)
-    if (const std::size_t tensors = guarded([&] { return set.dataset().get(0, 0).size(); }); tensors < 2)
+    if (const std::size_t tensors = set.dataset().get(0, 0).size(); tensors < 2)
       throw InvalidArgument(
           "Trainer::{}: rank {}: a sample of the set has {} tensor{}: an input and a target are needed, for loss and metrics; predict() "
-          "needs "
-          "inputs alone",
+          "needs inputs "
+          "alone",
           call, rank, tensors, tensors == 1 ? "" : "s");
   return set.batch_size() > 0 ? set : set.batch(batch_size > 0 ? batch_size : kUsualBatch);
+}
+
+data::Pipeline Trainer::Impl::batched_together(const char* call, const data::Pipeline& set, std::int64_t batch_size,
+                                               bool wants_targets) const {
+  std::optional<data::Pipeline> batches;
+  check_together(ranks(), [&] { batches = batched(call, set, batch_size, wants_targets); });
+  if (ProcessGroup* const all = ranks())
+    check_same_lines(*all, {sizes_text("", *batches)}, fmt::format("Trainer::{}", call).c_str(), "gave different sets");
+  return *batches;
 }
 
 EvaluateOptions Trainer::Impl::evaluation(const data::Pipeline& set) const {
@@ -110,31 +144,31 @@ Logs Trainer::Impl::evaluate(const data::Pipeline& set) const {
 
 // -- Trainer
 
-Trainer::Trainer(std::function<std::unique_ptr<nn::Module>()> model) : impl_(new Impl{std::move(model)}) {
+Trainer::Trainer(std::function<std::unique_ptr<nn::Module>()> model) : impl_(new Impl{std::move(model), StrategyChoice::of_thread()}) {
   if (!impl_->make_model) throw InvalidArgument("Trainer: the function that makes the model is empty");
 }
 Trainer::~Trainer() = default;
 
 void Trainer::compile(CompileOptions options) {
-  if (!options.optimizer || !options.loss) throw InvalidArgument("Trainer::compile: .optimizer and .loss are needed");
-  check_metrics(options.metrics);
-  if (options.strategy == "model_parallel")
-    throw InvalidArgument(
-        "Trainer::compile: strategy 'model_parallel' has no device with the whole model, which evaluation and checkpoints need here: drive "
-        "make_strategy() by a loop of your own");
-  if (options.strategy == "parameter_server")
-    throw InvalidArgument(
-        "Trainer::compile: strategy 'parameter_server' has processes that serve and do not train, for which fit() has no part: drive "
-        "make_strategy() by a loop of your own, as examples/strategies.cpp does");
-  auto next = std::unique_ptr<Impl>(new Impl{impl_->make_model, std::move(options)});
+  const std::optional<StrategyChoice> scope = impl_->scope;
+  const std::optional<StrategyChoice> here = scope ? scope : StrategyChoice::of_thread();  // else a mistake, of which all ranks hear
+  const auto given = here ? here->options().group : options.strategy_options.group;
+  const auto group = given ? given : default_process_group();
+  check_together(group.get(), [&] {
+    if (!options.optimizer || !options.loss) throw InvalidArgument("Trainer::compile: .optimizer and .loss are needed");
+    check_metrics(options.metrics);
+    check_scope(scope, options);
+    if (scope) options.strategy = scope->name(), options.strategy_options = scope->options();
+    if (options.strategy.empty()) options.strategy = "ddp";
+    check_strategy(options.strategy, options.strategy_options, group.get());
+  });
+  auto next = std::unique_ptr<Impl>(new Impl{impl_->make_model, scope, std::move(options)});
   Impl* const impl = next.get();  // outlives the strategy, which it owns
-  StrategyOptions strategy_options = impl->options.strategy_options;
-  impl->strategy = make_strategy(impl->options.strategy,
-                                 {.model = impl->make_model,
-                                  .optimizer = impl->options.optimizer,
-                                  .loss = [impl](const Tensor& outputs, const Tensor& targets) { return impl->loss(outputs, targets); }},
-                                 strategy_options);
-  check_one_process(impl->options, impl->group());
+  const Training training = {.model = impl->make_model,
+                             .optimizer = impl->options.optimizer,
+                             .loss = [impl](const Tensor& outputs, const Tensor& targets) { return impl->loss(outputs, targets); }};
+  impl->strategy = scope ? scope->scope([&] { return make_strategy(training); })
+                         : make_strategy(impl->options.strategy, training, impl->options.strategy_options);
   for (const NamedMetric& metric : impl->options.metrics) impl->metrics.push_back(metric.make());
   impl_ = std::move(next);
   history_ = {};
@@ -143,13 +177,13 @@ void Trainer::compile(CompileOptions options) {
 
 Logs Trainer::evaluate(const data::Pipeline& set, const PredictOptions& options) {
   impl_->compiled("evaluate");
-  const data::Pipeline batches = impl_->batched("evaluate", set, options.batch_size, /*wants_targets=*/true);
+  const data::Pipeline batches = impl_->batched_together("evaluate", set, options.batch_size, /*wants_targets=*/true);
   return impl_->guarded([&] { return impl_->evaluate(batches); });
 }
 
 Tensor Trainer::predict(const data::Pipeline& set, const PredictOptions& options) {
   Strategy& strategy = impl_->compiled("predict");
-  const data::Pipeline batches = impl_->batched("predict", set, options.batch_size, /*wants_targets=*/false);
+  const data::Pipeline batches = impl_->batched_together("predict", set, options.batch_size, /*wants_targets=*/false);
   return impl_->guarded([&] { return lockstep::predict(strategy.model(), batches.dataset(), impl_->evaluation(batches)); });
 }
 

@@ -4,6 +4,7 @@
 #include "lockstep/ddp/ddp.h"
 #include "lockstep/tensor/random.h"
 #include "lockstep/train/check_finite.h"
+#include "src/ddp/replicas.h"
 #include "src/train/trainer_impl.h"
 
 namespace lockstep::train {
@@ -73,14 +74,24 @@ void for_each(const FitOptions& options, const Call& call) {
 const History& Trainer::fit(const data::Pipeline& given, const FitOptions& options) {
   Impl& impl = *impl_;
   Strategy& strategy = impl.compiled("fit");
-  check_epochs(options);
-  data::Pipeline training = impl.batched("fit", given, options.batch_size, /*wants_targets=*/true);
-  if (given.batch_size() == 0 && !given.is_shuffled() && options.shuffle) training = training.shuffle(0, options.seed);
-  std::optional<data::Pipeline> validation;
-  if (options.validation) validation = impl.batched("fit", *options.validation, 0, /*wants_targets=*/true);
   const Place place = impl.place();
-  const std::int64_t steps = steps_of(training, options, impl.parts(), place.rank);
+  std::optional<data::Pipeline> batches, validation;
+  std::int64_t steps = 0;
+  check_together(impl.ranks(), [&] {
+    check_epochs(options);
+    batches = impl.batched("fit", given, options.batch_size, /*wants_targets=*/true);
+    if (given.batch_size() == 0 && !given.is_shuffled() && options.shuffle) batches = batches->shuffle(0, options.seed);
+    if (options.validation) validation = impl.batched("fit", *options.validation, 0, /*wants_targets=*/true);
+    steps = steps_of(*batches, options, impl.parts(), place.rank);
+  });
+  const data::Pipeline& training = *batches;
   const auto group = impl.has_ranks() ? impl.group() : nullptr;
+  if (impl.ranks() != nullptr)
+    check_same_lines(*group,
+                     {sizes_text("", training), fmt::format("{} steps an epoch", steps),
+                      validation ? sizes_text("for validation ", *validation) : "no validation",
+                      fmt::format("epochs {} to {}, at most {} steps", options.initial_epoch, options.epochs, options.max_steps)},
+                     "Trainer::fit", "gave different sets or options");
   const auto across_ranks = [&](double value, ReduceOp op) {
     if (group && group->world_size() > 1) group->all_reduce(std::span(&value, 1), op);
     return value;
@@ -98,8 +109,8 @@ const History& Trainer::fit(const data::Pipeline& given, const FitOptions& optio
     if (DistributedDataParallel* const wrapper = strategy.wrapper()) wrapper->begin_epoch(std::min(steps, allowed));
     double sum = 0;
     std::int64_t done = 0;
-    auto batches = training.epoch(epoch, {.place = place, .device = impl.batch_device(), .remainder = data::Remainder::kDrop});
-    for (auto& [inputs, targets] : batches) {
+    auto in_order = training.epoch(epoch, {.place = place, .device = impl.batch_device(), .remainder = data::Remainder::kDrop});
+    for (auto& [inputs, targets] : in_order) {
       for_each(options, [&](Callback& callback) { callback.on_step_begin(*this, step_); });
       const float loss = strategy.step(inputs, targets);
       ++step_;

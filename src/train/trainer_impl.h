@@ -1,20 +1,41 @@
 // What the files of Trainer share.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "lockstep/core/error.h"
 #include "lockstep/train/evaluate.h"
+#include "lockstep/train/strategy_scope.h"
 #include "lockstep/train/trainer.h"
 #include "src/ddp/failure.h"
+#include "src/train/strategies/replicas.h"
 
 namespace lockstep::train {
 
+// What one rank alone finds wrong is an error on all, and the group goes on. Null: a job of one.
+template <typename Check>
+void check_together(ProcessGroup* group, const Check& check) {
+  if (group != nullptr && group->world_size() > 1)
+    check_on_all_ranks(*group, check);
+  else
+    check();
+}
+
+// A line of what ranks must have in common.
+inline std::string sizes_text(const char* kind, const data::Pipeline& set) {
+  return fmt::format("{}a set of {} samples in batches of {}", kind, set.size(), set.batch_size());
+}
+
 struct Trainer::Impl {
   std::function<std::unique_ptr<nn::Module>()> make_model;
+  std::optional<StrategyChoice> scope = {};  // in which the Trainer was made
   CompileOptions options = {};
   std::unique_ptr<Strategy> strategy = {};  // null before compile()
 
@@ -32,6 +53,7 @@ struct Trainer::Impl {
   // Those who share the samples out: the ranks under ddp; otherwise this process alone.
   Place place() const;
   bool has_ranks() const { return options.strategy == "ddp" || options.strategy == "zero"; }
+  ProcessGroup* ranks() const { return has_ranks() && group()->world_size() > 1 ? group().get() : nullptr; }  // null: one process
   // That divide a step's samples: ranks, or devices.
   std::int64_t parts() const;
   // Where batches go that the strategy cuts or takes.
@@ -39,6 +61,8 @@ struct Trainer::Impl {
 
   // With batches. Throws InvalidArgument for an empty set, for one without targets where they are wanted, for both kinds of batch sizes.
   data::Pipeline batched(const char* call, const data::Pipeline& set, std::int64_t batch_size, bool wants_targets) const;
+  // The same on all ranks, of sets of one size, or an error on all.
+  data::Pipeline batched_together(const char* call, const data::Pipeline& set, std::int64_t batch_size, bool wants_targets) const;
   EvaluateOptions evaluation(const data::Pipeline& set) const;
   Logs evaluate(const data::Pipeline& set) const;
 

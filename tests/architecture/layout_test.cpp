@@ -54,6 +54,20 @@ TEST(Sources, HaveAtMost400LinesAndHeaders150) {
   EXPECT_EQ(excused.size(), kLongHeaders.size()) << "one of the excused headers is short now";
 }
 
+// A strategy is a short file, which opens with a picture of who holds what, and says what travels.
+TEST(Strategies, AreShortFilesThatOpenWithAPicture) {
+  std::set<std::string> drawn;
+  visit_sources({"src/train/strategies"}, [&](const std::string& path, const std::string& text) {
+    EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 250) << path;
+    const std::string opening = text.substr(0, text.find("#include"));
+    if (opening.find("\n//     ") != std::string::npos && opening.find("What travels") != std::string::npos)
+      drawn.insert(std::filesystem::path(path).stem().string());
+  });
+  for (const char* name :
+       {"ddp", "mirrored", "data_parallel", "towers", "deploy", "parameter_server", "model_parallel", "model_parallel_ranks"})
+    EXPECT_EQ(drawn.count(name), 1U) << name;
+}
+
 // -- tests/README.md
 
 namespace fs = std::filesystem;

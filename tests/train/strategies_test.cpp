@@ -272,6 +272,27 @@ TEST(Strategies, WhatIsRefused) {
   }
 }
 
+// No rank waits for one whose function has failed, and the group goes on.
+TEST(Strategies, AFunctionThatThrowsOnOneRankEndsTheCallOnAll) {
+  for (const char* name : {"ddp", "zero"})
+    for (const bool by_model : {true, false}) {
+      SCOPED_TRACE(fmt::format("{}, {}", name, by_model ? "model" : "optimizer"));
+      std::vector<std::string> messages(3);
+      testing::expect_all_well(testing::run_ranks(3, "threads", [&](std::shared_ptr<ProcessGroup> group) {
+        const Training good = training_of_net();
+        Training training = good;
+        if (group->rank() == 1 && by_model) training.model = []() -> std::unique_ptr<nn::Module> { throw FileError("no vocabulary"); };
+        if (group->rank() == 1 && !by_model)
+          training.optimizer = [](auto) -> std::unique_ptr<optim::Optimizer> { throw FileError("no rate"); };
+        messages[static_cast<std::size_t>(group->rank())] = message_of([&] { make_strategy(name, training, {.group = group}); });
+        const auto batch = batch_of(group->rank());
+        make_strategy(name, good, {.group = group})->step(batch.first, batch.second);
+      }));
+      const std::string reason = by_model ? "no vocabulary" : "no rate";
+      EXPECT_EQ(messages, (std::vector<std::string>{"rank 1: " + reason, reason, "rank 1: " + reason}));
+    }
+}
+
 TEST(Strategies, DataParallelIsRefusedUnderAnAutoCast) {
   const auto strategy = make_strategy("data_parallel", training_of_net(), on_cpus(0, 2));
   const auto batch = batch_of(0);

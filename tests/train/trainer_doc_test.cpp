@@ -63,4 +63,22 @@ TEST(TrainerDocExamples, TrainAndStop) {
   EXPECT_EQ(rates->lines.size(), 1u);
 }
 
+TEST(TrainerDocExamples, TrainInAScope) {
+  const ls::train::Quadrants points(256);
+  const ls::train::MirroredStrategy strategy;  // the GPUs, or where there are none the logical CPUs
+  const auto trainer = strategy.scope([] {
+    auto made = std::make_unique<ls::train::Trainer>([] { return std::make_unique<nn::Linear>(2, 4); });
+    made->compile({.optimizer =
+                       [](std::vector<ls::NamedTensor> parameters) {
+                         return std::make_unique<ls::optim::Adam>(std::move(parameters), ls::optim::AdamOptions{.lr = 0.05F});
+                       },
+                   .loss = [](const ls::Tensor& logits, const ls::Tensor& labels) { return nn::cross_entropy(logits, labels); }});
+    return made;
+  });
+  trainer->fit(ls::data::Pipeline(points).shuffle().batch(8 * strategy.num_replicas_in_sync()), {.epochs = 3});
+
+  EXPECT_EQ(trainer->strategy().name(), std::string("mirrored"));
+  EXPECT_LT(trainer->history().values("loss")[2], trainer->history().values("loss")[0]);
+}
+
 }  // namespace

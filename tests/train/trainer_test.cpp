@@ -223,6 +223,7 @@ TEST(Trainer, RefusesWhatItCannotCompile) {
   EXPECT_THAT(compile([](auto& options) { options.strategy = "horovod"; }), HasSubstr("there is no strategy 'horovod': ddp, mirrored"));
   EXPECT_THAT(compile([](auto& options) { options.strategy = "model_parallel"; }), HasSubstr("no device with the whole model"));
   EXPECT_THAT(compile([](auto& options) { options.strategy = "parameter_server"; }), HasSubstr("processes that serve and do not train"));
+  EXPECT_THAT(compile([](auto& options) { options.strategy = "local_sgd"; }), HasSubstr("has other weights on each rank"));
   EXPECT_THAT(compile([](auto& options) { options.loss = {}; }), HasSubstr(".optimizer and .loss are needed"));
   EXPECT_THAT(compile([](auto& options) { options.metrics.emplace_back("", Accuracy()); }), HasSubstr("a metric has no name"));
   EXPECT_THAT(compile([](auto& options) { options.metrics.emplace_back("loss", Accuracy()); }), HasSubstr("'loss' is taken"));

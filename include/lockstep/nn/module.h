@@ -8,6 +8,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstdint>
 #include <functional>
 #include <initializer_list>
 #include <iosfwd>
@@ -30,7 +31,7 @@ using lockstep::NamedTensor;
 // Neither copied nor moved: children are members of the derived class and are known by address.
 class Module {
  public:
-  Module() = default;
+  Module();
   virtual ~Module() = default;
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
@@ -82,6 +83,8 @@ class Module {
   const std::vector<std::pair<std::string, Module*>>& children() const { return children_; }
   // Expires when the module goes: for those who hold a reference to it.
   std::weak_ptr<const void> lifetime() const { return alive_; }
+  // The number of the strategy's scope (train/strategy_scope.h) in which it was built; 0: in none.
+  std::uint64_t built_in_scope() const { return built_in_scope_; }
   // The module's own tensors, children's left out.
   const std::vector<NamedTensor>& own_parameters() const { return parameters_; }
   const std::vector<NamedTensor>& own_buffers() const { return buffers_; }
@@ -101,6 +104,7 @@ class Module {
   std::vector<NamedTensor> parameters_, buffers_;
   std::vector<std::pair<std::string, Module*>> children_;
   bool training_ = true;
+  const std::uint64_t built_in_scope_;
   std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };
 

@@ -89,6 +89,8 @@ class Strategy {
   // group: collective; without one its layers lie on the devices of their stages, and its forward() copies activations from one to the
   // next. On a parameter server: InvalidArgument, worker 0 has it.
   virtual nn::Module& model() = 0;
+  // The copies of the model that devices() keep, model() first. Of `mirrored` one on each device, with equal bits between two steps.
+  virtual std::vector<nn::Module*> replicas() { return {&model()}; }
   // Whose state belongs to model(); change the rate by set_lr(). Of a parameter server: each server's own, of the parameters that it holds;
   // on a worker InvalidArgument.
   virtual optim::Optimizer& optimizer() = 0;
@@ -115,7 +117,9 @@ class Strategy {
   virtual std::optional<PipelineBubble> bubble() const { return std::nullopt; }  // of model_parallel
 };
 
-// "ddp", "mirrored", ...: see strategies(). Throws InvalidArgument that lists them, and for options that the strategy has no use for.
+// "ddp", "mirrored", ...: see strategies(). Throws InvalidArgument that lists them, for options that the strategy has no use for, and for a
+// model that was not built in the scope (train/strategy_scope.h) in which this is called, or in none. In a scope: its strategy, no other
+// name, and no options but its own.
 std::unique_ptr<Strategy> make_strategy(const std::string& name, Training training, const StrategyOptions& options = {});
 
 struct StrategyKind {

@@ -62,8 +62,8 @@ struct CompileOptions {
   std::function<std::unique_ptr<optim::Optimizer>(std::vector<NamedTensor> parameters)> optimizer;
   std::function<Tensor(const Tensor& outputs, const Tensor& targets)> loss;  // a scalar: the mean over the samples it is given
   std::vector<NamedMetric> metrics = {};
-  std::string strategy = "ddp";  // a name of train::strategies()
-  StrategyOptions strategy_options = {};
+  std::string strategy = "";              // a name of train::strategies(); empty: of the scope (train/strategy_scope.h), without one "ddp"
+  StrategyOptions strategy_options = {};  // none in a scope, whose strategy has its own
 };
 
 struct FitOptions {
@@ -86,18 +86,18 @@ struct PredictOptions {
 };
 
 // Used from one thread; collective where the strategy has ranks (ddp): all make the same calls. Before compile() only summary() can be
-// called; InvalidArgument otherwise. What one rank alone throws in fit(), evaluate() or predict() ends the group: the others throw PeerLost
-// with the same text.
+// called; InvalidArgument otherwise. What one rank alone finds wrong in a call's arguments is an error on all, and the group goes on. What
+// it throws later, in fit(), evaluate() or predict(), ends the group: the others throw PeerLost with the same text.
 class Trainer {
  public:
-  // The function makes the model, once for each replica (strategy.h).
+  // The function makes the model, once for each replica (strategy.h). In a scope (train/strategy_scope.h): to train by its strategy.
   explicit Trainer(std::function<std::unique_ptr<nn::Module>()> model);
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  // Makes the model and the strategy: weights, step and history begin anew. Throws InvalidArgument as make_strategy() does, and for an
-  // unknown strategy, a strategy of one process in a job of several ranks, a metric without a name or with one that is taken.
+  // Makes the model and the strategy: weights, step and history begin anew. Throws InvalidArgument as make_strategy() does, for a
+  // strategy of one process in a job of several ranks, a metric without a name or with one that is taken, and in another scope.
   void compile(CompileOptions options);
 
   // Trains whole batches: the samples that are left at an epoch's end, others in each epoch where it shuffles, are left out. So all

@@ -47,9 +47,9 @@ class Ddp : public Strategy {
         training_(std::move(training)),
         group_(group_of(name, options)),
         devices_({&group_->local_device()}),
-        replica_(make_replica(training_, *devices_.front())),
+        replica_(made_on_all_ranks(*group_, [this] { return make_replica(training_, *devices_.front()); })),
         ddp_(*replica_.model, group_, wrapper_options(name, options)),
-        optimizer_(make_optimizer(name, training_, ddp_.parameters())) {
+        optimizer_(made_on_all_ranks(*group_, [&] { return make_optimizer(name, training_, ddp_.parameters()); })) {
     if (is_named(name, "zero")) zero_.emplace(ddp_, *optimizer_);
     if (is_named(name, "local_sgd"))
       averager_.emplace(ddp_,

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "lockstep/train/strategy.h"
+#include "lockstep/train/strategy_scope.h"
 
 namespace lockstep::train {
 
@@ -17,5 +19,11 @@ std::unique_ptr<Strategy> make_towers(Training training, const StrategyOptions& 
 std::unique_ptr<Strategy> make_parameter_server(Training training, const StrategyOptions& options);  // a server or a worker
 
 std::unique_ptr<Strategy> make_model_parallel(Training training, const StrategyOptions& options);
+
+// Of a StrategyChoice: with the devices of a strategy of one process. Throws InvalidArgument for an unknown name, and for options that such
+// a strategy has no use for.
+StrategyOptions options_of_choice(const std::string& name, const StrategyOptions& options);
+// Of a call in a scope: throws InvalidArgument, which begins with the call, for another strategy's name and for options beside the scope's.
+void check_is_of_scope(const StrategyChoice& scope, const char* call, const std::string& name, const StrategyOptions& options);
 
 }  // namespace lockstep::train

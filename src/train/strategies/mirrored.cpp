@@ -69,6 +69,11 @@ class Mirrored : public Strategy {
   }
 
   nn::Module& model() override { return *mirrors_[0].replica.model; }
+  std::vector<nn::Module*> replicas() override {
+    std::vector<nn::Module*> all;
+    for (const Mirror& mirror : mirrors_) all.push_back(mirror.replica.model.get());
+    return all;
+  }
   optim::Optimizer& optimizer() override { return *mirrors_[0].optimizer; }
   void set_lr(float lr) override {
     for (Mirror& mirror : mirrors_) mirror.optimizer->set_lr(lr);

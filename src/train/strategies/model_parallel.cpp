@@ -33,6 +33,7 @@ class ModelParallel : public Strategy {
     micro_batches_ = micro_batches_of(options, devices_.size());
     model_ = training_.model();
     if (!model_) throw InvalidArgument("strategy: Training::model() returned no module");
+    check_built_in_scope(*model_);
     auto cut = cut_into_stages(*model_, devices_.size(), options.stage_layers);
     for (std::size_t i = 0; i < cut.size(); ++i)
       stages_.push_back(

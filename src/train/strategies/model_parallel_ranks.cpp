@@ -36,6 +36,7 @@ class ModelParallelRanks : public Strategy {
       micro_batches_ = micro_batches_of(options, static_cast<std::size_t>(ranks));
       model_ = training_.model();
       if (!model_) throw InvalidArgument("strategy: Training::model() returned no module");
+      check_built_in_scope(*model_);
       cut_ = cut_into_stages(*model_, static_cast<std::size_t>(ranks), options.stage_layers);
     });
     std::vector<std::string> layers;

@@ -7,6 +7,8 @@
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
+#include "lockstep/train/strategy_scope.h"
+#include "src/nn/build_scope.h"
 #include "src/nn/trainable.h"
 
 namespace lockstep::train {
@@ -28,9 +30,35 @@ void TrafficCount::add(const Device& from, const Device& to, std::size_t bytes) 
   }
 }
 
+namespace {
+
+const nn::Module* built_elsewhere(const nn::Module& module) {
+  if (module.built_in_scope() != nn::build_scope) return &module;
+  for (const auto& [name, child] : module.children())
+    if (const nn::Module* const found = built_elsewhere(*child)) return found;
+  return nullptr;
+}
+
+}  // namespace
+
+void check_built_in_scope(const nn::Module& model) {
+  const nn::Module* const found = built_elsewhere(model);
+  if (found == nullptr) return;
+  const auto scope = StrategyChoice::of_thread();
+  throw InvalidArgument(
+      "strategy: a module of the model ({}) was built {}, and the strategy is {}: its variables are not this strategy's; build the whole "
+      "model in the function that is given as the model, which is called once for each replica",
+      found->kind(),
+      found->built_in_scope() == 0 ? "outside of every scope"
+      : scope                      ? "in another scope"
+                                   : "in a strategy's scope",
+      scope ? fmt::format("made in the scope of '{}'", scope->name()) : "made outside of it");
+}
+
 Replica make_replica(const Training& training, Device& device) {
   Replica replica{&device, training.model()};
   if (!replica.model) throw InvalidArgument("strategy: Training::model() returned no module");
+  check_built_in_scope(*replica.model);
   replica.model->to(device);
   replica.parameters = nn::trainable_parameters(*replica.model);
   replica.buffers = replica.model->named_buffers();

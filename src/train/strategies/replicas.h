@@ -34,6 +34,10 @@ struct Replica {
   std::vector<std::uint64_t> frozen_versions;  // of the model's that this one has copied
 };
 
+// Throws InvalidArgument where the model, or a module in it, was built in another scope (train/strategy_scope.h) than this thread is in, or
+// outside of all of them: it is no variable of this strategy.
+void check_built_in_scope(const nn::Module& model);
+
 // One a device, all with the values of the first. Throws InvalidArgument where two models have unlike parameters.
 std::vector<Replica> make_replicas(const Training& training, const std::vector<Device*>& devices);
 // The same for a single device.
@@ -75,6 +79,14 @@ std::shared_ptr<ProcessGroup> group_of(const char* strategy, const StrategyOptio
 // Collective. `check` asks no other rank; what it throws on one rank ends this call on all: there with that exception, on the others with
 // an InvalidArgument that has its text and the number of the rank.
 void check_on_all_ranks(ProcessGroup& group, const std::function<void()>& check);
+
+// What `make` returns, on all ranks or on none.
+template <typename Make>
+auto made_on_all_ranks(ProcessGroup& group, const Make& make) {
+  decltype(make()) made;
+  check_on_all_ranks(group, [&] { made = make(); });
+  return made;
+}
 
 // Throws InvalidArgument under an AutoCast.
 void check_no_autocast(const char* strategy);

@@ -1,4 +1,3 @@
-
 #include <set>
 
 #include "lockstep/core/error.h"
@@ -53,6 +52,19 @@ const std::vector<Entry>& entries() {
   return kEntries;
 }
 
+const Entry& entry_named(const std::string& name) {
+  std::vector<std::string> known;
+  for (const Entry& entry : entries()) {
+    if (name == entry.kind.name) return entry;
+    known.push_back(entry.kind.name);
+  }
+  throw InvalidArgument("there is no strategy '{}': {}", name, joined(known, ", "));
+}
+
+bool is_collective(const Entry& entry, const StrategyOptions& options) {
+  return !entry.one_process || (entry.is_pipeline && options.group);
+}
+
 StrategyOptions checked(const Entry& entry, const StrategyOptions& asked) {
   const char* name = entry.kind.name;
   StrategyOptions options = asked;
@@ -72,7 +84,7 @@ StrategyOptions checked(const Entry& entry, const StrategyOptions& asked) {
                           options.average_period);
   if (!entry.is_pipeline && (options.micro_batches != 0 || !options.stage_layers.empty()))
     throw InvalidArgument("{}: .micro_batches and .stage_layers are options of model_parallel: here each device has all layers", name);
-  if (!entry.one_process || (entry.is_pipeline && options.group)) {
+  if (is_collective(entry, options)) {
     if (!options.devices.empty() && !has_servers)
       throw InvalidArgument("{}: a rank computes on its group's device; .devices is for strategies with one process", name);
     return options;
@@ -97,25 +109,39 @@ void Strategy::serve() {
 }
 
 std::unique_ptr<Strategy> make_strategy(const std::string& name, Training training, const StrategyOptions& options) {
-  std::vector<std::string> known;
-  for (const Entry& entry : entries()) {
-    known.push_back(entry.kind.name);
-    if (name != entry.kind.name) continue;
-    StrategyOptions chosen;
-    const auto check = [&] {
-      if (!training.model || !training.optimizer || !training.loss)
-        throw InvalidArgument("{}: Training needs all of .model, .optimizer and .loss", name);
-      chosen = checked(entry, options);
-    };
-    const bool is_collective = !entry.one_process || (entry.is_pipeline && options.group);
-    const auto group = options.group ? options.group : default_process_group();
-    if (is_collective && group)
-      check_on_all_ranks(*group, check);
-    else
-      check();
-    return entry.make(std::move(training), chosen);
-  }
-  throw InvalidArgument("there is no strategy '{}': {}", name, joined(known, ", "));
+  const Entry& entry = entry_named(name);
+  const auto scope = StrategyChoice::of_thread();
+  const StrategyOptions asked = scope ? scope->options() : options;
+  StrategyOptions chosen;
+  const auto check = [&] {
+    if (!training.model || !training.optimizer || !training.loss)
+      throw InvalidArgument("{}: Training needs all of .model, .optimizer and .loss", name);
+    if (scope) check_is_of_scope(*scope, "make_strategy", name, options);
+    chosen = checked(entry, asked);
+  };
+  const auto group = asked.group ? asked.group : default_process_group();
+  if (is_collective(entry, asked) && group)
+    check_on_all_ranks(*group, check);
+  else
+    check();
+  return entry.make(std::move(training), chosen);
+}
+
+StrategyOptions options_of_choice(const std::string& name, const StrategyOptions& options) {
+  const Entry& entry = entry_named(name);
+  return is_collective(entry, options) ? options : checked(entry, options);
+}
+
+void check_is_of_scope(const StrategyChoice& scope, const char* call, const std::string& name, const StrategyOptions& options) {
+  if (name != scope.name())
+    throw InvalidArgument("{}: strategy '{}' in the scope of '{}': one strategy has a scope at a time: leave the scope, or its name out",
+                          call, name, scope.name());
+  const ParameterServerOptions& servers = options.parameter_server;
+  if (!options.devices.empty() || options.parameter_device != nullptr || options.group || options.ddp || options.micro_batches != 0 ||
+      options.average_period != 0 || !options.stage_layers.empty() || servers.servers != 0 || servers.staleness != 0 ||
+      servers.sharding != Sharding::kRoundRobin)
+    throw InvalidArgument("{}: options of a strategy in the scope of '{}', which has its own: give them to the StrategyChoice", call,
+                          scope.name());
 }
 
 const std::vector<StrategyKind>& strategies() {

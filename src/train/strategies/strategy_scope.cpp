@@ -1,0 +1,64 @@
+#include "lockstep/train/strategy_scope.h"
+
+#include <atomic>
+
+#include "lockstep/core/error.h"
+#include "src/nn/build_scope.h"
+#include "src/train/strategies/kinds.h"
+#include "src/train/strategies/replicas.h"
+
+namespace lockstep::train {
+
+struct StrategyChoice::Impl {
+  std::string name;
+  StrategyOptions options;
+  std::uint64_t number = 0;  // of modules that are built in its scope
+};
+
+std::shared_ptr<const StrategyChoice::Impl>& StrategyChoice::current() {
+  thread_local std::shared_ptr<const Impl> current;
+  return current;
+}
+
+StrategyChoice::StrategyChoice(const std::string& name, const StrategyOptions& options) {
+  static std::atomic<std::uint64_t> last{0};
+  impl_ = std::make_shared<const Impl>(Impl{name, options_of_choice(name, options), ++last});
+}
+
+const std::string& StrategyChoice::name() const { return impl_->name; }
+const StrategyOptions& StrategyChoice::options() const { return impl_->options; }
+
+int StrategyChoice::num_replicas_in_sync() const {
+  if (name() == "parameter_server")
+    throw InvalidArgument("{}: the number of workers is known once the strategy is made: ask its workers()->world_size()", name());
+  if (name() == "model_parallel") return 1;
+  if (name() == "ddp" || name() == "zero" || name() == "local_sgd") return group_of(impl_->name.c_str(), options())->world_size();
+  return static_cast<int>(options().devices.size());
+}
+
+std::optional<StrategyChoice> StrategyChoice::of_thread() { return current() ? std::optional(StrategyChoice(current())) : std::nullopt; }
+
+StrategyChoice::Entered::Entered(const StrategyChoice& choice) : before_(current()), number_before_(nn::build_scope) {
+  if (before_ && before_ != choice.impl_)
+    throw InvalidArgument(
+        "scope(): the scope of strategy '{}' within that of {}'{}': one strategy has a scope at a time: leave the outer one", choice.name(),
+        before_->name == choice.name() ? "another " : "", before_->name);
+  current() = choice.impl_;
+  nn::build_scope = choice.impl_->number;
+}
+
+StrategyChoice::Entered::~Entered() {
+  current() = before_;
+  nn::build_scope = number_before_;
+}
+
+MirroredStrategy::MirroredStrategy(std::vector<Device*> devices) : StrategyChoice("mirrored", {.devices = std::move(devices)}) {}
+
+std::unique_ptr<Strategy> make_strategy(Training training) {
+  const auto scope = StrategyChoice::of_thread();
+  if (!scope)
+    throw InvalidArgument("make_strategy: which one? Name it, or call this in the scope() of a strategy (train/strategy_scope.h)");
+  return make_strategy(scope->name(), std::move(training));
+}
+
+}  // namespace lockstep::train
