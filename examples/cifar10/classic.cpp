@@ -117,7 +117,7 @@ ClassicTraining::ClassicTraining(const ClassicFlags& flags, const std::vector<ls
       per_epoch_(steps_per_epoch(flags, data_.train->size(), devices_)),
       rate_{flags.lr, kRateDecay, kEpochsPerDecay * per_epoch_},
       ema_(net().named_parameters(), {.decay = 0.9999, .ramp = true}),
-      sampler_(data_.train->size(), group_->place(), {.seed = flags.seed, .remainder = ls::data::Remainder::kDrop}),
+      sampler_(*data_.train, group_->place(), {.seed = flags.seed, .remainder = ls::data::Remainder::kDrop}),
       writer_(flags.summary_every > 0 ? ls::train::SummaryWriter(flags.train_dir, {.group = group_}) : ls::train::SummaryWriter::none()) {}
 
 std::unique_ptr<ls::train::Strategy> ClassicTraining::make_strategy(const std::vector<ls::Device*>& devices) {

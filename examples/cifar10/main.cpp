@@ -43,7 +43,7 @@ int train(const Flags& flags) {
   ls::DistributedDataParallel ddp(*net, group);
   ls::optim::SGD sgd(ddp.parameters(),
                      {.lr = peak, .momentum = recipe.momentum, .weight_decay = recipe.weight_decay, .loss_scaler = scaler});
-  ls::data::DistributedSampler sampler(data.train->size(), group->place(), {.seed = flags.seed, .remainder = ls::data::Remainder::kDrop});
+  ls::data::DistributedSampler sampler(*data.train, group->place(), {.seed = flags.seed, .remainder = ls::data::Remainder::kDrop});
   ls::Progress progress(progress_of(flags, steps, *group));
   Run run{flags, recipe, *group, data, *net, ddp, sgd, scaler, sampler, progress, steps, recipe.make_rate(peak, steps.total)};
   run.introduce();

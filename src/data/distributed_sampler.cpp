@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/data/dataset.h"
 #include "lockstep/data/sampler.h"
 #include "src/data/shuffle.h"
 
@@ -31,6 +32,11 @@ DistributedSampler::DistributedSampler(std::int64_t size, const Place& place, co
       buffer_(options.shuffle_buffer) {
   if (buffer_ < 0) throw InvalidArgument("DistributedSampler: shuffle_buffer {} is negative; 0 shuffles the whole set", buffer_);
   check_not_all_dropped();
+}
+
+DistributedSampler::DistributedSampler(const Dataset& set, const Place& place, const DistributedSamplerOptions& options)
+    : DistributedSampler(set.size(), place, options) {
+  set_fingerprint(fingerprint_of(set));
 }
 
 SampleOrder DistributedSampler::whole_order(std::uint64_t seed, std::int64_t epoch) const {

@@ -94,6 +94,11 @@ void Sampler::check(const SamplerState& state) const {
         "{}: rank {} cannot take this state: it is of a data set of {} samples, this sampler's has {}: give it the data set of the run "
         "that saved the state, or begin an epoch with set_epoch()",
         kind_, place_.rank, state.set_size, set_size());
+  if (!state.fingerprint.empty() && !state_.fingerprint.empty() && state.fingerprint != state_.fingerprint)
+    throw InvalidArgument(
+        "{}: rank {} cannot take this state: it is of another data set of {} samples, with the fingerprint {}, this sampler's set has {}: "
+        "give it the data set of the run that saved the state, or begin an epoch with set_epoch()",
+        kind_, place_.rank, set_size(), state.fingerprint, state_.fingerprint);
   if (!state.options.empty() && state.options != state_.options)
     throw InvalidArgument(
         "{}: rank {} cannot take this state: it is of a {}, this sampler is a {}: make it with the options of the run that saved the "

@@ -32,8 +32,8 @@ void read(const nlohmann::json& json, const char* name, bool may_be_missing, T& 
 }  // namespace
 
 void to_json(nlohmann::json& json, const SamplerState& state) {
-  json = {
-      {"seed", state.seed}, {"epoch", state.epoch}, {"consumed", state.consumed}, {"set_size", state.set_size}, {"options", state.options}};
+  json = {{"seed", state.seed},         {"epoch", state.epoch},     {"consumed", state.consumed},
+          {"set_size", state.set_size}, {"options", state.options}, {"fingerprint", state.fingerprint}};
 }
 
 void from_json(const nlohmann::json& json, SamplerState& state) {
@@ -44,6 +44,7 @@ void from_json(const nlohmann::json& json, SamplerState& state) {
   read(json, "consumed", false, read_state.consumed);
   read(json, "set_size", true, read_state.set_size);
   read(json, "options", true, read_state.options);
+  read(json, "fingerprint", true, read_state.fingerprint);
   state = read_state;
 }
 

@@ -62,6 +62,13 @@ inline std::shared_ptr<ProcessGroup> group_or_default(const std::shared_ptr<Proc
   return group ? group : default_process_group();
 }
 
+// What samplers of all ranks must have in common.
+inline std::string text_of(const data::Sampler& sampler) {
+  const data::SamplerState state = sampler.state();
+  return fmt::format("a sampler of {} samples for {} ranks: {}{}", sampler.set_size(), sampler.place().world_size, state.options,
+                     state.fingerprint.empty() ? "" : ", of the data set with the fingerprint " + state.fingerprint);
+}
+
 // InvalidArgument unless the ranks that share the optimizer's state are those of the group.
 inline void check_group_of_slices(const char* operation, const CheckpointParts& parts, const ProcessGroup* group) {
   const int ranks = parts.optimizer ? parts.optimizer->slice_ranks() : 1;

@@ -59,7 +59,7 @@ std::int64_t train(const std::string& folder, const ls::data::Dataset& set, std:
   ls::nn::Linear net(2, 1);
   ls::optim::SGD sgd(net.named_parameters(), {.lr = 0.01f});
 
-  ls::data::DistributedSampler sampler(set.size(), place, {.seed = 1});
+  ls::data::DistributedSampler sampler(set, place, {.seed = 1});
   ls::data::DataLoader loader(set, sampler, {.batch_size = 4, .num_workers = 2});
   ls::CheckpointParts parts{.model = net, .optimizer = sgd, .sampler = sampler, .loader = loader};
   if (const auto saved = ls::load_checkpoint(folder, parts)) parts.step = saved->step;

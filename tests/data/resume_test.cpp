@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/data/combine.h"
 #include "lockstep/data/length_bucket_sampler.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/weighted_sampler.h"
@@ -239,6 +240,30 @@ TEST(Resume, AStateTravelsAsJson) {
   EXPECT_THAT(broken("options", 7), HasSubstr("'options' is 7 in the JSON, a text was expected"));
   EXPECT_THAT(message_of([] { nlohmann::json("x").get<SamplerState>(); }), HasSubstr("an object was expected"));
   EXPECT_EQ(broken("set_size", nullptr), "nothing was thrown") << "a checkpoint of version 0.1";
+}
+
+TEST(Resume, RefusesTheStateOfAnotherDataSetOfTheSameSize) {
+  const auto set_of = [](std::int64_t size, std::int64_t odd) {
+    std::vector<std::int64_t> values(static_cast<std::size_t>(size), 1);
+    values.back() = odd;
+    return TensorDataset({Tensor::from<std::int64_t>(values, {size})});
+  };
+  for (const std::int64_t size : {1, 2, 40, 1000}) {
+    const TensorDataset mine = set_of(size, 2), same = set_of(size, 2), other = set_of(size, 3);
+    DistributedSampler sampler(mine, {}), by_size(size, {});
+    EXPECT_EQ(fingerprint_of(mine), fingerprint_of(same));
+    EXPECT_EQ(sampler.state().fingerprint, fingerprint_of(mine));
+    EXPECT_THAT(message_of([&] { sampler.restore(DistributedSampler(other, {}).state()); }),
+                AllOf(HasSubstr("is of another data set of " + std::to_string(size) + " samples"), HasSubstr(fingerprint_of(other))));
+    for (const SamplerState& state : {DistributedSampler(same, {}).state(), by_size.state()})
+      EXPECT_EQ(message_of([&] { sampler.restore(state); }), "nothing was thrown");
+    EXPECT_EQ(message_of([&] { by_size.restore(sampler.state()); }), "nothing was thrown") << "it knows the size alone";
+  }
+  EXPECT_NE(fingerprint_of(set_of(3, 1)), fingerprint_of(set_of(4, 1)));
+  EXPECT_THAT(message_of([&] {
+                DistributedSampler(set_of(2, 1), {0, 3, 0, 3}, {.remainder = Remainder::kDrop});
+              }),
+              HasSubstr("leaves nothing"));
 }
 
 TEST(Resume, RefusesTheStateOfAnotherSampler) {

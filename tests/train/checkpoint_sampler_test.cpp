@@ -125,6 +125,39 @@ TEST(CheckpointSampler, RanksWithOtherSamplersAreToldBeforeTheyLoad) {
                          HasSubstr("rank 0 has a sampler of 20 samples for 1 ranks: DistributedSampler(shuffle true, remainder pad)"))));
 }
 
+// As many samples, but others: a run would go on with what it has seen, or never see some.
+TEST(CheckpointSampler, OfAnotherDataSetOfTheSameSizeIsRefusedOnAllRanks) {
+  const Folder folder;
+  const auto set_of = [](std::int64_t first) {
+    std::vector<std::int64_t> values(kSize);
+    std::iota(values.begin(), values.end(), first);
+    return data::TensorDataset({Tensor::from(std::span<const std::int64_t>(values), {kSize})});
+  };
+  const data::TensorDataset saved = set_of(0), other = set_of(7);
+  const auto load = [&](const std::shared_ptr<ProcessGroup>& group, const data::Dataset& set) {
+    CheckpointNet net;
+    data::DistributedSampler sampler(set, group->place());
+    const data::SamplerState before = sampler.state();
+    const std::string message = message_of([&] { load_checkpoint(folder.path(), {.model = net, .sampler = sampler, .group = group}); });
+    EXPECT_EQ(message == "nothing was thrown", sampler.state() != before);
+    return message;
+  };
+  std::vector<std::string> of_all(3), of_one(3);
+  testing::expect_all_well(testing::run_ranks(3, "shm", [&](auto group) {
+    CheckpointNet net;
+    data::DistributedSampler sampler(saved, group->place());
+    sampler.advance(12);
+    save_checkpoint(folder.path(), {.model = net, .sampler = sampler, .group = group});
+    group->barrier();
+    const auto rank = static_cast<std::size_t>(group->rank());
+    of_all[rank] = load(group, other);
+    of_one[rank] = load(group, rank == 2 ? other : saved);
+    EXPECT_EQ(load(group, saved), "nothing was thrown");
+  }));
+  EXPECT_THAT(of_all, Each(HasSubstr("is of another data set of 48 samples, with the fingerprint " + data::fingerprint_of(saved))));
+  EXPECT_THAT(of_one, Each(AllOf(HasSubstr("gave different parts"), HasSubstr("fingerprint " + data::fingerprint_of(other)))));
+}
+
 TEST(RestoreSampler, AllRanksTakeAStateOrNone) {
   const auto restore = [](int odd_rank, data::SamplerState (*make_odd)(data::SamplerState)) {
     return testing::run_ranks(3, "threads", [=](auto group) {

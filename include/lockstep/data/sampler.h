@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/place.h"
@@ -30,6 +31,11 @@ struct DistributedSamplerOptions {
   // whose place the next of the set takes, so that none comes more than shuffle_buffer - 1 places early.
   std::int64_t shuffle_buffer = 0;
 };
+
+class Dataset;
+// The first 64 bits of a SHA-256 of the set's size and of 16 of its samples, the first and the last among them, as epoch 0 sees them; of
+// images as they are stored. It calls get() for these, and throws what that throws.
+std::string fingerprint_of(const Dataset& set);
 
 // Samples in their order.
 struct SampleOrder {
@@ -61,8 +67,8 @@ class Sampler {
   void advance(std::int64_t over_all_ranks) { state_.consumed += over_all_ranks; }
   SamplerState state() const;
   // Goes on behind what `state` says was consumed, with its seed; the number of ranks may be another. Throws InvalidArgument, with what
-  // differs, for the state of another data set's size, of other options (Remainder, weights, lengths, ...), of another kind of sampler, or
-  // of a position that the epoch does not have. check() only throws.
+  // differs, for the state of another data set's size, of another fingerprint, of other options (Remainder, weights, lengths, ...), of
+  // another kind of sampler, or of a position that the epoch does not have. check() only throws.
   void restore(const SamplerState& state);
   void check(const SamplerState& state) const;
 
@@ -71,6 +77,8 @@ class Sampler {
   // Throws InvalidArgument for an empty set, or one of 2^32 samples and more.
   Sampler(const char* kind, std::int64_t set_size, const Place& place, std::uint64_t seed, Remainder remainder, const std::string& options,
           bool makes_batches = false);
+  // For constructors: with it, states of other sets of the same size are refused.
+  void set_fingerprint(std::string fingerprint) { state_.fingerprint = std::move(fingerprint); }
   // For constructors: throws InvalidArgument when dropping the remainder leaves a rank without anything.
   void check_not_all_dropped() const;
 
@@ -100,6 +108,8 @@ class DistributedSampler : public Sampler {
  public:
   // Throws InvalidArgument for an empty set, a negative shuffle_buffer, or where dropping the remainder leaves nothing.
   DistributedSampler(std::int64_t size, const Place& place, const DistributedSamplerOptions& options = {});
+  // Of this set, which is looked at here alone: the sampler's state has its fingerprint_of(), and fits no other set.
+  DistributedSampler(const Dataset& set, const Place& place, const DistributedSamplerOptions& options = {});
 
  private:
   SampleOrder whole_order(std::uint64_t seed, std::int64_t epoch) const override;
