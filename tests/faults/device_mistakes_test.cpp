@@ -1,0 +1,73 @@
+// Devices that cannot be had as they are asked for: an error that says so on every rank that asks, and none that waits for ever.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "tests/faults/hand_job.h"
+
+namespace lockstep::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// A machine with two GPUs of 100 GB, played by a fake CUDA part.
+Environment two_gpus_and(const Environment& more) {
+  Environment all = {{"LOCKSTEP_CUDA_LIBRARY", FAKE_CUDA_LIBRARY}, {"FAKE_CUDA", "two"}, {"LOCKSTEP_DEVICE", "auto"}};
+  for (const auto& [name, value] : more) all[name] = value;
+  return all;
+}
+
+TEST(DeviceMistakes, OfAllRanksAreErrorsOnAllOfThem) {
+  struct Row {
+    Environment asked;
+    const char* sentence;
+  };
+  const Row rows[] = {
+      {{{"LOCKSTEP_LOGICAL_DEVICES", "cuda:0:80G+30G"}}, "the limits of GPU 0's 2 parts do not fit into its 100000000000 bytes of memory"},
+      {{{"LOCKSTEP_LOGICAL_DEVICES", "cuda:0:40G+40G"}}, "this is the fake cuda:"},  // they fit: the fake device is asked for
+      {{{"LOCKSTEP_LOGICAL_DEVICES", "cuda:0:1G+grow"}}, "memory 'grow' of a logical device: an amount is needed"},
+      {{{"LOCKSTEP_LOGICAL_DEVICES", "cuda:2:2x"}}, "there is no GPU 2: this process has GPUs 0 to 1"},
+      {{{"LOCKSTEP_LOGICAL_DEVICES", "cuda:0:65x"}}, "'cuda:0:65x' is none of cpu:2x"},
+      {{{"LOCKSTEP_LOGICAL_DEVICES", "cpu:2x"}, {"LOCKSTEP_DEVICE", "tpu"}}, "LOCKSTEP_DEVICE"},
+  };
+  for (const auto& [asked, sentence] : rows) {
+    HandJob job(2, two_gpus_and(asked));
+    job.start_all({"steps=1"});
+    for (const int rank : {0, 1}) {
+      EXPECT_NE(job[rank].wait(60s), 0) << sentence;
+      EXPECT_THAT(job[rank].errors(), HasSubstr(sentence)) << "rank " << rank;
+    }
+  }
+  HandJob job(2, two_gpus_and({{"LOCKSTEP_DEVICE", "cpu"}, {"LOCKSTEP_LOGICAL_DEVICES", "cpu:2x"}}));
+  job.start_all({"steps=1"});
+  for (const int rank : {0, 1}) EXPECT_EQ(job[rank].wait(60s), 0) << job[rank].errors();
+}
+
+const Environment kWrong = {{"LOCKSTEP_LOGICAL_DEVICES", "cpu:0x"}};
+const char* const kSentence = "LOCKSTEP_LOGICAL_DEVICES: 'cpu:0x' is none of cpu:2x";
+
+TEST(DeviceMistakes, OfOneRankEndTheJobUnderLockrun) {
+  Child job({LOCKRUN, "-n", "2", "--no-bind", "sh", "-c",
+             "if [ $RANK = 1 ]; then export LOCKSTEP_LOGICAL_DEVICES=cpu:0x; fi; exec " COLLECTIVE_RANK " steps=1000000000"},
+            {.environment = {{"LOCKSTEP_DEVICE", "cpu"}}});
+  EXPECT_EQ(job.wait(60s), 2) << job.errors();
+  EXPECT_THAT(job.errors(), AllOf(HasSubstr(kSentence), HasSubstr("rank 1")));
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(DeviceMistakes, OfOneRankByHandTheOthersNameIt) {
+  HandJob job(2, {{"LOCKSTEP_STORE_TIMEOUT_S", "5"}, {"LOCKSTEP_DEVICE", "cpu"}});
+  job.start(0, {"steps=1"});
+  job.start(1, {"steps=1"}, kWrong);
+  EXPECT_EQ(job[1].wait(60s), 2);
+  EXPECT_THAT(job[1].errors(), HasSubstr(kSentence));
+  EXPECT_EQ(job[0].wait(60s), 1);
+  EXPECT_THAT(job[0].errors(), HasSubstr("rank 1 of 2 did not come"));
+}
+
+}  // namespace
+}  // namespace lockstep::testing
