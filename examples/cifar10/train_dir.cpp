@@ -23,10 +23,8 @@ void remove_training(const std::string& folder) {
   for (const fs::path& path : found) fs::remove_all(path);
 }
 
-}  // namespace
-
-void prepare_train_dir(const std::string& folder, const ls::ProcessGroup& group, TrainDir how) {
-  if (group.rank() != 0 || how == TrainDir::kResume) return;  // what there is to resume, the load tells
+void prepare_on_rank_zero(const std::string& folder, TrainDir how) {
+  if (how == TrainDir::kResume) return;  // what there is to resume, the load tells
   try {
     if (fs::is_directory(folder) && !fs::is_empty(folder)) {
       if (how == TrainDir::kNew)
@@ -40,4 +38,21 @@ void prepare_train_dir(const std::string& folder, const ls::ProcessGroup& group,
     throw ls::FileError("--train-dir {}: {}", folder, error.code().message());
   }
   ls::prepare_checkpoint_folder(folder);
+}
+
+}  // namespace
+
+void prepare_train_dir(const std::string& folder, ls::ProcessGroup& group, TrainDir how) {
+  std::string problem;  // A: a wrong argument follows, F: an error of the file system
+  try {
+    if (group.rank() == 0) prepare_on_rank_zero(folder, how);
+  } catch (const ls::InvalidArgument& error) {
+    problem = fmt::format("A{}", error.what());
+  } catch (const ls::Error& error) {
+    problem = fmt::format("F{}", error.what());
+  }
+  problem = group.broadcast_text(problem, 0);
+  if (problem.empty()) return;
+  if (problem[0] == 'A') throw ls::InvalidArgument("{}", problem.substr(1));
+  throw ls::FileError("{}", problem.substr(1));
 }

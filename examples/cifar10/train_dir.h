@@ -7,6 +7,6 @@
 
 enum class TrainDir { kNew, kOverwrite, kResume };
 
-// Before the training, on rank 0; other ranks return at once. kNew: throws InvalidArgument where the folder holds something. kOverwrite:
-// removes checkpoints and event files from it, nothing else. FileError where it cannot be written.
-void prepare_train_dir(const std::string& folder, const lockstep::ProcessGroup& group, TrainDir how);
+// Before the training, collective: rank 0 looks, and all ranks throw what it finds. kNew: InvalidArgument where the folder holds something.
+// kOverwrite: removes checkpoints and event files from it, nothing else. FileError where it cannot be written.
+void prepare_train_dir(const std::string& folder, lockstep::ProcessGroup& group, TrainDir how);

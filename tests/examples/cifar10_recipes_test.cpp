@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "examples/cifar10/classic_net.h"
 #include "tests/faults/child.h"
+#include "tests/faults/hand_job.h"
 #include "tests/train/event_records.h"
 
 namespace lockstep::testing {
@@ -135,6 +137,22 @@ TEST_F(Cifar10Recipes, ClassicRefusesAFolderThatIsNotEmpty) {
   EXPECT_FALSE(fs::exists(folder_ / "train/step-00000002"));
   EXPECT_TRUE(fs::exists(folder_ / "train/step-00000001"));
   EXPECT_EQ(bytes_of_file(folder_ / "train/notes.txt"), "mine");
+}
+
+// Without a lockrun, which would end the second rank when the first has said its error.
+TEST_F(Cifar10Recipes, ClassicRefusesAFolderOnAllRanks) {
+  std::ofstream(folder_ / "file") << "no folder";
+  fs::create_directories(folder_ / "full");
+  std::ofstream(folder_ / "full/notes.txt") << "mine";
+  const std::map<std::string, std::string> sentences = {{"full", ": it is not empty: --resume"}, {"file/below", in_folder("file/below")}};
+  for (const auto& [name, sentence] : sentences) {
+    HandJob job(2, {{"OMP_NUM_THREADS", "1"}});
+    for (int rank = 0; rank < 2; ++rank) job.start_command(rank, classic(name, {"--max-steps", "1"}, 0));
+    for (int rank = 0; rank < 2; ++rank) {
+      EXPECT_NE(job[rank].wait(kDeadline), 0) << name << ", rank " << rank;
+      EXPECT_THAT(job[rank].errors(), HasSubstr(sentence)) << "rank " << rank;
+    }
+  }
 }
 
 TEST_F(Cifar10Recipes, ClassicStopsWhereALossIsNotFinite) {

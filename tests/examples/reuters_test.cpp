@@ -130,7 +130,7 @@ TEST_F(Reuters, RefusesWhatDoesNotFitTogether) {
   expect_refusal_on_all_ranks({}, "'cpu:65x' is none of cpu:2x", {{"LOCKSTEP_LOGICAL_DEVICES", "cpu:65x"}});
   expect_refusal(2, {"--strategy", "mirrored"}, "strategy 'mirrored' drives all devices from one process, and this job has 2 ranks");
   expect_refusal(0, {"--strategy", "mirrored", "--devices", "3"}, "a batch of 16 samples cannot be split evenly among 3 devices");
-  expect_refusal(3, {}, "--batch 16 cannot be divided among 3 ranks");
+  expect_refusal_on_all_ranks({"--batch", "15"}, "--batch 15 cannot be divided among 2 ranks");
   expect_refusal_on_all_ranks({"--events", (folder_ / "reuters/reuters_topics.txt/below").string()}, "reuters_topics.txt/below");
 
   const fs::path train = folder_ / "reuters/reuters_train.jsonl.gz";
