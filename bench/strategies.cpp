@@ -83,7 +83,9 @@ Options parse(int argc, char** argv) {
   if (options.micro_batches < 0) throw ls::InvalidArgument("strategies: --micro-batches must not be negative");
   for (const int devices : options.devices)
     if (devices < 1 || devices > 64) throw ls::InvalidArgument("strategies: --devices {}: 1 to 64 make sense", devices);
-  if (!options.strategy.empty() && names.find(options.strategy) == std::string::npos)
+  const auto& kinds = ls::train::strategies();
+  const auto is_given = [&](const ls::train::StrategyKind& kind) { return kind.name == options.strategy; };
+  if (!options.strategy.empty() && std::none_of(kinds.begin(), kinds.end(), is_given))
     throw ls::InvalidArgument("strategies: there is no strategy '{}': {}", options.strategy, names);
   return options;
 }

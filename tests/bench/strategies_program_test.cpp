@@ -47,6 +47,7 @@ TEST(StrategiesProgram, RefusesWhatMakesNoSense) {
     EXPECT_THAT(program.errors(), HasSubstr(message));
   };
   refused({"--strategy", "horovod"}, "there is no strategy 'horovod': ddp, mirrored");
+  refused({"--strategy", "mirror"}, "there is no strategy 'mirror'");
   refused({"--devices", "1", "two"}, "'two' is no flag");
   refused({"2"}, "'2' is no flag");
   refused({"--devices", "65"}, "--devices 65: 1 to 64 make sense");
