@@ -25,24 +25,26 @@ LOCKSTEP_VECTOR_MATH float absolute_error_by_x(float x, float t) {
   return ((x > t) | (x < t)) ? of_unequal : x - t;  // 0 of equals, NaN of NaN
 }
 
-LOCKSTEP_VECTOR_MATH float binary_cross_entropy(float x, float t) {
-  const float clamped = x < 0 ? 0.0F : x;
-  return clamped - x * t + vector_math::log_of_one_plus(vector_math::normal_exp(-vector_math::abs(x)));
-}
 LOCKSTEP_VECTOR_MATH float binary_cross_entropy_by_x(float x, float t) { return vector_math::sigmoid(x) - t; }
 
-// The sum of an element's loss over all, and the gradient of each.
-#define LOCKSTEP_ELEMENTS_LOSS(name)                                                                                                      \
-  LOCKSTEP_CPU_DISPATCH(double, sum_of_##name, (const float* x, const float* t, Index count), (x, t, count), {                            \
-    double sums[kSums] = {};                                                                                                              \
-    Index i = 0;                                                                                                                          \
-    for (; i + kSums <= count; i += kSums)                                                                                                \
-      for (Index lane = 0; lane < kSums; ++lane) sums[lane] += static_cast<double>(name(x[i + lane], t[i + lane]));                       \
-    for (; i < count; ++i) sums[i % kSums] += static_cast<double>(name(x[i], t[i]));                                                      \
-    double total = 0;                                                                                                                     \
-    for (Index lane = 0; lane < kSums; ++lane) total += sums[lane];                                                                       \
-    return total;                                                                                                                         \
-  })                                                                                                                                      \
+// The sum of an element's loss over all.
+#define LOCKSTEP_ELEMENTS_SUM(name)                                                                                 \
+  LOCKSTEP_CPU_DISPATCH(double, sum_of_##name, (const float* x, const float* t, Index count), (x, t, count), {      \
+    double sums[kSums] = {};                                                                                        \
+    Index i = 0;                                                                                                    \
+    for (; i + kSums <= count; i += kSums)                                                                          \
+      for (Index lane = 0; lane < kSums; ++lane) sums[lane] += static_cast<double>(name(x[i + lane], t[i + lane])); \
+    for (; i < count; ++i) sums[i % kSums] += static_cast<double>(name(x[i], t[i]));                                \
+    double total = 0;                                                                                               \
+    for (Index lane = 0; lane < kSums; ++lane) total += sums[lane];                                                 \
+    return total;                                                                                                   \
+  })
+LOCKSTEP_ELEMENTS_SUM(squared_error)
+LOCKSTEP_ELEMENTS_SUM(absolute_error)
+#undef LOCKSTEP_ELEMENTS_SUM
+
+// The gradient of each element.
+#define LOCKSTEP_ELEMENTS_GRADIENT(name)                                                                                                  \
   LOCKSTEP_CPU_DISPATCH(void, name##_gradient, (const float* x, const float* t, float factor, bool accumulate, float* grad, Index count), \
                         (x, t, factor, accumulate, grad, count), {                                                                        \
                           if (accumulate) {                                                                                               \
@@ -53,10 +55,50 @@ LOCKSTEP_VECTOR_MATH float binary_cross_entropy_by_x(float x, float t) { return 
                             for (Index i = 0; i < count; ++i) grad[i] = name##_by_x(x[i], t[i]) * factor;                                 \
                           }                                                                                                               \
                         })
-LOCKSTEP_ELEMENTS_LOSS(squared_error)
-LOCKSTEP_ELEMENTS_LOSS(absolute_error)
-LOCKSTEP_ELEMENTS_LOSS(binary_cross_entropy)
-#undef LOCKSTEP_ELEMENTS_LOSS
+LOCKSTEP_ELEMENTS_GRADIENT(squared_error)
+LOCKSTEP_ELEMENTS_GRADIENT(absolute_error)
+LOCKSTEP_ELEMENTS_GRADIENT(binary_cross_entropy)
+#undef LOCKSTEP_ELEMENTS_GRADIENT
+
+// Binary cross entropy is max(x, 0) - x t + log(1 + z) with z = e^-|x|. One logarithm serves many elements: that of the product of their
+// 1 + z, none of which is above 2. What the product has above 1 is kept, so that a sum of small z keeps its digits.
+constexpr Index kPiece = 512, kPiecesOfALogarithm = 16;  // of each lane 512 factors: below 2^512
+
+LOCKSTEP_CPU_DISPATCH(void, add_binary_cross_entropies, (const float* x, const float* t, Index count, double* sums, double* excess),
+                      (x, t, count, sums, excess), {
+                        float linear[kPiece];
+                        float powers[kPiece];
+                        LOCKSTEP_INDEPENDENT_ITERATIONS
+                        for (Index i = 0; i < count; ++i) {
+                          const float clamped = x[i] < 0 ? 0.0F : x[i];
+                          linear[i] = clamped - x[i] * t[i];
+                          powers[i] = vector_math::normal_exp(-vector_math::abs(x[i]));
+                        }
+                        Index end = count;
+                        for (; end % kSums != 0; ++end) linear[end] = powers[end] = 0;
+                        double own_sums[kSums];
+                        double own_excess[kSums];
+                        for (Index lane = 0; lane < kSums; ++lane) own_sums[lane] = sums[lane], own_excess[lane] = excess[lane];
+                        for (Index i = 0; i < end; i += kSums)
+                          for (Index lane = 0; lane < kSums; ++lane) {
+                            const double z = powers[i + lane];
+                            own_sums[lane] += static_cast<double>(linear[i + lane]);
+                            own_excess[lane] += own_excess[lane] * z + z;
+                          }
+                        for (Index lane = 0; lane < kSums; ++lane) sums[lane] = own_sums[lane], excess[lane] = own_excess[lane];
+                      })
+
+double sum_of_binary_cross_entropy(const float* x, const float* t, Index count) {
+  double sums[kSums] = {}, total = 0;
+  for (Index i = 0; i < count;) {
+    double excess[kSums] = {};
+    for (Index piece = 0; piece < kPiecesOfALogarithm && i < count; ++piece, i += kPiece)
+      add_binary_cross_entropies(x + i, t + i, std::min(kPiece, count - i), sums, excess);
+    for (const double above_one : excess) total += std::log1p(above_one);
+  }
+  for (const double sum : sums) total += sum;
+  return total;
+}
 
 }  // namespace
 

@@ -82,14 +82,6 @@ LOCKSTEP_VECTOR_MATH float log(float x) {
   return x >= 0 ? result : nan;
 }
 
-// log(1 + z) of 0 <= z <= 1, within 5 units in the last place: z P(z) / Q(z), all coefficients positive.
-LOCKSTEP_VECTOR_MATH float log_of_one_plus(float z) {
-  const float square = z * z;
-  const float p = 1.23760096832e-1F * square + (8.67182618469e-1F * z + 1.0F);
-  const float q = (3.10932936038e-2F * z + 4.74049245062e-1F) * square + (1.36718067045F * z + 1.0F);
-  return z * p / q;
-}
-
 // `magnitude`, which is not negative, with the sign of `sign`.
 LOCKSTEP_VECTOR_MATH float with_sign(float magnitude, float sign) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) | (std::bit_cast<std::uint32_t>(sign) & 0x80000000U));

@@ -53,6 +53,19 @@ TEST(Elementwise, IsThePlainKernels) {
     }
 }
 
+// log(1 + e^-30) is 9.4e-14: a product of such 1 + z keeps what is above 1. Of x = 0 the product grows as fast as it can.
+TEST(BinaryCrossEntropy, KeepsTheDigitsOfSmallLossesAndOfManyLargeOnes) {
+  for (const Index count : {1, 15, 16, 513, 8192, 8193, 100'003}) {
+    Floats loss(1), x(static_cast<std::size_t>(count)), t(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = i % 2 == 0 ? 30.0F : -30.0F, t[i] = i % 2 == 0 ? 1.0F : 0.0F;
+    tested().binary_cross_entropy_with_logits(in(x), in(t), true, {loss.data(), {}}, stream());
+    EXPECT_NEAR(loss[0], std::log1p(std::exp(-30.0)), 1e-6 * std::exp(-30.0)) << count;
+    std::fill(x.begin(), x.end(), 0.0F);
+    tested().binary_cross_entropy_with_logits(in(x), in(t), true, {loss.data(), {}}, stream());
+    EXPECT_FLOAT_EQ(loss[0], static_cast<float>(std::log(2.0))) << count;
+  }
+}
+
 TEST(Elementwise, ReluLetsNanThroughAndWorksInPlace) {
   for (const KernelTable* kernels : {&plain(), &tested()}) {
     Floats values(40, -1);

@@ -61,9 +61,6 @@ TEST(VectorMath, LogIsWithinTwoUnits) {
   EXPECT_LE(largest_error(1e-42F, 1e-38F, log, exact), 2);
   EXPECT_LE(largest_error(1e30F, 3.4e38F, log, exact), 2);
   EXPECT_EQ(vm::log(1), 0);
-  const auto of_one_plus = [](float x) { return vm::log_of_one_plus(x); };
-  EXPECT_LE(largest_error(0, 1, of_one_plus, [](double x) { return std::log1p(x); }), 5);
-  EXPECT_LE(largest_error(1e-42F, 1e-37F, of_one_plus, [](double x) { return std::log1p(x); }), 5);
 }
 
 TEST(VectorMath, TanhAndSigmoid) {
@@ -141,9 +138,8 @@ TEST(VectorMath, PowersOfSpecialValuesAreThoseOfC) {
 TEST(VectorMath, NanStaysNan) {
   for (const std::uint32_t bits : {0x7fc00000U, 0xffc00000U, 0x7fc00001U, 0x7fc00002U, 0x7fffffffU, 0xffffffffU, 0x7fd55555U}) {
     const auto x = std::bit_cast<float>(bits);
-    for (const float value :
-         {vm::exp(x), vm::normal_exp(x), vm::log(x), vm::log_of_one_plus(x), vm::tanh(x), vm::sigmoid(x), vm::normal_distribution(x).cdf,
-          vm::normal_distribution(x).gaussian, vm::power(x, vm::power_rule(-1.5)), vm::power(x, vm::power_rule(3))})
+    for (const float value : {vm::exp(x), vm::normal_exp(x), vm::log(x), vm::tanh(x), vm::sigmoid(x), vm::normal_distribution(x).cdf,
+                              vm::normal_distribution(x).gaussian, vm::power(x, vm::power_rule(-1.5)), vm::power(x, vm::power_rule(3))})
       EXPECT_TRUE(std::isnan(value)) << std::hex << bits;
   }
 }
