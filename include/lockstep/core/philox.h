@@ -13,17 +13,19 @@ struct PhiloxBlock {
   std::uint32_t words[4];
 };
 
+// Multipliers, increments of the key (Weyl sequences) and the number of rounds: section 3.3.
+inline constexpr std::uint32_t kPhiloxMultiplier0 = 0xD2511F53, kPhiloxMultiplier1 = 0xCD9E8D57;
+inline constexpr std::uint32_t kPhiloxWeyl0 = 0x9E3779B9, kPhiloxWeyl1 = 0xBB67AE85;
+inline constexpr int kPhiloxRounds = 10;
+
 // 128 random bits for a counter and a 64-bit key.
 LOCKSTEP_HOST_DEVICE inline PhiloxBlock philox_block(PhiloxBlock counter, std::uint32_t key0, std::uint32_t key1) {
-  // Multipliers and Weyl increments: section 3.3.
-  constexpr std::uint32_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57, kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
-  constexpr int kRounds = 10;
-  for (int round = 0; round < kRounds; ++round) {
-    const std::uint64_t a = std::uint64_t{kMultiplier0} * counter.words[0], b = std::uint64_t{kMultiplier1} * counter.words[2];
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    const std::uint64_t a = std::uint64_t{kPhiloxMultiplier0} * counter.words[0], b = std::uint64_t{kPhiloxMultiplier1} * counter.words[2];
     counter = {{static_cast<std::uint32_t>(b >> 32) ^ counter.words[1] ^ key0, static_cast<std::uint32_t>(b),
                 static_cast<std::uint32_t>(a >> 32) ^ counter.words[3] ^ key1, static_cast<std::uint32_t>(a)}};
-    key0 += kWeyl0;
-    key1 += kWeyl1;
+    key0 += kPhiloxWeyl0;
+    key1 += kPhiloxWeyl1;
   }
   return counter;
 }
