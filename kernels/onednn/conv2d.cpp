@@ -13,6 +13,7 @@
 #include "kernels/cpu/any_float.h"
 #include "kernels/cpu/depthwise.h"
 #include "kernels/cpu/fast.h"
+#include "kernels/cpu/grouped_conv.h"
 #include "kernels/cpu/narrow_conv.h"
 #include "kernels/cpu/winograd.h"
 #include "kernels/onednn/kernels.h"
@@ -275,6 +276,7 @@ void conv2d(const Conv2dShape& shape, In in, In weights, In bias, bool relu, Out
   float* const y = out.floats();
   if (winograd::suits(shape)) return winograd::conv2d(shape, x, weight, bias.floats(), relu, y);
   if (depthwise::suits(shape)) return depthwise::conv2d(shape, x, weight, bias.floats(), relu, y);
+  if (grouped_conv::suits(shape)) return grouped_conv::conv2d(shape, x, weight, bias.floats(), relu, y);
   // oneDNN's ReLU makes 0 of NaN, and a broken model would seem whole. Reading x beforehand costs less than ReLU's own pass over y.
   const bool fused = relu && is_worth_fusing(shape) && stays_finite(shape, x, weight, bias.floats());
   run_with_weights(Parts({Pass::kForward, shape, static_cast<bool>(bias), fused}), weight, [&](const Plan& plan, std::int64_t first) {
@@ -292,6 +294,7 @@ void conv2d_backward_data(const Conv2dShape& shape, In out_grad, In weights, Out
   float* const x_grad = in_grad.floats();
   if (winograd::suits(shape)) return winograd::conv2d_backward_data(shape, y_grad, weight, x_grad, in_grad.accumulate);
   if (depthwise::suits(shape)) return depthwise::conv2d_backward_data(shape, y_grad, weight, x_grad, in_grad.accumulate);
+  if (grouped_conv::suits(shape)) return grouped_conv::conv2d_backward_data(shape, y_grad, weight, x_grad, in_grad.accumulate);
   const Target target(x_grad, x_count(shape), in_grad.accumulate, stream);
   run_with_weights(Parts({Pass::kBackwardData, shape, false, false}), weight, [&](const Plan& plan, std::int64_t first) {
     return std::unordered_map<int, dnnl::memory>{
@@ -301,13 +304,20 @@ void conv2d_backward_data(const Conv2dShape& shape, In out_grad, In weights, Out
   target.finish();
 }
 
+using WeightGradients = void (*)(const Conv2dShape& shape, const float* x, const float* y_grad, float* weight_grad, bool accumulate);
+
+// Null: oneDNN's.
+WeightGradients own_weight_gradients(const Conv2dShape& shape) {
+  if (winograd::suits(shape)) return winograd::conv2d_backward_weights;
+  if (depthwise::suits(shape)) return depthwise::conv2d_backward_weights;
+  return grouped_conv::suits(shape) ? grouped_conv::conv2d_backward_weights : nullptr;
+}
+
 void conv2d_backward_weights(const Conv2dShape& shape, In in, In out_grad, Out weight_grad, Out bias_grad, Stream& lane) {
   if (empty(shape)) return reference_kernels().conv2d_backward_weights(shape, in, out_grad, weight_grad, bias_grad, lane);
   const float *x = in.floats(), *y_grad = out_grad.floats();
   if (narrow_conv::suits(shape)) return narrow_conv::conv2d_backward_weights(shape, x, y_grad, weight_grad, bias_grad);
-  const bool by_winograd = winograd::suits(shape);
-  if (by_winograd || depthwise::suits(shape)) {
-    const auto compute = by_winograd ? winograd::conv2d_backward_weights : depthwise::conv2d_backward_weights;
+  if (const auto compute = own_weight_gradients(shape)) {
     compute(shape, x, y_grad, weight_grad.floats(), weight_grad.accumulate);
     if (bias_grad) cpu_device().kernels().bias_backward(out_grad, bias_grad, lane);
     return;
