@@ -63,7 +63,7 @@ void by_rows_of_weights(const LinearShape& s, const float* x, const float* weigh
   const Buffer result = cpu_device().allocate(s.batch * s.out_features * sizeof(float));
   const Index panel = kPanel * s.in_features;
   for (Index n = 0; n < s.batch; n += kPanel)
-    avx512::transpose_panel(x + n * s.in_features, s.in_features, s.in_features, floats(columns) + n / kPanel * panel);
+    avx512::transpose(x + n * s.in_features, s.in_features, floats(columns) + n / kPanel * panel, kPanel, s.in_features, kPanel);
   const Index parts = std::min<Index>((s.out_features + kRows - 1) / kRows, compute_threads());
   in_parallel(parts, [&](Index part) {
     const Index begin = s.out_features * part / parts, end = s.out_features * (part + 1) / parts;
@@ -80,7 +80,7 @@ void by_rows_of_x(const LinearShape& s, const float* x, const float* weight, con
   in_parallel(parts, [&](Index part) {
     const Buffer panel = cpu_device().allocate(kPanel * s.in_features * sizeof(float));
     for (Index o = panels * part / parts * kPanel; o < panels * (part + 1) / parts * kPanel; o += kPanel) {
-      avx512::transpose_panel(weight + o * s.in_features, s.in_features, s.in_features, floats(panel));
+      avx512::transpose(weight + o * s.in_features, s.in_features, floats(panel), kPanel, s.in_features, kPanel);
       avx512::multiply_panel(s.batch, s.in_features, x, s.in_features, floats(panel), y + o, s.out_features, false);
       if (bias != nullptr || relu) finish_panel(bias == nullptr ? nullptr : bias + o, relu, s.batch, s.out_features, y + o);
     }

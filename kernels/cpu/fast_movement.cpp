@@ -48,30 +48,14 @@ bool make_transposed(CopyLoop& loop) {
 }
 
 #if defined(__x86_64__)
-// Squares of 16 x 16 words, transposed in registers; what is left at the edges word by word.
-LOCKSTEP_TARGET_AVX512 void transpose_words(const float* in, Index in_step, float* out, Index out_row, Index rows, Index columns) {
-  using avx512::kLanes;
-  const Index whole_rows = rows - rows % kLanes, whole_columns = columns - columns % kLanes;
-  for (Index column = 0; column < whole_columns; column += kLanes)
-    for (Index row = 0; row < whole_rows; row += kLanes) {
-      __m512 square[kLanes];
-      for (Index i = 0; i < kLanes; ++i) square[i] = _mm512_loadu_ps(in + (column + i) * in_step + row);
-      avx512::transpose_square(square);
-      for (Index i = 0; i < kLanes; ++i) _mm512_storeu_ps(out + (row + i) * out_row + column, square[i]);
-    }
-  for (Index row = 0; row < rows; ++row)
-    for (Index column = row < whole_rows ? whole_columns : 0; column < columns; ++column)
-      std::memcpy(out + row * out_row + column, in + column * in_step + row, sizeof(float));
-}
-
 bool is_transposed_by_squares(const CopyLoop& loop) {
   return cpu_isa() == Isa::kAvx512 && loop.extent(0) >= avx512::kLanes && loop.extent(1) >= avx512::kLanes;
 }
 
 void copy_words_transposed(const CopyLoop& loop, const void* in, void* out) {
   for_each_outer(loop, 2, [&](const auto& at) {
-    transpose_words(static_cast<const float*>(in) + at[0], loop.stride(0, 0), static_cast<float*>(out) + at[1], loop.stride(1, 1),
-                    loop.extent(1), loop.extent(0));
+    avx512::transpose(static_cast<const float*>(in) + at[0], loop.stride(0, 0), static_cast<float*>(out) + at[1], loop.stride(1, 1),
+                      loop.extent(1), loop.extent(0));
   });
 }
 #else

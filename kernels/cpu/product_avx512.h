@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include <cstdint>
+#include <cstring>
 
 #include "lockstep/core/cpu_dispatch.h"
 
@@ -15,26 +16,37 @@ using Index = std::int64_t;
 
 constexpr Index kLanes = 16;
 
-// c (rows, 64) = or += a * b, where a's element (row, k) lies at row * a_row + k * a_inner, b's (k, column) at k * b_inner + column.
-template <int kRows>
+// c (kRows, 16 * kVectors) = or += a * b, where a's element (row, k) lies at row * a_row + k * a_inner, b's (k, column) at k * b_inner +
+// column.
+template <int kRows, int kVectors = 4>
 LOCKSTEP_INLINE_AVX512 void multiply_rows(Index inner, const float* a, Index a_row, Index a_inner, const float* b, Index b_inner, float* c,
                                           Index c_row, bool accumulate) {
-  __m512 sums[kRows][4];
+  __m512 sums[kRows][kVectors];
   for (int row = 0; row < kRows; ++row)
-    for (int v = 0; v < 4; ++v) sums[row][v] = accumulate ? _mm512_loadu_ps(c + row * c_row + v * kLanes) : _mm512_setzero_ps();
+    for (int v = 0; v < kVectors; ++v) sums[row][v] = accumulate ? _mm512_loadu_ps(c + row * c_row + v * kLanes) : _mm512_setzero_ps();
   for (Index k = 0; k < inner; ++k, a += a_inner, b += b_inner) {
-    const __m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps(b + 16), b2 = _mm512_loadu_ps(b + 32), b3 = _mm512_loadu_ps(b + 48);
+    __m512 columns[kVectors];
+    for (int v = 0; v < kVectors; ++v) columns[v] = _mm512_loadu_ps(b + v * kLanes);
 #pragma GCC unroll 6
     for (int row = 0; row < kRows; ++row) {
       const __m512 factor = _mm512_set1_ps(a[row * a_row]);
-      sums[row][0] = _mm512_fmadd_ps(factor, b0, sums[row][0]);
-      sums[row][1] = _mm512_fmadd_ps(factor, b1, sums[row][1]);
-      sums[row][2] = _mm512_fmadd_ps(factor, b2, sums[row][2]);
-      sums[row][3] = _mm512_fmadd_ps(factor, b3, sums[row][3]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sums[row][v] = _mm512_fmadd_ps(factor, columns[v], sums[row][v]);
     }
   }
   for (int row = 0; row < kRows; ++row)
-    for (int v = 0; v < 4; ++v) _mm512_storeu_ps(c + row * c_row + v * kLanes, sums[row][v]);
+    for (int v = 0; v < kVectors; ++v) _mm512_storeu_ps(c + row * c_row + v * kLanes, sums[row][v]);
+}
+
+// The same for any number of vectors: each four of them begin `b_panel` behind the four before.
+template <int kRows>
+LOCKSTEP_TARGET_AVX512 void multiply_vectors(Index vectors, Index inner, const float* a, Index a_row, Index a_inner, const float* b,
+                                             Index b_inner, Index b_panel, float* c, Index c_row, bool accumulate) {
+  for (; vectors >= 4; vectors -= 4, b += b_panel, c += 4 * kLanes)
+    multiply_rows<kRows, 4>(inner, a, a_row, a_inner, b, b_inner, c, c_row, accumulate);
+  if (vectors == 3) multiply_rows<kRows, 3>(inner, a, a_row, a_inner, b, b_inner, c, c_row, accumulate);
+  if (vectors == 2) multiply_rows<kRows, 2>(inner, a, a_row, a_inner, b, b_inner, c, c_row, accumulate);
+  if (vectors == 1) multiply_rows<kRows, 1>(inner, a, a_row, a_inner, b, b_inner, c, c_row, accumulate);
 }
 
 // c (rows, columns) = or += a * b; columns in multiples of 64. Six rows by four vectors are summed in registers, which
@@ -96,19 +108,20 @@ LOCKSTEP_INLINE_AVX512 void transpose_square(__m512* rows) {
   for (int i = 0; i < 16; ++i) rows[i] = pairs[i];
 }
 
-// to (columns, 64) = from (64, columns) transposed, from's rows from_row apart.
-LOCKSTEP_TARGET_AVX512 inline void transpose_panel(const float* from, Index from_row, Index columns, float* to) {
-  constexpr Index kPanel = 4 * kLanes;
-  Index column = 0;
-  for (; column + kLanes <= columns; column += kLanes)
-    for (Index row = 0; row < kPanel; row += kLanes) {
+// out (rows, columns) = in (columns, rows) transposed, of rows in_row and out_row apart: squares of 16 x 16 in registers, the edges word by
+// word.
+LOCKSTEP_TARGET_AVX512 inline void transpose(const float* in, Index in_row, float* out, Index out_row, Index rows, Index columns) {
+  const Index whole_rows = rows - rows % kLanes, whole_columns = columns - columns % kLanes;
+  for (Index column = 0; column < whole_columns; column += kLanes)
+    for (Index row = 0; row < whole_rows; row += kLanes) {
       __m512 square[kLanes];
-      for (Index i = 0; i < kLanes; ++i) square[i] = _mm512_loadu_ps(from + (row + i) * from_row + column);
+      for (Index i = 0; i < kLanes; ++i) square[i] = _mm512_loadu_ps(in + (column + i) * in_row + row);
       transpose_square(square);
-      for (Index i = 0; i < kLanes; ++i) _mm512_storeu_ps(to + (column + i) * kPanel + row, square[i]);
+      for (Index i = 0; i < kLanes; ++i) _mm512_storeu_ps(out + (row + i) * out_row + column, square[i]);
     }
-  for (; column < columns; ++column)
-    for (Index row = 0; row < kPanel; ++row) to[column * kPanel + row] = from[row * from_row + column];
+  for (Index row = 0; row < rows; ++row)
+    for (Index column = row < whole_rows ? whole_columns : 0; column < columns; ++column)
+      std::memcpy(out + row * out_row + column, in + column * in_row + row, sizeof(float));
 }
 
 }  // namespace lockstep::avx512

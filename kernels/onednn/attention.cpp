@@ -7,9 +7,10 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/attention_shape.h"
 #include "kernels/cpu/any_float.h"
+#include "kernels/cpu/attention_head.h"
 #include "kernels/cpu/attention_tile.h"
+#include "kernels/cpu/fused_attention.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/onednn/kernels.h"
 #include "kernels/onednn/product.h"
@@ -32,44 +33,17 @@ class TileMemory {
   Buffer memory_;
 };
 
-// Rows of one head, `stride` apart; null: left out.
-template <typename T>
-struct HeadMatrix {
-  T* first;
-  Index stride;
-  T* row(Index t) const { return first + t * stride; }
-};
-template <typename T>
-HeadMatrix<T> head_matrix(T* first, Index stride, Index rows, Index n, Index at) {
-  return {first == nullptr ? nullptr : first + n * rows * stride + at, stride};
+// scores = scale * q * k^T, for the queries and keys of one tile.
+fast::ScoreTile scores_of(const HeadOperands& head, Index query, Index key, float* memory) {
+  const Index rows = std::min(kTile, head.shape.queries - query), keys = std::min(kTile, head.shape.keys - key);
+  multiply_alone({'N', 'T', rows, keys, head.shape.width, head.q.row(query), head.k.row(key), false, memory},
+                 {head.q.stride, head.k.stride, kTile}, head.params.scale);
+  return {memory, rows, keys, kTile, query - key + 1, head.params.causal};
 }
-
-// The operands of one head.
-struct HeadOperands {
-  AttentionShape shape;
-  AttentionParams params;
-  HeadMatrix<const float> q, k, v;
-  Index n, at;  // its batch and its place in a row
-
-  HeadOperands(const AttentionShape& s, const AttentionParams& params, In q_view, In k_view, In v_view, Index head)
-      : shape(s), params(params), n(head / s.heads), at(head % s.heads * s.width) {
-    const auto from = attention_operands(s, q_view.floats(), k_view.floats(), v_view.floats());
-    q = head_matrix(from.q, s.operand_row(), s.queries, n, at);
-    k = head_matrix(from.k, s.operand_row(), s.keys, n, at);
-    v = head_matrix(from.v, s.operand_row(), s.keys, n, at);
-  }
-
-  // scores = scale * q * k^T, for the queries and keys of one tile.
-  fast::ScoreTile scores(Index query, Index key, float* memory) const {
-    const Index rows = std::min(kTile, shape.queries - query), keys = std::min(kTile, shape.keys - key);
-    multiply_alone({'N', 'T', rows, keys, shape.width, q.row(query), k.row(key), false, memory}, {q.stride, k.stride, kTile}, params.scale);
-    return {memory, rows, keys, kTile, query - key + 1, params.causal};
-  }
-};
 
 void head_forward(const HeadOperands& head, float* out, float* log_sums) {
   const AttentionShape& s = head.shape;
-  const HeadMatrix<float> y = head_matrix(out, s.row(), s.queries, head.n, head.at);
+  const HeadMatrix<float> y = head.rows_of(out);
   const TileMemory memory(1);
   std::array<float, kTile> largest, sums, factors;
   for (Index query = 0; query < s.queries; query += kTile) {
@@ -77,7 +51,7 @@ void head_forward(const HeadOperands& head, float* out, float* log_sums) {
     std::fill(largest.begin(), largest.end(), -std::numeric_limits<float>::infinity());
     std::fill(sums.begin(), sums.end(), 0.0F);
     for (Index key = 0; key < keys; key += kTile) {
-      const fast::ScoreTile tile = head.scores(query, key, memory.tile(0));
+      const fast::ScoreTile tile = scores_of(head, query, key, memory.tile(0));
       fast::online_softmax(tile, largest.data(), sums.data(), factors.data());
       for (Index row = 0; row < rows && key > 0; ++row) fast::scale_row(y.row(query + row), factors[row], s.width);
       multiply_alone({'N', 'N', rows, s.width, tile.keys, tile.scores, head.v.row(key), key > 0, y.row(query)},
@@ -90,16 +64,11 @@ void head_forward(const HeadOperands& head, float* out, float* log_sums) {
   }
 }
 
-struct HeadGradients {
-  HeadMatrix<float> q, k, v;
-  bool accumulate_q, accumulate_k, accumulate_v;
-};
-
 // The share of one tile, of the queries from `query` on and the keys from `key` on.
 void tile_backward(const HeadOperands& head, Index query, Index key, const HeadMatrix<const float>& y_grad, const float* log_sums,
                    const float* deltas, const TileMemory& memory, const HeadGradients& to) {
   const Index width = head.shape.width, first_query = head.params.causal ? key : 0;
-  const fast::ScoreTile tile = head.scores(query, key, memory.tile(0));
+  const fast::ScoreTile tile = scores_of(head, query, key, memory.tile(0));
   float* const grads = memory.tile(1);
   fast::probabilities(tile, log_sums + query);
   if (to.v.first != nullptr)
@@ -119,7 +88,7 @@ void tile_backward(const HeadOperands& head, Index query, Index key, const HeadM
 
 void head_backward(const HeadOperands& head, const float* out, const float* out_grad, const float* log_sums, const HeadGradients& to) {
   const AttentionShape& s = head.shape;
-  const auto y = head_matrix(out, s.row(), s.queries, head.n, head.at), y_grad = head_matrix(out_grad, s.row(), s.queries, head.n, head.at);
+  const auto y = head.rows_of(out), y_grad = head.rows_of(out_grad);
   const TileMemory memory(2);
   std::vector<float> deltas(static_cast<std::size_t>(s.queries));
   for (Index t = 0; t < s.queries; ++t) deltas[static_cast<std::size_t>(t)] = fast::row_product(y.row(t), y_grad.row(t), s.width);
@@ -131,22 +100,19 @@ void head_backward(const HeadOperands& head, const float* out, const float* out_
 void attention(const AttentionParams& params, In q, In k, In v, Out y, Out log_sums, Stream& stream) {
   const AttentionShape s = attention_shape(q, k);
   if (s.empty()) return reference_kernels().attention(params, q, k, v, y, log_sums, stream);
+  const auto compute = fused_attention::suits() ? fused_attention::head_forward : head_forward;
   in_parallel(s.batch * s.heads,
-              [&](Index head) { head_forward(HeadOperands(s, params, q, k, v, head), y.floats(), log_sums.floats() + head * s.queries); });
+              [&](Index head) { compute(HeadOperands(s, params, q, k, v, head), y.floats(), log_sums.floats() + head * s.queries); });
 }
 
 void attention_backward(const AttentionParams& params, In q, In k, In v, In y, In log_sums, In y_grad, Out q_grad, Out k_grad, Out v_grad,
                         Stream& stream) {
   const AttentionShape s = attention_shape(q, k);
   if (s.empty()) return reference_kernels().attention_backward(params, q, k, v, y, log_sums, y_grad, q_grad, k_grad, v_grad, stream);
-  const auto to = attention_operands(s, q_grad.floats(), k_grad.floats(), v_grad.floats());
-  const Index row = s.operand_row();
+  const auto compute = fused_attention::suits() ? fused_attention::head_backward : head_backward;
   in_parallel(s.batch * s.heads, [&](Index nth) {
     const HeadOperands head(s, params, q, k, v, nth);
-    head_backward(head, y.floats(), y_grad.floats(), log_sums.floats() + nth * s.queries,
-                  {head_matrix(to.q, row, s.queries, head.n, head.at), head_matrix(to.k, row, s.keys, head.n, head.at),
-                   head_matrix(to.v, row, s.keys, head.n, head.at), q_grad.accumulate, (s.packed ? q_grad : k_grad).accumulate,
-                   (s.packed ? q_grad : v_grad).accumulate});
+    compute(head, y.floats(), y_grad.floats(), log_sums.floats() + nth * s.queries, {head, q_grad, k_grad, v_grad});
   });
 }
 

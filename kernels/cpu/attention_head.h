@@ -1,0 +1,68 @@
+// One head of an attention, as kernels that compute head by head see it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/attention_shape.h"
+#include "lockstep/core/kernels.h"
+
+namespace lockstep {
+
+// Rows of one head, `stride` apart; null: left out.
+template <typename T>
+struct HeadMatrix {
+  T* first;
+  std::int64_t stride;
+  T* row(std::int64_t t) const { return first + t * stride; }
+};
+template <typename T>
+HeadMatrix<T> head_matrix(T* first, std::int64_t stride, std::int64_t rows, std::int64_t n, std::int64_t at) {
+  return {first == nullptr ? nullptr : first + n * rows * stride + at, stride};
+}
+
+// The operands of one head.
+struct HeadOperands {
+  AttentionShape shape;
+  AttentionParams params;
+  HeadMatrix<const float> q, k, v;
+  std::int64_t n, at;  // its batch and its place in a row
+
+  HeadOperands(const AttentionShape& s, const AttentionParams& params, In q_view, In k_view, In v_view, std::int64_t head)
+      : shape(s), params(params), n(head / s.heads), at(head % s.heads * s.width) {
+    const auto from = attention_operands(s, q_view.floats(), k_view.floats(), v_view.floats());
+    q = head_matrix(from.q, s.operand_row(), s.queries, n, at);
+    k = head_matrix(from.k, s.operand_row(), s.keys, n, at);
+    v = head_matrix(from.v, s.operand_row(), s.keys, n, at);
+  }
+
+  // Rows of y, or of its gradient.
+  template <typename T>
+  HeadMatrix<T> rows_of(T* y) const {
+    return head_matrix(y, shape.row(), shape.queries, n, at);
+  }
+
+  // How many of the `keys` keys from `key` on a query may see.
+  std::int64_t visible(std::int64_t query, std::int64_t key, std::int64_t keys) const {
+    return params.causal ? std::clamp<std::int64_t>(query - key + 1, 0, keys) : keys;
+  }
+};
+
+// Where one head's gradients go.
+struct HeadGradients {
+  HeadMatrix<float> q, k, v;
+  bool accumulate_q, accumulate_k, accumulate_v;
+
+  HeadGradients(const HeadOperands& head, Out q_grad, Out k_grad, Out v_grad) {
+    const AttentionShape& s = head.shape;
+    const auto to = attention_operands(s, q_grad.floats(), k_grad.floats(), v_grad.floats());
+    q = head_matrix(to.q, s.operand_row(), s.queries, head.n, head.at);
+    k = head_matrix(to.k, s.operand_row(), s.keys, head.n, head.at);
+    v = head_matrix(to.v, s.operand_row(), s.keys, head.n, head.at);
+    accumulate_q = q_grad.accumulate;
+    accumulate_k = (s.packed ? q_grad : k_grad).accumulate;
+    accumulate_v = (s.packed ? q_grad : v_grad).accumulate;
+  }
+};
+
+}  // namespace lockstep
