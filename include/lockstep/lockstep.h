@@ -67,6 +67,7 @@
 #include "lockstep/optim/rmsprop.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/optim/sgd.h"
+#include "lockstep/reduce/compression_kernels.h"
 #include "lockstep/reduce/hooks.h"
 #include "lockstep/reduce/reducer.h"
 #include "lockstep/tensor/random.h"

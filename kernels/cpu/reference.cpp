@@ -12,7 +12,9 @@ KernelTable make_reference_kernels() {
 #define LOCKSTEP_FAMILY(name, speed) reference::use_##name(table);
 #include "lockstep/core/operators.def"
   // Families of the layers above core: each has one function that adds its kernels, named here.
-  for (const auto add : {reference::add_augment_kernels}) add(table);
+  for (const auto add :
+       {reference::add_augment_kernels, reference::add_int8_kernels, reference::add_power_sgd_kernels, reference::add_top_k_kernels})
+    add(table);
   return table;
 }
 

@@ -23,5 +23,8 @@ void bias_backward(In y_grad, Out bias_grad, Stream&);
 
 // Families of the layers above core.
 void add_augment_kernels(KernelTable& table);
+void add_int8_kernels(KernelTable& table);
+void add_power_sgd_kernels(KernelTable& table);
+void add_top_k_kernels(KernelTable& table);
 
 }  // namespace lockstep::reference

@@ -13,6 +13,8 @@ void relu(In x, Out y, Stream&);
 void add_bias(Out y, In bias, Stream&);
 void bias_backward(In y_grad, Out bias_grad, Stream&);
 
+void matmul(In a, bool transpose_a, In b, bool transpose_b, Out c, Stream&);
+
 void linear(In x, In weight, In bias, bool relu, Out y, Stream&);
 void linear_backward_data(In y_grad, In weight, Out x_grad, Stream&);
 void linear_backward_weights(In x, In y_grad, Out weight_grad, Out bias_grad, Stream&);
@@ -28,5 +30,8 @@ void require_attention_width(std::int64_t width);  // likewise: tiles of rows
 
 // Families of the layers above core.
 void add_augment_kernels(KernelTable& table);
+void add_int8_kernels(KernelTable& table);
+void add_power_sgd_kernels(KernelTable& table);
+void add_top_k_kernels(KernelTable& table);
 
 }  // namespace lockstep::cuda

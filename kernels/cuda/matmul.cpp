@@ -4,8 +4,6 @@
 
 namespace lockstep::cuda {
 
-namespace {
-
 void matmul(In a, bool transpose_a, In b, bool transpose_b, Out c, Stream& stream) {
   const Index batch = c.shape[0], rows = c.shape[1], columns = c.shape[2], inner = a.shape[transpose_a ? 1 : 2];
   for (const InputView& other : {b, InputView(c)}) require_type(a.dtype, other);
@@ -22,8 +20,6 @@ void matmul(In a, bool transpose_a, In b, bool transpose_b, Out c, Stream& strea
   product.batch = batch;
   multiply(product, b.data, a.data, c.data, stream);
 }
-
-}  // namespace
 
 void use_matmul(KernelTable& table) { table.matmul = matmul; }
 

@@ -8,7 +8,7 @@ KernelTable cuda_kernels() {
 #define LOCKSTEP_FAMILY(name, speed) use_##name(table);
 #include "lockstep/core/operators.def"
   // Families of the layers above core: each has one function that adds its kernels, named here.
-  for (const auto add : {add_augment_kernels}) add(table);
+  for (const auto add : {add_augment_kernels, add_int8_kernels, add_power_sgd_kernels, add_top_k_kernels}) add(table);
   return table;
 }
 

@@ -34,7 +34,7 @@ class Reducer::Impl {
         times_(layouts_.size()) {
     if (comm_hook_) {
       if (const std::string refusal = comm_hook_->refusal(gradients_); !refusal.empty()) throw InvalidArgument("reducer: {}", refusal);
-      comm_hook_->prepare(gradients_);
+      comm_hook_->prepare(*group_, gradients_);
     }
     for (std::size_t b = 0; b < layouts_.size(); ++b) {
       buckets_[b].memory = allocate(layouts_[b]);

@@ -32,22 +32,49 @@ void mean_of_ranks(const SavedTensor& saved, std::size_t count, float* mean) {
     }
 }
 
+std::size_t bytes_of(const HookState& state) { return state.count * size_of(state.dtype); }
+
+// What lies on a GPU, on the host: a copy, and the way back.
+class OnHost {
+ public:
+  explicit OnHost(const HookState& state) : state_(state), copy_(state.device == nullptr ? 0 : bytes_of(state)) {}
+  void* data() { return state_.device == nullptr ? state_.data : copy_.data(); }
+  void read() {
+    if (state_.device == nullptr) return;
+    Stream& stream = state_.device->default_stream();
+    state_.device->copy(copy_.data(), state_.data, copy_.size(), stream);
+    stream.synchronize();
+  }
+  void write() {
+    if (state_.device != nullptr) state_.device->upload(state_.data, copy_.data(), copy_.size(), state_.device->default_stream());
+  }
+
+ private:
+  const HookState& state_;
+  std::vector<std::byte> copy_;
+};
+
 // Rank 0 has `saved`, the others null.
-void restore(const HookState& state, const SavedTensor* saved, ProcessGroup* group) {
-  const std::size_t bytes = state.count * size_of(state.dtype),
-                    ranks = group == nullptr ? 1 : static_cast<std::size_t>(group->world_size());
+void restore_to(void* data, const HookState& state, const SavedTensor* saved, ProcessGroup* group) {
+  const std::size_t bytes = bytes_of(state), ranks = group == nullptr ? 1 : static_cast<std::size_t>(group->world_size());
   const bool is_first = group == nullptr || group->rank() == 0;
   std::int64_t rows = is_first && state.is_each_ranks_own ? saved->shape[0] : 0;
   if (group != nullptr && state.is_each_ranks_own) group->broadcast(&rows, 1, DType::kInt64, 0, {.purpose = {kPurpose}});
   if (group != nullptr && rows == extent(ranks)) {
-    group->scatter(is_first ? saved->data.data() : nullptr, state.data, state.count, state.dtype, 0, {.purpose = {kPurpose}});
+    group->scatter(is_first ? saved->data.data() : nullptr, data, state.count, state.dtype, 0, {.purpose = {kPurpose}});
     return;
   }
   if (is_first && state.is_each_ranks_own)
-    mean_of_ranks(*saved, state.count, static_cast<float*>(state.data));
+    mean_of_ranks(*saved, state.count, static_cast<float*>(data));
   else if (is_first && bytes != 0)
-    std::memcpy(state.data, saved->data.data(), bytes);
-  if (group != nullptr) group->broadcast(state.data, state.count, state.dtype, 0, {.purpose = {kPurpose}});
+    std::memcpy(data, saved->data.data(), bytes);
+  if (group != nullptr) group->broadcast(data, state.count, state.dtype, 0, {.purpose = {kPurpose}});
+}
+
+void restore(const HookState& state, const SavedTensor* saved, ProcessGroup* group) {
+  OnHost host(state);
+  restore_to(host.data(), state, saved, group);
+  host.write();
 }
 
 }  // namespace
@@ -62,10 +89,12 @@ std::vector<NamedTensor> gather_hook_state(const CommHook& hook, ProcessGroup* g
     const Shape shape = state.is_each_ranks_own ? Shape{ranks, extent(state.count)} : Shape{extent(state.count)};
     Tensor gathered = is_first ? Tensor::empty(shape, state.dtype) : Tensor();
     void* const to = is_first ? gathered.buffer().data() : nullptr;
+    OnHost host(state);
+    if (is_first || state.is_each_ranks_own) host.read();
     if (state.is_each_ranks_own && group != nullptr)
-      group->gather(state.data, to, state.count, state.dtype, 0, {.purpose = {kPurpose}});
+      group->gather(host.data(), to, state.count, state.dtype, 0, {.purpose = {kPurpose}});
     else if (is_first && state.count != 0)
-      std::memcpy(to, state.data, state.count * size_of(state.dtype));
+      std::memcpy(to, host.data(), bytes_of(state));
     if (is_first) all.push_back({state.name, std::move(gathered)});
   }
   return all;

@@ -169,7 +169,7 @@ TEST(HookPairs, ThatCannotGoTogetherAreRefusedOnAllRanks) {
                    PeriodicModelAverager averager(ddp, {});
                    ddp.join([&] { averager.average_parameters(); });
                  });
-  expect_refused([](int) { return Options{.comm_hook = hooks::top_k()}; }, "capture: the comm_hook top_k",
+  expect_refused([](int) { return Options{.comm_hook = hooks::power_sgd()}; }, "capture: the comm_hook power_sgd",
                  [](DistributedDataParallel& ddp) { ddp.capture([] { return Tensor(); }); });
 }
 

@@ -205,7 +205,7 @@ TEST_F(ReducerTest, AHookIsAskedAndPreparedBeforeAnything) {
     std::string refusal(std::span<const GradientInfo> gradients) const override {
       return gradients.size() == 4 ? "" : "careful takes four gradients";
     }
-    void prepare(std::span<const GradientInfo> gradients) override {
+    void prepare(const ProcessGroup&, std::span<const GradientInfo> gradients) override {
       for (const GradientInfo& gradient : gradients) prepared.push_back(gradient.name);
     }
     Work reduce(ProcessGroup&, const GradBucket&) override { return {}; }

@@ -11,6 +11,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/data/augment_kernels.h"
+#include "lockstep/reduce/compression_kernels.h"
 #include "src/core/pinned_allocator.h"
 #include "src/core/stream_allocator.h"
 #include "tests/support/recording_stream.h"
@@ -91,6 +92,23 @@ KernelTable make_queued_kernels() {
   static data::AugmentKernels augment;
   queue<&data::AugmentKernels::augment>(augment, "augment");
   table.families.set(augment);
+  using hooks::Int8Kernels, hooks::PowerSgdKernels, hooks::TopKKernels;
+  static Int8Kernels int8;
+  queue<&Int8Kernels::quantise>(int8, "int8 quantise");
+  queue<&Int8Kernels::expand>(int8, "int8 expand");
+  queue<&Int8Kernels::average>(int8, "int8 average");
+  table.families.set(int8);
+  static PowerSgdKernels power_sgd;
+  queue<&PowerSgdKernels::refill>(power_sgd, "power_sgd refill");
+  queue<&PowerSgdKernels::multiply>(power_sgd, "power_sgd multiply");
+  queue<&PowerSgdKernels::multiply_transposed>(power_sgd, "power_sgd multiply_transposed");
+  queue<&PowerSgdKernels::orthonormalise>(power_sgd, "power_sgd orthonormalise");
+  queue<&PowerSgdKernels::expand>(power_sgd, "power_sgd expand");
+  table.families.set(power_sgd);
+  static TopKKernels top_k;
+  queue<&TopKKernels::select>(top_k, "top_k select");
+  queue<&TopKKernels::expand>(top_k, "top_k expand");
+  table.families.set(top_k);
   return table;
 }
 

@@ -37,13 +37,14 @@ struct GradBucket {
   int message = 0;                       // of what a hook sends by another one: its how-many-th message of this bucket
 };
 
-// A part of a hook's state, for checkpoints: `count` elements in host memory.
+// A part of a hook's state, for checkpoints: `count` elements, of which those of a GPU are read and written on its default stream.
 struct HookState {
   std::string name;
   void* data = nullptr;
   std::size_t count = 0;
   DType dtype = DType::kFloat32;
   bool is_each_ranks_own = false;  // else the same on all ranks
+  Device* device = nullptr;        // the GPU on which they lie; null: in host memory
 };
 
 // A hook with memory of its own, or one that others stand on. Used by one wrapper at a time, from its thread.
@@ -56,7 +57,7 @@ class BucketHook {
   // "", or why it cannot reduce these gradients: then wrapping is refused on all ranks.
   virtual std::string refusal(std::span<const GradientInfo> gradients) const { return ""; }
   // Before the first pass. Called once a wrapper; state by name stays where the gradients are the same.
-  virtual void prepare(std::span<const GradientInfo> gradients) {}
+  virtual void prepare(const ProcessGroup& group, std::span<const GradientInfo> gradients) {}
 
   // Starts the reduction of a bucket and returns its Work; when that is done, the average is in place, the same bits on all ranks. Called
   // in bucket order, at the same place among the group's calls on all ranks. What it throws ends the group for all ranks.

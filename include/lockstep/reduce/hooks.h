@@ -25,7 +25,7 @@ struct Int8Options {
 };
 // Each block as int8 with a float32 scale (its largest magnitude / 127), in two calls: slices to the ranks that sum them, in float32, and
 // the sums, rounded to int8 again, to all. A quarter of the bytes, and 4 / block of them for scales. An average is off by at most 1/254 of
-// the mean of the ranks' largest magnitudes in its block, and 1/254 of the average's own. CPU, float32.
+// the mean of the ranks' largest magnitudes in its block, and 1/254 of the average's own. CPU, GPU; float32; can be captured.
 CommHook int8(const Int8Options& options = {});
 
 struct PowerSgdOptions {
@@ -39,7 +39,7 @@ struct PowerSgdOptions {
 };
 // PowerSGD (Vogels, Karimireddy, Jaggi 2019, algorithm 1): a gradient M (rows: the first dimension) is averaged as P Q^T: P = M Q is
 // averaged and orthogonalised, then Q = M^T P averaged. Parameters of one dimension travel whole, beside P. State by parameter: error,
-// Q; the step. CPU, float32.
+// Q; the step. CPU, GPU; float32.
 CommHook power_sgd(const PowerSgdOptions& options = {});
 
 struct TopKOptions {
@@ -47,7 +47,7 @@ struct TopKOptions {
   bool error_feedback = true;  // as above
 };
 // The k largest magnitudes of each rank's gradient, with their places, to all ranks, which average them: 8 k (ranks - 1) bytes received.
-// State by parameter: error. CPU, float32.
+// State by parameter: error. CPU, GPU; float32; can be captured.
 CommHook top_k(const TopKOptions& options = {});
 
 // Each rank keeps its own gradients: with PeriodicModelAverager (ddp/model_averager.h), local SGD. Alone: a training without communication.

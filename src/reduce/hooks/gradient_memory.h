@@ -1,33 +1,58 @@
-// State of hooks by parameter: found by name, so that it stays where buckets are rebuilt or a checkpoint is loaded.
+// State of hooks by parameter, on the parameter's device: found by name, so that it stays where buckets are rebuilt or a checkpoint is
+// loaded.
 #pragma once
 
 #include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/reduce/comm_hook.h"
+#include "src/reduce/hooks/hook_parts.h"
 
 namespace lockstep::hooks {
+
+// Floats of a device, at first zero.
+class StateFloats {
+ public:
+  StateFloats() = default;
+  StateFloats(Device& device, std::size_t count) : memory_(device.allocate(count * sizeof(float))), count_(count) {
+    device.kernels().fill({data(), {static_cast<std::int64_t>(count)}}, 0, device.default_stream());
+  }
+  float* data() const { return count_ == 0 ? nullptr : reinterpret_cast<float*>(memory_.data()); }
+  std::size_t count() const { return count_; }
+  // For checkpoints; appends nothing where there are none.
+  void append_to(std::vector<HookState>& all, std::string name, bool is_each_ranks_own) const {
+    if (count_ == 0) return;
+    Device* const gpu = memory_.device()->kind() == DeviceKind::kCpu ? nullptr : memory_.device();
+    all.push_back({std::move(name), data(), count_, DType::kFloat32, is_each_ranks_own, gpu});
+  }
+
+ private:
+  Buffer memory_;
+  std::size_t count_ = 0;
+};
 
 // One entry a parameter; `Entry` is default-constructible. Entries stay where they are.
 template <typename Entry>
 class ByParameter {
  public:
-  // Keeps the entries of parameters that stay, drops others. `make(entry, gradient)` sets up new ones.
+  // Keeps the entries of parameters that stay, drops others. `make(entry, gradient, device)` sets up new ones.
   template <typename Make>
-  void prepare(std::span<const GradientInfo> gradients, Make&& make) {
+  void prepare(const ProcessGroup& group, std::span<const GradientInfo> gradients, Make&& make) {
     Entries kept;
     for (const GradientInfo& gradient : gradients) {
+      Device& device = device_of(group, gradient.device);
       const auto found = entries_.find(gradient.name);
-      if (found != entries_.end() && found->second.count == gradient.count) {
+      if (found != entries_.end() && found->second.count == gradient.count && found->second.device == &device) {
         kept[gradient.name] = std::move(found->second);
         continue;
       }
       Kept& entry = kept[gradient.name];
-      entry = {std::make_unique<Entry>(), gradient.count};
-      make(*entry.entry, gradient);
+      entry = {std::make_unique<Entry>(), gradient.count, &device};
+      make(*entry.entry, gradient, device);
     }
     entries_ = std::move(kept);
   }
@@ -42,6 +67,7 @@ class ByParameter {
   struct Kept {
     std::unique_ptr<Entry> entry;
     std::size_t count = 0;
+    Device* device = nullptr;
   };
   using Entries = std::map<std::string, Kept, std::less<>>;
   Entries entries_;

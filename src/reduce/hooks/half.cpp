@@ -33,8 +33,8 @@ class HalfHook : public BucketHook {
     }
     return refusal_of_next(next_, name_.c_str(), halves, false);
   }
-  void prepare(std::span<const GradientInfo> gradients) override {
-    if (next_) next_->prepare(gradients);
+  void prepare(const ProcessGroup& group, std::span<const GradientInfo> gradients) override {
+    if (next_) next_->prepare(group, gradients);
   }
   std::vector<HookState> state() override { return next_ ? next_->state() : std::vector<HookState>(); }
   bool sends_any_message() const override { return true; }
@@ -44,7 +44,7 @@ class HalfHook : public BucketHook {
     if (bucket.dtype != DType::kFloat32) return next_(group, bucket);
     HalfJob* const job = &jobs_.of(group, bucket);
     resize(job->half, group, bucket.count * size_of(dtype_), bucket.device);
-    job->kernels = &device_of(group, bucket).kernels();
+    job->kernels = &device_of(group, bucket.device).kernels();
     job->values = static_cast<float*>(bucket.buffer);
     job->count = static_cast<std::int64_t>(bucket.count);
     job->dtype = dtype_;

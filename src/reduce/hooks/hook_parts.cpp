@@ -10,6 +10,12 @@ void resize(Buffer& memory, ProcessGroup& group, std::size_t bytes, DeviceKind d
   memory = group.allocate(bytes, device);
 }
 
+void resize(Buffer& memory, Device& device, std::size_t bytes) {
+  if (memory.bytes() == bytes) return;
+  memory = {};
+  memory = device.allocate(bytes);
+}
+
 std::string over(const CommHook& next) { return next ? " over " + next->describe() : ""; }
 
 std::string refusal_of_next(const CommHook& next, const char* hook, std::span<const GradientInfo> gradients, bool gets_gradients) {
@@ -24,13 +30,10 @@ std::string refusal_of_next(const CommHook& next, const char* hook, std::span<co
 }
 
 std::string refusal_of_gradients(const char* hook, std::span<const GradientInfo> gradients) {
-  for (const GradientInfo& gradient : gradients) {
+  for (const GradientInfo& gradient : gradients)
     if (gradient.dtype != DType::kFloat32)
       return fmt::format("comm_hook {}: it compresses float32, and the gradient of '{}' reaches it as {}: use bf16 or fp16, or none, there",
                          hook, gradient.name, name_of(gradient.dtype));
-    if (gradient.device != DeviceKind::kCpu)
-      return fmt::format("comm_hook {}: it computes on the CPU, and '{}' is on a GPU: use bf16 or fp16 there", hook, gradient.name);
-  }
   return "";
 }
 

@@ -30,8 +30,8 @@ class PostLocalSgdHook : public BucketHook {
       return fmt::format("comm_hook post_local_sgd: a start_step of {}; expected 0 or more passes", options_.start_step);
     return refusal_of_next(options_.next, "post_local_sgd", gradients, true);
   }
-  void prepare(std::span<const GradientInfo> gradients) override {
-    if (options_.next) options_.next->prepare(gradients);
+  void prepare(const ProcessGroup& group, std::span<const GradientInfo> gradients) override {
+    if (options_.next) options_.next->prepare(group, gradients);
   }
   std::vector<HookState> state() override {
     std::vector<HookState> all = options_.next ? options_.next->state() : std::vector<HookState>();

@@ -1,29 +1,28 @@
 // Gradients as products of two thin matrices (Vogels, Karimireddy, Jaggi 2019, algorithm 1 with the error feedback of algorithm 2).
 //
 // A parameter is a matrix M (rows x columns), its rows the first dimension; r is the smaller of matrix_rank and both. P (rows x r) and
-// Q (columns x r) lie transposed: r rows, each next to itself. Two calls a bucket: P of all its matrices, and behind them its parameters
-// that travel whole; Q of all. r (rows + columns) values instead of rows * columns.
+// Q (columns x r) lie transposed: r rows, each next to itself. Two calls a bucket: P of all its matrices, and its parameters that travel
+// whole; Q of all. r (rows + columns) values instead of rows * columns, and up to 15 zeros behind each, so that all begin at 64 bytes.
+//
+// Ranks have the same P and Q behind the calls, and so the same orthonormal P and the same product, which the device computes in an order
+// that does not depend on which one it is.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <limits>
 
-#include "lockstep/core/philox.h"
+#include "lockstep/reduce/compression_kernels.h"
 #include "lockstep/reduce/hooks.h"
 #include "src/reduce/hooks/gradient_memory.h"
 #include "src/reduce/hooks/hook_parts.h"
-#include "src/reduce/hooks/thin_matrix.h"
 
 namespace lockstep::hooks {
 
 namespace {
 
 struct PowerMemory {
-  Extents extents;           // of rank 0: travels whole
-  std::vector<float> q;      // of the pass before; rows that are zero begin anew
-  std::vector<float> error;  // empty without error feedback
+  PowerSgdMatrix matrix;  // of rank 0: travels whole
+  StateFloats q;          // of the pass before; rows that are zero begin anew
+  StateFloats error;      // none without error feedback
 };
 
 struct PowerPart {
@@ -32,88 +31,87 @@ struct PowerPart {
   std::size_t p_at = 0, q_at = 0;  // values from the messages' begin
   PowerMemory* memory = nullptr;
   std::uint64_t stream = 0;  // of random numbers
-  bool is_finite = true;     // in this pass, as averaged: the same on all ranks
+
+  bool travels_whole() const { return memory->matrix.rank == 0; }
+  std::size_t p_count() const { return travels_whole() ? count : static_cast<std::size_t>(memory->matrix.rank * memory->matrix.rows); }
 };
 
 struct PowerJob {
+  Device* device = nullptr;
+  const PowerSgdKernels* kernels = nullptr;
   float* values = nullptr;
   std::vector<PowerPart> parts;
   Buffer p, q;
+  Buffer are_finite;  // one int32 a part: its P, as averaged, in this pass, and so the same on all ranks
   std::size_t p_count = 0, q_count = 0;
+  bool is_new = false;  // the messages hold what nobody wrote
   std::uint64_t seed = 0;
   std::int64_t step = 0;
   bool warm_start = true;
 
+  float* values_of(const PowerPart& part) const { return values + part.offset; }
   float* p_of(const PowerPart& part) const { return reinterpret_cast<float*>(p.data()) + part.p_at; }
   float* q_of(const PowerPart& part) const { return reinterpret_cast<float*>(q.data()) + part.q_at; }
+  std::int32_t* is_finite(const PowerPart& part) const {
+    return reinterpret_cast<std::int32_t*>(are_finite.data()) + (&part - parts.data());
+  }
+  // Random rows are the same numbers on all ranks: of the name, and of the step where it is not the first.
+  PowerSgdRandom random_of(const PowerPart& part) const {
+    return {seed, part.stream + static_cast<std::uint64_t>(step) * static_cast<std::uint64_t>(kMostMatrixRank)};
+  }
 };
 
-// The same numbers on all ranks: of the name, and of the step where it is not the first.
-void fill_zero_rows(const PowerJob& job, PowerPart& part) {
-  PowerMemory& memory = *part.memory;
-  if (!job.warm_start) std::fill(memory.q.begin(), memory.q.end(), 0.0f);
-  for (std::size_t j = 0; j < memory.extents.rank; ++j) {
-    float* const row = memory.q.data() + j * memory.extents.columns;
-    if (std::any_of(row, row + memory.extents.columns, [](float value) { return value != 0; })) continue;
-    const std::uint64_t stream = part.stream + static_cast<std::uint64_t>(job.step) * kMostRank + j;
-    for (std::size_t i = 0; i < memory.extents.columns; ++i)
-      row[i] = static_cast<float>(philox_block(job.seed, stream, i / 4).words[i % 4] >> 8) * 0x1p-23f - 1;  // in [-1, 1)
+OutputView floats(float* data, std::size_t count) { return {data, {static_cast<std::int64_t>(count)}}; }
+
+// The padding of messages is zero: `next` may look at it.
+void clear_messages(PowerJob& job, Stream& stream) {
+  const KernelTable& kernels = job.device->kernels();
+  kernels.fill(floats(reinterpret_cast<float*>(job.p.data()), job.p_count), 0, stream);
+  kernels.fill(floats(reinterpret_cast<float*>(job.q.data()), job.q_count), 0, stream);
+  job.is_new = false;
+}
+
+void make_p(PowerJob& job, Stream& stream) {
+  if (job.is_new) clear_messages(job, stream);
+  for (const PowerPart& part : job.parts) {
+    const PowerMemory& memory = *part.memory;
+    float* const values = job.values_of(part);
+    if (part.travels_whole()) {
+      job.device->copy(job.p_of(part), values, part.count * sizeof(float), stream);
+      continue;
+    }
+    const OutputView all = floats(values, part.count);
+    if (memory.error.count() != 0) job.device->kernels().add(all, floats(memory.error.data(), part.count), all, stream);
+    job.kernels->refill(memory.matrix, job.random_of(part), !job.warm_start, memory.q.data(), stream);
+    job.kernels->multiply(memory.matrix, values, memory.q.data(), job.p_of(part), stream);
   }
 }
 
-void make_p(PowerJob& job) {
-  for (PowerPart& part : job.parts) {
-    float* const values = job.values + part.offset;
-    PowerMemory& memory = *part.memory;
-    if (memory.extents.rank == 0) {
-      std::memcpy(job.p_of(part), values, part.count * sizeof(float));
+void make_q(const PowerJob& job, Stream& stream) {
+  for (const PowerPart& part : job.parts) {
+    float* const values = job.values_of(part);
+    if (part.travels_whole()) {
+      job.device->copy(values, job.p_of(part), part.count * sizeof(float), stream);
       continue;
     }
-    for (std::size_t i = 0; i < memory.error.size(); ++i) values[i] += memory.error[i];
-    fill_zero_rows(job, part);
-    multiply(values, memory.q.data(), memory.extents, job.p_of(part));
-  }
-}
-
-void make_q(PowerJob& job) {
-  for (PowerPart& part : job.parts) {
-    float* const values = job.values + part.offset;
-    const Extents& extents = part.memory->extents;
-    float* const p = job.p_of(part);
-    if (extents.rank == 0) {
-      std::memcpy(values, p, part.count * sizeof(float));
-      continue;
-    }
-    part.is_finite = std::all_of(p, p + extents.rank * extents.rows, [](float value) { return std::isfinite(value); });
-    if (!part.is_finite) std::memset(p, 0, extents.rank * extents.rows * sizeof(float));
-    orthonormalise(p, extents);
-    multiply_transposed(values, p, extents, job.q_of(part));
+    job.kernels->orthonormalise(part.memory->matrix, job.p_of(part), job.is_finite(part), stream);
+    job.kernels->multiply_transposed(part.memory->matrix, values, job.p_of(part), job.q_of(part), stream);
   }
 }
 
 // What is no number shows in the average, and is gone in the next pass.
-void drop_what_is_no_number(PowerPart& part, float* values) {
-  std::fill(values, values + part.count, std::numeric_limits<float>::quiet_NaN());
-  std::fill(part.memory->q.begin(), part.memory->q.end(), 0.0f);
-  std::fill(part.memory->error.begin(), part.memory->error.end(), 0.0f);
+void expand(const PowerJob& job, Stream& stream) {
+  for (const PowerPart& part : job.parts)
+    if (!part.travels_whole())
+      job.kernels->expand(part.memory->matrix, job.p_of(part), job.q_of(part), job.is_finite(part), job.values_of(part),
+                          part.memory->error.data(), part.memory->q.data(), stream);
 }
 
-void expand(PowerJob& job) {
-  for (PowerPart& part : job.parts) {
-    PowerMemory& memory = *part.memory;
-    const Extents& extents = memory.extents;
-    if (extents.rank == 0) continue;
-    float* const values = job.values + part.offset;
-    const float* const q = job.q_of(part);
-    if (!part.is_finite) {
-      drop_what_is_no_number(part, values);
-      continue;
-    }
-    std::memcpy(memory.q.data(), q, memory.q.size() * sizeof(float));
-    if (!memory.error.empty()) std::memcpy(memory.error.data(), values, part.count * sizeof(float));
-    multiply_out(job.p_of(part), q, extents, values);
-    for (std::size_t i = 0; i < memory.error.size(); ++i) memory.error[i] -= values[i];
-  }
+// A stream of random numbers for a name.
+std::uint64_t stream_of(std::string_view name) {
+  std::uint64_t hash = 14695981039346656037u;  // FNV-1a
+  for (const char letter : name) hash = (hash ^ static_cast<unsigned char>(letter)) * 1099511628211u;
+  return hash;
 }
 
 class PowerSgdHook : public BucketHook {
@@ -126,30 +124,30 @@ class PowerSgdHook : public BucketHook {
                        options_.seed, over(options_.next));
   }
   std::string refusal(std::span<const GradientInfo> gradients) const override {
-    if (options_.matrix_rank < 1 || options_.matrix_rank > kMostRank)
-      return fmt::format("comm_hook power_sgd: a matrix_rank of {}; expected 1 to {}", options_.matrix_rank, kMostRank);
+    if (options_.matrix_rank < 1 || options_.matrix_rank > kMostMatrixRank)
+      return fmt::format("comm_hook power_sgd: a matrix_rank of {}; expected 1 to {}", options_.matrix_rank, kMostMatrixRank);
     if (options_.start_step < 0 || !(options_.min_compression > 0))
       return fmt::format("comm_hook power_sgd: start_step {}, min_compression {}; expected a step of 0 or more, and a factor above 0",
                          options_.start_step, options_.min_compression);
     const std::string refusal = refusal_of_gradients("power_sgd", gradients);
     return refusal.empty() ? refusal_of_next(options_.next, "power_sgd", gradients, false) : refusal;
   }
-  void prepare(std::span<const GradientInfo> gradients) override {
+  void prepare(const ProcessGroup& group, std::span<const GradientInfo> gradients) override {
     jobs_.clear();  // those of a former wrapper point to memory of its parameters
-    memory_.prepare(gradients, [this](PowerMemory& memory, const GradientInfo& gradient) {
-      memory.extents = extents_of(gradient);
-      memory.q.assign(memory.extents.rank * memory.extents.columns, 0);
-      if (options_.error_feedback && memory.extents.rank != 0) memory.error.assign(gradient.count, 0);
+    memory_.prepare(group, gradients, [this](PowerMemory& memory, const GradientInfo& gradient, Device& device) {
+      memory.matrix = matrix_of(gradient);
+      if (memory.matrix.rank == 0) return;
+      memory.q = StateFloats(device, static_cast<std::size_t>(memory.matrix.rank * memory.matrix.columns));
+      if (options_.error_feedback) memory.error = StateFloats(device, gradient.count);
     });
-    if (options_.next) options_.next->prepare(gradients);
+    if (options_.next) options_.next->prepare(group, gradients);
   }
   std::vector<HookState> state() override {
     std::vector<HookState> all = options_.next ? options_.next->state() : std::vector<HookState>();
     all.push_back({"power_sgd.step", &step_, 1, DType::kInt64});
     memory_.for_each([&](const std::string& name, PowerMemory& memory) {
-      if (!memory.q.empty()) all.push_back({"power_sgd.q." + name, memory.q.data(), memory.q.size()});
-      if (!memory.error.empty())
-        all.push_back({"power_sgd.error." + name, memory.error.data(), memory.error.size(), DType::kFloat32, true});
+      memory.q.append_to(all, "power_sgd.q." + name, false);
+      memory.error.append_to(all, "power_sgd.error." + name, true);
     });
     return all;
   }
@@ -158,6 +156,8 @@ class PowerSgdHook : public BucketHook {
     const std::int64_t step = bucket.is_last ? step_++ : step_;
     if (step < options_.start_step) return options_.next(group, bucket);
     PowerJob* const job = &jobs_.of(group, bucket);
+    job->device = &device_of(group, bucket.device);
+    job->kernels = &job->device->kernels().families.get<PowerSgdKernels>();
     job->values = static_cast<float*>(bucket.buffer);
     job->seed = options_.seed;
     job->step = step;
@@ -166,36 +166,39 @@ class PowerSgdHook : public BucketHook {
     if (job->q_count == 0) return options_.next(group, bucket);  // all of it travels whole
     resize(job->p, group, job->p_count * sizeof(float), bucket.device);
     resize(job->q, group, job->q_count * sizeof(float), bucket.device);
-    group.compute_async([job](Stream&) { make_p(*job); });
-    send(group, bucket, job->p, job->p_count, 0).then([job](Stream&) { make_q(*job); });
-    return send(group, bucket, job->q, job->q_count, 1).then([job](Stream&) { expand(*job); });
+    resize(job->are_finite, *job->device, job->parts.size() * sizeof(std::int32_t));
+    group.compute_async([job](Stream& stream) { make_p(*job, stream); }, bucket.device);
+    send(group, bucket, job->p, job->p_count, 0).then([job](Stream& stream) { make_q(*job, stream); });
+    return send(group, bucket, job->q, job->q_count, 1).then([job](Stream& stream) { expand(*job, stream); });
   }
 
  private:
-  Extents extents_of(const GradientInfo& gradient) const {
+  PowerSgdMatrix matrix_of(const GradientInfo& gradient) const {
     if (gradient.shape.dims() < 2 || gradient.count == 0) return {};
-    const auto rows = static_cast<std::size_t>(gradient.shape[0]), columns = gradient.count / rows;
-    const std::size_t rank = std::min({static_cast<std::size_t>(options_.matrix_rank), rows, columns});
+    const std::int64_t rows = gradient.shape[0], columns = static_cast<std::int64_t>(gradient.count) / rows;
+    const std::int64_t rank = std::min({options_.matrix_rank, rows, columns});
     const double sent = static_cast<double>(rank) * static_cast<double>(rows + columns) * options_.min_compression;
-    return sent < static_cast<double>(gradient.count) ? Extents{rows, columns, rank} : Extents{};
+    return sent < static_cast<double>(gradient.count) ? PowerSgdMatrix{rows, columns, rank} : PowerSgdMatrix{};
   }
 
   void plan(PowerJob& job, const GradBucket& bucket) {
+    constexpr std::size_t kLine = 64 / sizeof(float);
+    const auto padded = [](std::size_t count) { return (count + kLine - 1) / kLine * kLine; };
     job.parts.clear();
     job.p_count = job.q_count = 0;
     for (const GradSlot& slot : bucket.slots) {
       PowerMemory& memory = memory_.of(slot.name);
-      const auto count = static_cast<std::size_t>(slot.shape.count());
       job.parts.push_back({.name = std::string(slot.name),
                            .offset = slot.offset,
-                           .count = count,
+                           .count = static_cast<std::size_t>(slot.shape.count()),
                            .p_at = job.p_count,
                            .q_at = job.q_count,
                            .memory = &memory,
                            .stream = stream_of(slot.name)});
-      job.p_count += memory.extents.rank == 0 ? count : memory.extents.rank * memory.extents.rows;
-      job.q_count += memory.q.size();
+      job.p_count += padded(job.parts.back().p_count());
+      job.q_count += padded(memory.q.count());
     }
+    job.is_new = true;
   }
 
   // The average of a message, by `next`.

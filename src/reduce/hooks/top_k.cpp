@@ -5,13 +5,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <cstring>
-#include <functional>
 #include <limits>
 
 #include "lockstep/core/error.h"
+#include "lockstep/reduce/compression_kernels.h"
 #include "lockstep/reduce/hooks.h"
 #include "src/reduce/hooks/gradient_memory.h"
 #include "src/reduce/hooks/hook_parts.h"
@@ -21,82 +19,32 @@ namespace lockstep::hooks {
 namespace {
 
 struct TopKMemory {
-  std::vector<float> error;  // empty without error feedback
+  StateFloats error;  // none without error feedback
 };
 
-struct TopKPart {
+// Where a parameter lies, for fits().
+struct TopKPlace {
   std::string name;
-  std::size_t offset = 0, count = 0, kept = 0;
-  TopKMemory* memory = nullptr;
+  std::size_t offset = 0;
 };
 
 struct TopKJob {
+  const TopKKernels* kernels = nullptr;
   float* values = nullptr;
-  std::size_t count = 0, kept = 0, ranks = 1;
+  std::vector<TopKPlace> places;
   std::vector<TopKPart> parts;
-  std::vector<std::uint32_t> magnitudes;  // scratch, of the largest part
+  TopKMessages messages;
   Buffer own, gathered;
 
-  std::size_t message_bytes() const { return kept * (sizeof(std::uint32_t) + sizeof(float)); }
+  std::size_t message_bytes() const { return static_cast<std::size_t>(messages.kept) * (sizeof(std::uint32_t) + sizeof(float)); }
 };
 
-// As bits, which have the order of the numbers: NaN above all, so that it is sent.
-std::uint32_t magnitude_of(float value) { return std::bit_cast<std::uint32_t>(value) & 0x7fffffff; }
-
-// Writes the part's places and values, and leaves in `error` what is not sent; the first of equals is.
-void choose(TopKJob& job, const TopKPart& part, std::uint32_t* places, float* chosen) {
-  const float* const values = job.values + part.offset;
-  std::uint32_t* const magnitudes = job.magnitudes.data();
-  for (std::size_t i = 0; i < part.count; ++i) magnitudes[i] = magnitude_of(values[i]);
-  std::nth_element(magnitudes, magnitudes + (part.kept - 1), magnitudes + part.count, std::greater<>());
-  const std::uint32_t least = magnitudes[part.kept - 1];
-  std::size_t above = 0;
-  for (std::size_t i = 0; i < part.count; ++i) above += magnitude_of(values[i]) > least ? 1 : 0;
-  std::size_t equals = part.kept - above, at = 0;
-  for (std::size_t i = 0; i < part.count; ++i) {
-    const std::uint32_t magnitude = magnitude_of(values[i]);
-    if (magnitude < least || (magnitude == least && equals == 0)) continue;
-    if (magnitude == least) --equals;
-    places[at] = static_cast<std::uint32_t>(part.offset + i);
-    chosen[at++] = values[i];
-  }
+void compress(const TopKJob& job, Stream& stream) {
+  auto* const places = reinterpret_cast<std::uint32_t*>(job.own.data());
+  job.kernels->select(job.parts, job.values, places, reinterpret_cast<float*>(places + job.messages.kept), stream);
 }
 
-void keep_error(const TopKJob& job, const TopKPart& part, const std::uint32_t* places) {
-  float* const error = part.memory->error.data();
-  // What is no number must not come back in each later pass.
-  for (std::size_t i = 0; i < part.count; ++i) {
-    const float value = job.values[part.offset + i];
-    error[i] = std::isfinite(value) ? value : 0;
-  }
-  for (std::size_t k = 0; k < part.kept; ++k) error[places[k] - part.offset] = 0;
-}
-
-void compress(TopKJob& job) {
-  auto* places = reinterpret_cast<std::uint32_t*>(job.own.data());
-  auto* chosen = reinterpret_cast<float*>(places + job.kept);
-  for (const TopKPart& part : job.parts) {
-    if (part.count == 0) continue;
-    const bool has_error = !part.memory->error.empty();
-    float* const values = job.values + part.offset;
-    if (has_error)
-      for (std::size_t i = 0; i < part.count; ++i) values[i] += part.memory->error[i];
-    choose(job, part, places, chosen);
-    if (has_error) keep_error(job, part, places);
-    places += part.kept;
-    chosen += part.kept;
-  }
-}
-
-void expand(const TopKJob& job) {
-  std::memset(job.values, 0, job.count * sizeof(float));
-  const float share = 1 / static_cast<float>(job.ranks);
-  for (std::size_t r = 0; r < job.ranks; ++r) {
-    const auto* const places = reinterpret_cast<const std::uint32_t*>(job.gathered.data() + r * job.message_bytes());
-    const auto* const chosen = reinterpret_cast<const float*>(places + job.kept);
-    for (std::size_t k = 0; k < job.kept; ++k) job.values[places[k]] += share * chosen[k];
-  }
-}
+void expand(const TopKJob& job, Stream& stream) { job.kernels->expand(job.messages, job.gathered.data(), job.values, stream); }
 
 class TopKHook : public BucketHook {
  public:
@@ -112,32 +60,32 @@ class TopKHook : public BucketHook {
       if (gradient.count > std::size_t{1} << 31) return fmt::format("comm_hook top_k: '{}' has more than 2^31 elements", gradient.name);
     return refusal_of_gradients("top_k", gradients);
   }
-  void prepare(std::span<const GradientInfo> gradients) override {
+  void prepare(const ProcessGroup& group, std::span<const GradientInfo> gradients) override {
     jobs_.clear();  // those of a former wrapper point to memory of its parameters
-    memory_.prepare(gradients, [this](TopKMemory& memory, const GradientInfo& gradient) {
-      if (options_.error_feedback) memory.error.assign(gradient.count, 0);
+    memory_.prepare(group, gradients, [this](TopKMemory& memory, const GradientInfo& gradient, Device& device) {
+      if (options_.error_feedback) memory.error = StateFloats(device, gradient.count);
     });
   }
   std::vector<HookState> state() override {
     std::vector<HookState> all;
-    memory_.for_each([&](const std::string& name, TopKMemory& memory) {
-      if (!memory.error.empty()) all.push_back({"top_k.error." + name, memory.error.data(), memory.error.size(), DType::kFloat32, true});
-    });
+    memory_.for_each([&](const std::string& name, TopKMemory& memory) { memory.error.append_to(all, "top_k.error." + name, true); });
     return all;
   }
+  bool can_be_captured() const override { return true; }
 
   Work reduce(ProcessGroup& group, const GradBucket& bucket) override {
     TopKJob* const job = &jobs_.of(group, bucket);
+    job->kernels = &device_of(group, bucket.device).kernels().families.get<TopKKernels>();
     job->values = static_cast<float*>(bucket.buffer);
-    job->count = bucket.count;
-    job->ranks = static_cast<std::size_t>(group.world_size());
-    if (!fits(job->parts, bucket)) plan(*job, bucket);
+    if (!fits(job->places, bucket)) plan(*job, bucket);
+    job->messages.ranks = group.world_size();
+    job->messages.count = static_cast<std::int64_t>(bucket.count);
     resize(job->own, group, job->message_bytes(), bucket.device);
-    resize(job->gathered, group, job->ranks * job->message_bytes(), bucket.device);
-    group.compute_async([job](Stream&) { compress(*job); });
+    resize(job->gathered, group, static_cast<std::size_t>(group.world_size()) * job->message_bytes(), bucket.device);
+    group.compute_async([job](Stream& stream) { compress(*job, stream); }, bucket.device);
     const Work all = group.all_gather_async(job->own.data(), job->gathered.data(), job->message_bytes(), DType::kUInt8,
                                             {.purpose = purpose_of(bucket), .device = bucket.device});
-    return all.then([job](Stream&) { expand(*job); });
+    return all.then([job](Stream& stream) { expand(*job, stream); });
   }
 
  private:
@@ -145,17 +93,16 @@ class TopKHook : public BucketHook {
     if (bucket.count > std::numeric_limits<std::uint32_t>::max())
       throw InvalidArgument("comm hook top_k: bucket {} has {} elements, at most {} have a place: use a smaller bucket_cap_mb",
                             bucket.index, bucket.count, std::numeric_limits<std::uint32_t>::max());
+    job.places.clear();
     job.parts.clear();
-    job.kept = 0;
-    std::size_t largest = 0;
+    job.messages.kept = 0;
     for (const GradSlot& slot : bucket.slots) {
-      const auto count = static_cast<std::size_t>(slot.shape.count());
-      const auto kept = std::min(count, static_cast<std::size_t>(std::ceil(options_.ratio * static_cast<double>(count))));
-      job.parts.push_back({std::string(slot.name), slot.offset, count, kept, &memory_.of(slot.name)});
-      job.kept += kept;
-      largest = std::max(largest, count);
+      const std::int64_t count = slot.shape.count();
+      const auto kept = std::min(count, static_cast<std::int64_t>(std::ceil(options_.ratio * static_cast<double>(count))));
+      job.places.push_back({std::string(slot.name), slot.offset});
+      job.parts.push_back({static_cast<std::int64_t>(slot.offset), count, kept, memory_.of(slot.name).error.data()});
+      job.messages.kept += kept;
     }
-    job.magnitudes.resize(largest);
   }
 
   const TopKOptions options_;

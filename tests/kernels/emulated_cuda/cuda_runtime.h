@@ -39,6 +39,8 @@ inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
+// Of counts, whose sum no order changes.
+inline unsigned atomicAdd(unsigned* address, unsigned value) { return __atomic_fetch_add(address, value, __ATOMIC_RELAXED); }
 inline float atomicExch(float* address, float value) { return std::exchange(*address, value); }
 
 inline void __syncthreads() { emulated_cuda::barrier(0); }
@@ -61,11 +63,16 @@ template <typename T>
 T __shfl_sync(unsigned mask, T value, int lane) {
   return exchange_lanes(mask, value, lane);
 }
-// A lane without one so far above it keeps its value.
+// A lane without one so far above, or below, keeps its value.
 template <typename T>
 T __shfl_down_sync(unsigned mask, T value, int delta) {
   const int lane = emulated_cuda::lane();
   return exchange_lanes(mask, value, lane + delta < 32 ? lane + delta : lane);
+}
+template <typename T>
+T __shfl_up_sync(unsigned mask, T value, int delta) {
+  const int lane = emulated_cuda::lane();
+  return exchange_lanes(mask, value, lane >= delta ? lane - delta : lane);
 }
 
 using cudaStream_t = void*;
