@@ -65,10 +65,11 @@ TEST(BundleFlags, ThatContradictEachOtherAreRefused) {
 }
 
 TEST_F(Bundle, TestGpuFindsAllThatItsStagesRun) {
-  Child stages(script("test-gpu", {"devices", "ranks", "conformance", "overlap", "kill", "graph", "--allow-skip"}),
+  Child stages(script("test-gpu", {"devices", "ranks", "hooks", "conformance", "overlap", "kill", "graph", "--allow-skip"}),
                {.environment = {{"LOCKSTEP_CUDA_LIBRARY", "/nonexistent.so"}}, .unset = {"LOCKSTEP_DEVICE", "BUILD"}});
   ASSERT_EQ(stages.wait(200s), 0) << stages.output() << stages.errors();
   EXPECT_THAT(stages.output(), HasSubstr("=== ranks: 1 passed, 0 failed, 5 skipped"));  // lockrun and gpu_rank were found
+  EXPECT_THAT(stages.output(), HasSubstr("=== hooks: 1 passed, 0 failed, 4 skipped"));
   EXPECT_THAT(stages.output(), ContainsRegex("=== conformance: [01] passed, 0 failed, [34] skipped"));
 }
 

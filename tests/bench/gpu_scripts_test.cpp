@@ -55,7 +55,7 @@ echo "{\"bytes\": 4, \"p50_us\": 1, \"ranks\": $2, \"shared\": $4}")");
 TEST(TestGpu, ListsItsStages) {
   Child list(script("test-gpu", {"--list"}));
   ASSERT_EQ(list.wait(60s), 0) << list.errors();
-  for (const char* stage : {"smoke", "devices", "memcheck", "racecheck", "ranks", "conformance", "overlap", "kill", "graph"})
+  for (const char* stage : {"smoke", "devices", "memcheck", "racecheck", "ranks", "hooks", "conformance", "overlap", "kill", "graph"})
     EXPECT_THAT(list.output(), HasSubstr(stage));
   Child wrong(script("test-gpu", {"everything"}));
   EXPECT_EQ(wrong.wait(60s), 2);

@@ -1,6 +1,6 @@
 // One rank of the GPU tests' jobs. Arguments are name=value; mode= is one of
-//   train    trains net= for steps=, on batch=/ranks samples a rank, with graph=1 in graph mode; prints the global mean losses and the hash
-//            of the weights
+//   train    trains net= for steps=, on batch=/ranks samples a rank, with graph=1 in graph mode, with hook= as its comm hook; prints the
+//            global mean losses and the hash of the weights
 //   overlap  shows that the first bucket's all-reduce is over before backward is, by the events of both streams
 //   kill     all-reduces without end; rank fail_rank= dies by SIGKILL with call fail_at= under way, the others say when and why they end
 // What is printed is for gpu_ranks_test, which starts them.
@@ -25,6 +25,15 @@ using ls::testing::RankArguments;
 
 double now_ms() { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
+ls::CommHook hook_named(const std::string& name) {
+  if (name.empty()) return {};
+  if (name == "bf16") return ls::hooks::bf16();
+  if (name == "int8") return ls::hooks::int8();
+  if (name == "power_sgd") return ls::hooks::power_sgd({.matrix_rank = 4, .start_step = 3});
+  if (name == "top_k") return ls::hooks::top_k({.ratio = 0.1});
+  throw ls::InvalidArgument("no comm hook '{}'", name);
+}
+
 int train(const RankArguments& arguments, const std::shared_ptr<ls::ProcessGroup>& group) {
   const std::string name = arguments.text("net");
   const std::int64_t batch = arguments.number("batch", 32) / group->world_size();
@@ -33,7 +42,8 @@ int train(const RankArguments& arguments, const std::shared_ptr<ls::ProcessGroup
   const auto net = ls::testing::make_net(name);
   net->to(device);
   ls::DistributedDataParallel ddp(*net, group,
-                                  {.bucket_cap_mb = {ls::testing::in_mib(4096), ls::testing::in_mib(16384)}});  // several buckets
+                                  {.bucket_cap_mb = {ls::testing::in_mib(4096), ls::testing::in_mib(16384)},  // several buckets
+                                   .comm_hook = hook_named(arguments.text("hook"))});
   ls::optim::SGD sgd(ddp.parameters(), {.lr = 0.05F, .momentum = 0.9F});
   const ls::testing::Samples first = ls::testing::make_samples(name, 0, 0, batch);
   const ls::Tensor inputs = ls::Tensor::empty(first.inputs.shape(), ls::DType::kFloat32, device);

@@ -25,6 +25,7 @@ constexpr auto kJob = 180s;    // at most; libraries load, cuDNN tries its ways
 constexpr auto kSuite = 300s;  // the conformance suite makes a communicator for each test
 // Of losses that fall from 2.3 in 40 steps: float32 sums in other orders, amplified by the steps between.
 constexpr double kLossBound = 0.02;
+constexpr double kHookLossBound = 0.05;
 constexpr int kPeerLost = 75;
 constexpr double kSurvivorsKnowWithinMs = 2000;
 
@@ -91,6 +92,44 @@ TEST_P(SharedGpu, LearnsWhatTheCpuLearnsWithTheSameBitsOnAllRanks) {
   EXPECT_THAT(hashes, SizeIs(ranks)) << job.output();
   EXPECT_THAT(std::set<std::string>(hashes.begin(), hashes.end()), SizeIs(1)) << job.output();
   EXPECT_THAT(after("on cuda:", job.output()), SizeIs(ranks)) << "ranks that quietly computed elsewhere: " << job.output();
+}
+
+// What compresses on a GPU against what does on the CPU, with as many ranks. Sums in other orders choose other values of a gradient, and
+// other factors: losses stay near each other, weights do not.
+class GpuHook : public GpuTest, public ::testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(GpuHooks, GpuHook, ::testing::Values("bf16", "int8", "power_sgd", "top_k"),
+                         [](const auto& tested) { return std::string(tested.param); });
+
+std::vector<std::string> hook_arguments(const char* hook) { return {"mode=train", "net=perceptron", fmt::format("hook={}", hook)}; }
+
+std::vector<double> losses_on_cpus(const char* hook) {
+  std::vector<std::string> command = {program("lockrun"), "-n", "2", program("gpu_rank")};
+  for (const std::string& argument : hook_arguments(hook)) command.push_back(argument);
+  Child job(command, {.environment = {{"LOCKSTEP_DEVICE", "cpu"}}});
+  EXPECT_EQ(job.wait(kJob), 0) << job.output() << job.errors();
+  return losses_in(job.output());
+}
+
+TEST_P(GpuHook, LearnsWhatCpusLearnWithTheSameBitsOnAllRanks) {
+  const std::vector<double> expected = losses_on_cpus(GetParam());
+  ASSERT_THAT(expected, SizeIs(40));
+  Child job(shared_job(2, hook_arguments(GetParam())), kLaunched);
+  ASSERT_EQ(job.wait(kJob), 0) << job.output() << job.errors();
+  const auto losses = losses_in(job.output());
+  ASSERT_THAT(losses, SizeIs(expected.size())) << job.output();
+  for (std::size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected[i], kHookLossBound) << "step " << i;
+  const auto hashes = after(" has ", job.output());
+  EXPECT_THAT(hashes, SizeIs(2)) << job.output();
+  EXPECT_THAT(std::set<std::string>(hashes.begin(), hashes.end()), SizeIs(1)) << job.output();
+}
+
+// Needs no GPU: that the programs take the hooks, and learn with them.
+TEST(HooksOnTheCpu, Learn) {
+  for (const char* hook : {"bf16", "int8", "power_sgd", "top_k"}) {
+    const std::vector<double> losses = losses_on_cpus(hook);
+    ASSERT_THAT(losses, SizeIs(40)) << hook;
+    EXPECT_LT(losses.back(), 0.8 * losses.front()) << hook;
+  }
 }
 
 // tests/conformance, each rank a process that runs the suite's cases for so many ranks. Needs no GPU: that there are such cases, and that
