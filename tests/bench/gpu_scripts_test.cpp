@@ -122,6 +122,23 @@ sleep 600)");
   EXPECT_THAT(kill.output(), HasSubstr("libcudnn.so.9 ")) << "which libraries are there, or why not";
 }
 
+TEST(TestGpu, SmokePrintsWhichEnginesRemain) {
+  const FakeBuild fake("test-gpu-engines-");
+  const std::string none = "echo '[ RUN      ] A.B'; echo '[       OK ] A.B (1 ms)'; exit 1";
+  fake.program("tests/gpu/gpu_test", none);
+  fake.program("tests/gpu/gpu_ranks_test", none);
+  fake.program("tests/kernels/kernel_twins_test", R"(echo "level $LOCKSTEP_LOG_LEVEL"
+echo '[ RUN      ] Conv.First'
+for again in 1 2; do echo 'lockstep debug: cuDNN: engines that remain for a convolution: eng5, eng7'; done
+echo 'lockstep debug (rank 0): something else'
+echo '[       OK ] Conv.First (12 ms)'
+exit 1)");
+  Child smoke(script("test-gpu", {"smoke"}), {.environment = {{"BUILD", fake.folder().string()}}});
+  EXPECT_EQ(smoke.wait(60s), 1) << smoke.errors();
+  EXPECT_THAT(smoke.output(),
+              HasSubstr("level debug\ncuDNN: engines that remain for a convolution: eng5, eng7\nOK       Conv.First (12 ms)\n"));
+}
+
 TEST(TestGpu, RunsTheTestsThatAreNamed) {
   const FakeBuild fake("test-gpu-filter-");
   fake.program("tests/gpu/gpu_ranks_test", R"(case "$*" in
