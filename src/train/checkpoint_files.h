@@ -63,7 +63,7 @@ inline std::shared_ptr<ProcessGroup> group_or_default(const std::shared_ptr<Proc
 }
 
 // What samplers of all ranks must have in common.
-inline std::string text_of(const data::Sampler& sampler) {
+inline std::string description_of(const data::Sampler& sampler) {
   const data::SamplerState state = sampler.state();
   return fmt::format("a sampler of {} samples for {} ranks: {}{}", sampler.set_size(), sampler.place().world_size, state.options,
                      state.fingerprint.empty() ? "" : ", of the data set with the fingerprint " + state.fingerprint);

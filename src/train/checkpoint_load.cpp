@@ -128,7 +128,7 @@ std::vector<std::string> lines_of(const CheckpointParts& parts) {
   if (parts.ddp)
     for (const HookState& state : states_of(parts.ddp->comm_hook()))
       lines.push_back(fmt::format("state of a comm hook, '{}' {} x {}", state.name, name_of(state.dtype), state.count));
-  lines.push_back(parts.sampler ? text_of(*parts.sampler.get()) : "no sampler");
+  lines.push_back(parts.sampler ? description_of(*parts.sampler.get()) : "no sampler");
   lines.push_back(parts.ddp ? "a ddp" : "no ddp");
   return lines;
 }

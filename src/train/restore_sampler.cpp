@@ -18,7 +18,7 @@ void restore_sampler(data::Sampler& sampler, const data::SamplerState& state, co
   }
   if (const auto group = checkpoint::group_or_default(wanted)) {
     const auto text = [](const data::SamplerState& of) { return nlohmann::json(of).dump(-1, ' ', true); };
-    check_same_lines(*group, {"the state " + text(state), checkpoint::text_of(sampler)}, "restore_sampler",
+    check_same_lines(*group, {"the state " + text(state), checkpoint::description_of(sampler)}, "restore_sampler",
                      "gave different states or samplers, no rank has taken its own: give all of them the same");
   }
   if (!refusal.empty()) throw InvalidArgument("restore_sampler: {}", refusal);
