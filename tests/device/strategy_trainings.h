@@ -1,0 +1,89 @@
+// Trainings by strategies on any devices, for a few steps.
+#pragma once
+
+#include <vector>
+
+#include "tests/train/strategy_training.h"
+
+namespace lockstep::train {
+
+inline constexpr int kFewSteps = 4;
+inline constexpr float kRounding = 2e-4F;
+
+// A Sequential, as model_parallel wants one.
+inline Training training_of_layers() {
+  Training training = training_of_net();
+  training.model = [] {
+    manual_seed(7);
+    auto net = std::make_unique<nn::Sequential>();
+    net->append_named<nn::Conv2d>("conv", 2, 4, Size2{3, 3}, nn::Conv2dLayerOptions{.activation = Activation::kReLU});
+    net->append<nn::Flatten>();
+    net->append_named<nn::Dropout>("drop", 0.25F);
+    net->append_named<nn::Linear>("out", 64, 3);
+    return net;
+  };
+  return training;
+}
+
+inline std::vector<float> train_on(Strategy& strategy) {
+  manual_seed(11);
+  for (int step = 0; step < kFewSteps; ++step) {
+    const auto batch = batch_of(step);
+    strategy.step(batch.first, batch.second);
+  }
+  return weights_of(strategy.model());
+}
+
+inline std::vector<float> weights_of_the_cpu() {
+  return train_on(*make_strategy("mirrored", training_of_layers(), {.devices = {&cpu_device()}}));
+}
+
+// By train/deploy.h, one clone a device.
+inline std::vector<float> train_clones(const std::vector<Device*>& devices) {
+  const DeployedModel deployed = deploy({.num_clones = static_cast<int>(devices.size()), .devices = devices}, training_of_layers(),
+                                        {.next_batch = [step = 0]() mutable -> std::optional<std::pair<Tensor, Tensor>> {
+                                          if (step == kFewSteps) return std::nullopt;
+                                          return batch_of(step++);
+                                        }});
+  manual_seed(11);
+  while (deployed.train_op.run()) {
+  }
+  return weights_of(deployed.clones->variables());
+}
+
+// Two paths of one model, each on its device, that meet on the first; put there by hand.
+struct PathsOnDevices : nn::Module {
+  nn::Linear left{72, 4, {.activation = Activation::kReLU}}, right{72, 4, {.activation = Activation::kReLU}}, out{8, 3};
+  Device &first, &second;
+  PathsOnDevices(Device& first, Device& second) : first(first), second(second) {
+    add("left", left);
+    add("right", right);
+    add("out", out);
+    left.to(first);
+    right.to(second);
+    out.to(first);
+  }
+  Tensor forward(const Tensor& x) override {
+    const Tensor a = left(to_device(x, first)), b = right(to_device(x, second));
+    return out(concat({a, to_device(b, first)}, 1));
+  }
+};
+
+inline std::vector<float> train_two_paths(Device& first, Device& second) {
+  manual_seed(3);
+  PathsOnDevices model(first, second);
+  std::vector<NamedTensor> of_first = model.left.named_parameters();
+  for (const NamedTensor& each : model.out.named_parameters()) of_first.push_back({"out." + each.name, each.tensor});
+  optim::SGD near(of_first, {.lr = 0.1F}), far(model.right.named_parameters(), {.lr = 0.1F});
+  for (int step = 0; step < kFewSteps; ++step) {
+    const auto batch = batch_of(step);
+    near.zero_grad();
+    far.zero_grad();
+    nn::cross_entropy(model(flatten(batch.first)), batch.second.to(first)).backward();
+    near.step();
+    far.step();
+  }
+  return weights_of(model);
+}
+
+}  // namespace lockstep::train
