@@ -9,7 +9,7 @@ namespace lockstep {
 namespace {
 
 // fmt has "nan" and "-nan", whose sign means nothing.
-std::string text_of(float value) { return std::isnan(value) ? "NaN" : fmt::format("{}", value); }
+std::string loss_text(float value) { return std::isnan(value) ? "NaN" : fmt::format("{}", value); }
 
 }  // namespace
 
@@ -21,7 +21,7 @@ float check_finite(const Tensor& loss, std::int64_t step, const CheckFiniteOptio
   const std::string reason = fmt::format(
       "step {}: Model diverged with {} = {} on rank {}: training stops here, on all ranks; the last checkpoint stands. Try a smaller "
       "learning rate, a warm-up, or clip_grad_norm(); look for a bad sample where it comes at once",
-      step, options.name, text_of(value), group ? group->rank() : 0);
+      step, options.name, loss_text(value), group ? group->rank() : 0);
   if (group) group->abort(reason);
   throw Error("{}", reason);
 }
