@@ -48,7 +48,7 @@ const std::map<std::string, std::string> kNotRunHere = {
      "needs a GPU; tests/bench/gpu_scripts_test.cpp runs the script without one"},
     {"scripts/test-gpu smoke devices graph --time-limit 540", "the same"},
     {"scripts/bench-gpu                                          # writes bench/results/<gpu>.json after each row, in nine minutes",
-     "needs a GPU; tests/bench/gpu_scripts_test.cpp runs the script on the CPU"},
+     "needs a GPU; tests/bench/bench_gpu_test.cpp runs the script on the CPU"},
     {"scripts/bundle                                             # makes build-bundle/lockstep, at most 50 MiB",
      "needs CUDA's toolkit; tests/bench/gpu_scripts_test.cpp runs it with --from"},
 };
