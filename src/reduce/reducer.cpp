@@ -6,6 +6,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "src/reduce/bucket_views.h"
+#include "src/reduce/wide_average.h"
 
 namespace lockstep {
 
@@ -198,8 +199,14 @@ class Reducer::Impl {
       if (before_reduction_) before_reduction_(b);
       if (factor_ != 1) multiply(b);
       times_[b].launched = seconds_between(pass_begin_, Clock::now());
-      buckets_[b].work = start_ ? start_(b) : comm_hook_ ? run_hook(views_.buckets[b]) : average(*group_, views_.buckets[b]);
+      buckets_[b].work = start_ ? start_(b) : comm_hook_ ? run_hook(views_.buckets[b]) : average_of(b);
     }
+  }
+
+  Work average_of(std::size_t b) {
+    const GradBucket& bucket = views_.buckets[b];
+    if (!WideAverage::is_for(*group_, bucket)) return average(*group_, bucket);
+    return wide_average_.start(*group_, bucket, slice_bytes(layouts_[b], group_->world_size()) / size_of(bucket.dtype));
   }
 
   // A hook that threw has lost the Works of what it had queued.
@@ -258,6 +265,7 @@ class Reducer::Impl {
   std::vector<BucketLayout> layouts_;
   BucketViews views_;  // of the layouts
   std::vector<Bucket> buckets_;
+  WideAverage wide_average_;
   std::vector<GradientPlace> places_;  // by gradient
   std::vector<BucketTimes> times_;
   std::vector<std::size_t> missing_, arrivals_;
