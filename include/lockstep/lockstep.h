@@ -1,4 +1,5 @@
-// All of Lockstep's public headers but core/cpu_dispatch.h (a macro for files of kernels).
+// All of Lockstep's public headers but those for who writes kernels: core/cpu_dispatch.h, core/host_device.h, core/philox.h,
+// reduce/compression_kernels.h.
 #pragma once
 
 #include "lockstep/autograd/autocast.h"
@@ -67,7 +68,6 @@
 #include "lockstep/optim/rmsprop.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/optim/sgd.h"
-#include "lockstep/reduce/compression_kernels.h"
 #include "lockstep/reduce/hooks.h"
 #include "lockstep/reduce/reducer.h"
 #include "lockstep/tensor/random.h"

@@ -271,10 +271,11 @@ class DistributedDataParallel::Impl {
     std::rethrow_exception(pass_error_);
   }
 
-  // What leaves `train` or after_step. If all ranks have come to it the group goes on, and those that follow this rank are told.
+  // In a handler of what leaves `train` or after_step. If it is the error to which all ranks have come, the group goes on, and those that
+  // follow this rank are told; another one, thrown after that was caught, is this rank's own.
   void end_join_by(const std::exception& error) {
     if (shares_.has_ended_join() || group_->world_size() == 1) return;
-    if (!pass_error_) return group_->abort(error.what());
+    if (!pass_error_ || std::current_exception() != pass_error_) return group_->abort(error.what());
     try {
       shares_.announce(Shares::Act::kThrow, steps_ + 1);
     } catch (const std::exception& other) {  // the others go on: they throw it as well
@@ -287,7 +288,7 @@ class DistributedDataParallel::Impl {
   auto on_all_ranks(Step&& step) {
     try {
       return step();
-    } catch (...) {
+    } catch (const Error&) {  // memory that is exhausted, say, is this rank's alone
       pass_error_ = std::current_exception();
       throw;
     }

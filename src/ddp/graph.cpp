@@ -78,8 +78,8 @@ class CapturedStep::Impl {
           "of the host's: leave it at kIgnore, and let a LossScaler skip such steps on the device");
     if (const CommHook& hook = ddp_.comm_hook(); hook && !hook->can_be_captured())
       throw InvalidArgument(
-          "capture: the comm_hook {} decides on the host what it sends, and a replayed graph runs no code of the host's: call the step "
-          "directly, or choose a hook without state (bf16, fp16)",
+          "capture: the comm_hook {} counts its passes on the host, and a replayed graph runs no code of the host's: call the step "
+          "directly, or choose bf16, fp16, int8 or top_k, which can be captured",
           hook->describe());
     if (has_sync_batch_norm(ddp_.module()))
       throw InvalidArgument(

@@ -3,8 +3,8 @@
 namespace lockstep {
 
 bool WideAverage::is_for(const ProcessGroup& group, const GradBucket& bucket) {
-  return bucket.device != DeviceKind::kCpu && group.world_size() > 2 &&
-         (bucket.dtype == DType::kFloat16 || bucket.dtype == DType::kBFloat16);
+  if (bucket.device == DeviceKind::kCpu) return false;
+  return (bucket.dtype == DType::kFloat16 && group.world_size() > 1) || (bucket.dtype == DType::kBFloat16 && group.world_size() > 2);
 }
 
 void WideAverage::Job::average_slice(Stream& stream) const {

@@ -10,7 +10,8 @@ namespace lockstep {
 
 class WideAverage {
  public:
-  // False where the plain average rounds no more often: two values are added, and rounded, once.
+  // False where the plain average gives the same: a sum of two is rounded once. That of two float16 may be infinite, bfloat16's range is
+  // float32's.
   static bool is_for(const ProcessGroup& group, const GradBucket& bucket);
   // `slice`: elements of a rank's slice; the buffer has as many for each rank.
   Work start(ProcessGroup& group, const GradBucket& bucket, std::size_t slice);

@@ -36,9 +36,8 @@ void check_strategy(const std::string& name, const StrategyOptions& options, con
         "make_strategy() by a loop of your own, as examples/strategies.cpp does");
   if (name == "local_sgd")
     throw InvalidArgument(
-        "Trainer::compile: strategy 'local_sgd' has other weights on each rank between two averages, and evaluation and checkpoints want "
-        "the "
-        "same ones here: drive make_strategy() by a loop of your own");
+        "Trainer::compile: strategy 'local_sgd' has other weights on each rank between two averages, and evaluation and checkpoints here "
+        "want the same ones: drive make_strategy() by a loop of your own");
   options_of_choice(name, options);
   if (name == "ddp" || name == "zero" || group == nullptr || group->world_size() == 1) return;
   throw InvalidArgument(
@@ -105,8 +104,7 @@ data::Pipeline Trainer::Impl::batched(const char* call, const data::Pipeline& se
     if (const std::size_t tensors = set.dataset().get(0, 0).size(); tensors < 2)
       throw InvalidArgument(
           "Trainer::{}: rank {}: a sample of the set has {} tensor{}: an input and a target are needed, for loss and metrics; predict() "
-          "needs inputs "
-          "alone",
+          "needs inputs alone",
           call, rank, tensors, tensors == 1 ? "" : "s");
   return set.batch_size() > 0 ? set : set.batch(batch_size > 0 ? batch_size : kUsualBatch);
 }

@@ -13,11 +13,10 @@ namespace lockstep::data {
 struct SamplerState {
   std::uint64_t seed = 0;
   std::int64_t epoch = 0;
-  std::int64_t consumed = 0;  // of this epoch, over all ranks: samples, or batches where the sampler makes these
-  std::int64_t set_size = 0;  // samples of the data set; 0: not known (a checkpoint of version 0.1), not compared
-  std::string options = {};   // the sampler's kind and options, weights and lengths by their SHA-256; empty: not known, not compared
-  std::string fingerprint =
-      {};  // of the data set, where the sampler was made of the set itself (sampler.h); empty: not known, not compared
+  std::int64_t consumed = 0;     // of this epoch, over all ranks: samples, or batches where the sampler makes these
+  std::int64_t set_size = 0;     // samples of the data set; 0: not known (a checkpoint of version 0.1), not compared
+  std::string options = {};      // the sampler's kind and options, weights and lengths by their SHA-256; empty: not known, not compared
+  std::string fingerprint = {};  // of the data set that the sampler was made of (sampler.h); empty: not known, not compared
 
   bool operator==(const SamplerState&) const = default;
 };

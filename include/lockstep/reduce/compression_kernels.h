@@ -1,5 +1,6 @@
 // The families of kernels that compress buckets for comm hooks: see core/kernel_families.h. By the conventions of core/operators.def;
-// memory is aligned to an element. All give the same bits on every device, but for sums over a matrix (PowerSgdKernels says which).
+// memory is aligned to an element. All give the same bits on every device, but for those of a NaN, and for sums over a matrix
+// (PowerSgdKernels says which).
 #pragma once
 
 #include <cstddef>
@@ -12,9 +13,8 @@
 #pragma GCC visibility push(default)
 namespace lockstep::hooks {
 
-// `slices` slices, one behind the other, each of `slice_blocks` float32 scales and behind them as many blocks of `block` int8, a multiple
-// of
-// 4. Of `count` values: block after block, slice after slice; behind the last one there are zeros.
+// `slices` slices, one behind the other, each of `slice_blocks` float32 scales and behind them as many blocks of `block` int8, which is a
+// multiple of 4. Of `count` values: block after block, slice after slice; behind the last one there are zeros.
 struct Int8Slices {
   std::int64_t slices = 1, slice_blocks = 0, block = 0, count = 0;
 

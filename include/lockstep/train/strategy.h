@@ -45,7 +45,7 @@ struct StrategyOptions {
   // Of `ddp`, `zero`, `local_sgd` and `parameter_server`; null: the thread's default group. Of `model_parallel`: a rank for each stage;
   // null: this process has all stages.
   std::shared_ptr<ProcessGroup> group = nullptr;
-  std::optional<DistributedDataParallelOptions> ddp = {};  // of those but parameter_server: buckets, unused parameters, ...
+  std::optional<DistributedDataParallelOptions> ddp = {};  // of `ddp`, `zero` and `local_sgd`: buckets, ...
   std::int64_t average_period = 0;                         // of `local_sgd`: steps from one average of the weights to the next; 0: 4
   int micro_batches = 0;                         // of `model_parallel`: equal parts of a batch, one behind the other; 0: as many as stages
   std::vector<int> stage_layers = {};            // of `model_parallel`: layers of each stage; empty: by the bytes of their parameters
@@ -89,7 +89,8 @@ class Strategy {
   // group: collective; without one its layers lie on the devices of their stages, and its forward() copies activations from one to the
   // next. On a parameter server: InvalidArgument, worker 0 has it.
   virtual nn::Module& model() = 0;
-  // The copies of the model that devices() keep, model() first. Of `mirrored` one on each device, with equal bits between two steps.
+  // Copies of the model with its current weights, model() first. Of `mirrored` one on each device, with equal bits between two steps; of
+  // the others model() alone.
   virtual std::vector<nn::Module*> replicas() { return {&model()}; }
   // Whose state belongs to model(); change the rate by set_lr(). Of a parameter server: each server's own, of the parameters that it holds;
   // on a worker InvalidArgument.

@@ -211,6 +211,9 @@ void ProcessGroup::Impl::leave() noexcept {
 
 // A follower on the host, whose call cannot be part of the graph, is seen to its end first.
 void ProcessGroup::begin_capture() {
+  if (running_continuation() != nullptr)
+    throw InvalidArgument("rank {}: begin_capture: not in a continuation, which it would wait for: begin behind its Work",
+                          impl_->place.rank);
   Backend& gpu = impl_->backend(DeviceKind::kCuda, "begin_capture");
   impl_->backend(DeviceKind::kCpu, "begin_capture").await_idle();
   gpu.begin_capture();

@@ -13,7 +13,8 @@
 // updates a slice, and weights are gathered. As many bytes travel, half of them after backward; a rank has 1/n of the optimizer's state.
 //
 // The strategy `local_sgd` averages no gradients: each rank makes its own steps, and every .average_period of them weights are averaged.
-// The bytes of a gradient's all-reduce travel that often. Between averages each rank has weights of its own.
+// The bytes of a gradient's all-reduce travel that often. Between averages each rank has weights of its own, and always buffers of its own:
+// rank 0's in each forward would make the ranks wait for each other in every step.
 #include "lockstep/ddp/ddp.h"
 
 #include <optional>
@@ -36,7 +37,10 @@ bool is_named(std::string_view name, const char* strategy) { return name == stra
 
 DistributedDataParallelOptions wrapper_options(const char* name, const StrategyOptions& options) {
   DistributedDataParallelOptions given = options.ddp.value_or(DistributedDataParallelOptions());
-  if (is_named(name, "local_sgd")) given.comm_hook = hooks::no_op();
+  if (is_named(name, "local_sgd")) {
+    given.comm_hook = hooks::no_op();
+    given.forward_sync_buffers = false;
+  }
   return given;
 }
 
@@ -55,7 +59,7 @@ class Ddp : public Strategy {
       averager_.emplace(ddp_,
                         PeriodicModelAveragerOptions{.period = options.average_period == 0 ? kAveragePeriod : options.average_period});
     for (const BucketLayout& bucket : ddp_.reducer().buckets()) gradient_bytes_ += bucket.bytes;
-    const DistributedDataParallelOptions given = options.ddp.value_or(DistributedDataParallelOptions());
+    const DistributedDataParallelOptions given = wrapper_options(name, options);
     if (given.forward_sync_buffers)
       for (const NamedTensor& buffer : without(*replica_.model, replica_.buffers, given.ignored_parameters))
         buffer_bytes_ += buffer.tensor.bytes();

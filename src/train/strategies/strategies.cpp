@@ -76,7 +76,7 @@ StrategyOptions checked(const Entry& entry, const StrategyOptions& asked) {
     throw InvalidArgument("{}: .parameter_server has the options of that strategy alone", name);
   const bool is_local_sgd = entry.make == make_local_sgd;
   if (options.ddp && entry.make != make_ddp && entry.make != make_zero && !is_local_sgd)
-    throw InvalidArgument("{}: .ddp has the options of that strategy alone: there is no DistributedDataParallel here", name);
+    throw InvalidArgument("{}: .ddp has options of ddp, zero and local_sgd: there is no DistributedDataParallel here", name);
   if (is_local_sgd && options.ddp && options.ddp->comm_hook)
     throw InvalidArgument("{}: .ddp has a comm_hook, and here no gradient is sent: leave it out", name);
   if (options.average_period < 0 || (options.average_period != 0 && !is_local_sgd))
@@ -90,7 +90,8 @@ StrategyOptions checked(const Entry& entry, const StrategyOptions& asked) {
     return options;
   }
   if (options.group)
-    throw InvalidArgument("{}: one process drives all devices; .group is an option of ddp, model_parallel and parameter_server", name);
+    throw InvalidArgument(
+        "{}: one process drives all devices; .group is an option of ddp, zero, local_sgd, model_parallel and parameter_server", name);
   if (options.devices.empty()) options.devices = default_devices();
   std::set<const Device*> seen;
   for (const Device* device : options.devices)
