@@ -86,9 +86,9 @@ Configured& configured() {
 // Never destroyed: buffers may outlive static destruction.
 const std::vector<Device*>& cpu_devices() {
   static const std::vector<Device*>* const kDevices = [] {
-    auto* devices = new std::vector<Device*>;
-    const int count = configured().use(DeviceKind::kCpu).cpus;
+    const int count = configured().use(DeviceKind::kCpu).cpus;  // throws for a LOCKSTEP_LOGICAL_DEVICES that is none
     const KernelTable kernels = cpu_kernels();
+    auto* devices = new std::vector<Device*>;
     for (int i = 0; i < count; ++i) devices->push_back(new CpuDevice(kernels, i, count == 1));
     return devices;
   }();
