@@ -93,6 +93,7 @@ void CachingAllocator::empty_cache() {
   {
     const std::lock_guard lock(mutex_);
     for (std::size_t index = 0; index < kClasses; ++index) {
+      if (free_[index].empty()) continue;  // also the classes beyond what a size_t can count
       stats_.bytes_held -= free_[index].size() * bytes_of_class(index);
       for (std::byte* block : free_[index]) std::free(block);
       free_[index].clear();
