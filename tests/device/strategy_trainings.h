@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tests/train/strategy_training.h"
+#include "tests/train/two_paths.h"
 
 namespace lockstep::train {
 
@@ -51,27 +52,10 @@ inline std::vector<float> train_clones(const std::vector<Device*>& devices) {
   return weights_of(deployed.clones->variables());
 }
 
-// Two paths of one model, each on its device, that meet on the first; put there by hand.
-struct PathsOnDevices : nn::Module {
-  nn::Linear left{72, 4, {.activation = Activation::kReLU}}, right{72, 4, {.activation = Activation::kReLU}}, out{8, 3};
-  Device &first, &second;
-  PathsOnDevices(Device& first, Device& second) : first(first), second(second) {
-    add("left", left);
-    add("right", right);
-    add("out", out);
-    left.to(first);
-    right.to(second);
-    out.to(first);
-  }
-  Tensor forward(const Tensor& x) override {
-    const Tensor a = left(to_device(x, first)), b = right(to_device(x, second));
-    return out(concat({a, to_device(b, first)}, 1));
-  }
-};
-
+// Two paths of one model, put on their devices by hand.
 inline std::vector<float> train_two_paths(Device& first, Device& second) {
   manual_seed(3);
-  PathsOnDevices model(first, second);
+  TwoPaths model(72, 3, first, second);
   std::vector<NamedTensor> of_first = model.left.named_parameters();
   for (const NamedTensor& each : model.out.named_parameters()) of_first.push_back({"out." + each.name, each.tensor});
   optim::SGD near(of_first, {.lr = 0.1F}), far(model.right.named_parameters(), {.lr = 0.1F});

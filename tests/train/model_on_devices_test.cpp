@@ -7,6 +7,7 @@
 #include "tests/ddp/ranks.h"
 #include "tests/support/message_of.h"
 #include "tests/train/strategy_training.h"
+#include "tests/train/two_paths.h"
 
 namespace lockstep::train {
 namespace {
@@ -24,24 +25,6 @@ struct TwoDeviceModel : nn::Module {
     net2.to(second);
   }
   Tensor forward(const Tensor& x) override { return net2(to_device(net1(to_device(x, first)), second)); }
-};
-
-// Two towers of one model that do not depend on each other until their outputs meet.
-struct TwoPaths : nn::Module {
-  nn::Linear left{6, 4, {.activation = Activation::kReLU}}, right{6, 4, {.activation = Activation::kReLU}}, out{8, 2};
-  Device &first, &second;
-  TwoPaths(Device& first, Device& second) : first(first), second(second) {
-    add("left", left);
-    add("right", right);
-    add("out", out);
-    left.to(first);
-    right.to(second);
-    out.to(first);
-  }
-  Tensor forward(const Tensor& x) override {
-    const Tensor a = left(to_device(x, first)), b = right(to_device(x, second));
-    return out(concat({a, to_device(b, first)}, 1));
-  }
 };
 
 Tensor numbers(const Shape& shape) {
@@ -76,9 +59,9 @@ TEST(ToDevice, GradientsComeBack) {
 TEST(ToDevice, PathsOnTwoDevicesAreThoseOfOne) {
   const auto cpus = on_cpus(0, 2).devices;
   manual_seed(3);
-  TwoPaths split(*cpus[0], *cpus[1]);
+  TwoPaths split(6, 2, *cpus[0], *cpus[1]);
   manual_seed(3);
-  TwoPaths whole(*cpus[0], *cpus[0]);
+  TwoPaths whole(6, 2, *cpus[0], *cpus[0]);
   const Tensor x = numbers({5, 6});
   sum(split(x)).backward();
   sum(whole(x)).backward();
