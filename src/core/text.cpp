@@ -11,4 +11,16 @@ std::string joined(std::span<const std::string> texts, std::string_view between)
   return all;
 }
 
+std::string exception_text(const std::exception_ptr& exception) {
+  std::string text;
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::exception& error) {
+    text = error.what();
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+  return text.empty() ? "an exception without a text" : text;
+}
+
 }  // namespace lockstep

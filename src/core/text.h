@@ -1,6 +1,7 @@
 // Words for messages.
 #pragma once
 
+#include <exception>
 #include <span>
 #include <string>
 #include <string_view>
@@ -9,5 +10,8 @@ namespace lockstep {
 
 // Not fmt::join, whose parser GCC 12 compiles with a warning about a write past the end.
 std::string joined(std::span<const std::string> texts, std::string_view between);
+
+// What it says; of one that is no std::exception, or has no text, a sentence that says so. Never empty.
+std::string exception_text(const std::exception_ptr& exception);
 
 }  // namespace lockstep

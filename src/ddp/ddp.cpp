@@ -11,6 +11,7 @@
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "src/core/text.h"
 #include "src/ddp/gradient_check.h"
 #include "src/ddp/has_sync_batch_norm.h"
 #include "src/ddp/missing_gradients.h"
@@ -119,6 +120,7 @@ class DistributedDataParallel::Impl {
   }
   bool has_weight() const { return shares_.has_weight(); }
   bool is_joining() const { return shares_.is_joining(); }
+  void begin_epoch(std::int64_t steps) const { shares_.begin_epoch(steps); }
   const GradientCheck& check() const { return check_; }
   bool has_rebuilt() const { return has_rebuilt_; }
   bool will_rebuild() const { return !has_rebuilt_ && partner == nullptr && !missing_.asks_each_pass(); }
@@ -153,8 +155,8 @@ class DistributedDataParallel::Impl {
     try {
       train();
       follow_others(options.after_step);
-    } catch (const std::exception& error) {
-      end_join_by(error);
+    } catch (...) {
+      end_join_by(std::current_exception());
       throw;
     }
     if (!shares_.was_uneven()) return;
@@ -273,9 +275,9 @@ class DistributedDataParallel::Impl {
 
   // In a handler of what leaves `train` or after_step. If it is the error to which all ranks have come, the group goes on, and those that
   // follow this rank are told; another one, thrown after that was caught, is this rank's own.
-  void end_join_by(const std::exception& error) {
+  void end_join_by(const std::exception_ptr& error) {
     if (shares_.has_ended_join() || group_->world_size() == 1) return;
-    if (!pass_error_ || std::current_exception() != pass_error_) return group_->abort(error.what());
+    if (!pass_error_ || error != pass_error_) return group_->abort(exception_text(error));
     try {
       shares_.announce(Shares::Act::kThrow, steps_ + 1);
     } catch (const std::exception& other) {  // the others go on: they throw it as well
@@ -372,7 +374,7 @@ const CommHook& DistributedDataParallel::comm_hook() const { return impl_->comm_
 bool DistributedDataParallel::synchronizes() const { return impl_->synchronize; }
 void DistributedDataParallel::set_weight(double samples) { impl_->set_weight(samples); }
 bool DistributedDataParallel::has_weight() const { return impl_->has_weight(); }
-void DistributedDataParallel::begin_epoch(std::int64_t steps) { check_same_steps(impl_->group(), steps); }
+void DistributedDataParallel::begin_epoch(std::int64_t steps) { impl_->begin_epoch(steps); }
 void DistributedDataParallel::join(const std::function<void()>& train, const JoinOptions& options) { impl_->join(train, options); }
 bool DistributedDataParallel::is_joining() const { return impl_->is_joining(); }
 bool DistributedDataParallel::finds_unused_parameters() const { return impl_->finds_unused(); }

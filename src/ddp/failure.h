@@ -5,6 +5,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/core/error.h"
+#include "src/core/text.h"
 
 namespace lockstep {
 
@@ -15,9 +16,9 @@ auto or_end_group(ProcessGroup* group, const Call& call) {
   try {
     return call();
   } catch (const PeerLost&) {
-    throw;  // it is over
-  } catch (const std::exception& error) {
-    if (group != nullptr && group->world_size() > 1) group->abort(error.what());
+    throw;         // it is over
+  } catch (...) {  // of any type
+    if (group != nullptr && group->world_size() > 1) group->abort(exception_text(std::current_exception()));
     throw;
   }
 }

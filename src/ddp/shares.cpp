@@ -42,6 +42,27 @@ void Shares::begin_join(const JoinOptions& options) {
   was_uneven_ = has_ended_join_ = false;
 }
 
+void Shares::begin_epoch(std::int64_t steps) const {
+  if (join_)
+    throw InvalidArgument(
+        "DistributedDataParallel::begin_epoch: called in join(), where ranks have unequal numbers of steps and make no calls but the "
+        "wrapper's passes: call it before join(), or leave it out");
+  std::vector<std::int64_t> all(static_cast<std::size_t>(group_.world_size()));
+  group_.all_gather(&steps, all.data(), 1, DType::kInt64, {.purpose = {"steps of an epoch"}});
+  std::map<std::int64_t, std::string> ranks_by_steps;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    std::string& ranks = ranks_by_steps[all[rank]];
+    ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
+  }
+  if (ranks_by_steps.size() == 1) return;
+  std::string text;
+  for (const auto& [number, ranks] : ranks_by_steps) text += fmt::format("{}{} on rank {}", text.empty() ? "" : "; ", number, ranks);
+  throw MismatchError(
+      "DistributedDataParallel::begin_epoch: the ranks have different numbers of steps before them: {}. Give each as many batches (a "
+      "DistributedSampler does), or train in join()",
+      text);
+}
+
 void Shares::exchange(Act act, std::uint64_t step) {
   if (join_ && has_ended_join_)
     throw InvalidArgument("DistributedDataParallel::join: an error of step {} has ended it on all ranks: let it leave `train`", step_);
@@ -135,23 +156,6 @@ float Shares::factor() {
   for (const auto& [act, weight] : cards_)
     if (act != number_of(Act::kNothing)) sum += std::ldexp(weight, -exponent);
   return static_cast<float>(std::ldexp(own_.weight, -exponent) * ranks / sum);
-}
-
-void check_same_steps(ProcessGroup& group, std::int64_t steps) {
-  std::vector<std::int64_t> all(static_cast<std::size_t>(group.world_size()));
-  group.all_gather(&steps, all.data(), 1, DType::kInt64, {.purpose = {"steps of an epoch"}});
-  std::map<std::int64_t, std::string> ranks_by_steps;
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    std::string& ranks = ranks_by_steps[all[rank]];
-    ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
-  }
-  if (ranks_by_steps.size() == 1) return;
-  std::string text;
-  for (const auto& [number, ranks] : ranks_by_steps) text += fmt::format("{}{} on rank {}", text.empty() ? "" : "; ", number, ranks);
-  throw MismatchError(
-      "DistributedDataParallel::begin_epoch: the ranks have different numbers of steps before them: {}. Give each as many batches (a "
-      "DistributedSampler does), or train in join()",
-      text);
 }
 
 }  // namespace lockstep

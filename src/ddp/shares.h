@@ -36,6 +36,10 @@ class Shares {
   // Have the cards ended this join(), on all ranks, each of which throws by itself? Then the group goes on.
   bool has_ended_join() const { return has_ended_join_; }
 
+  // DistributedDataParallel::begin_epoch(): collective. MismatchError on all ranks, with all numbers, when they do not have as many steps
+  // before them. InvalidArgument in join(), where ranks have unequal numbers and make no calls but the wrapper's.
+  void begin_epoch(std::int64_t steps) const;
+
   // Starts the exchange of this pass, if there is one. `step` is for messages.
   void begin_pass(std::uint64_t step);
   // What this rank's gradients are to be multiplied with; waits for the cards of the pass. InvalidArgument on all ranks for a weight that
@@ -60,8 +64,5 @@ class Shares {
   std::uint64_t step_ = 0;
   int first_with_data_ = 0;
 };
-
-// Collective: MismatchError on all ranks, with all numbers, when they do not have as many steps before them.
-void check_same_steps(ProcessGroup& group, std::int64_t steps);
 
 }  // namespace lockstep

@@ -5,6 +5,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "src/core/text.h"
 #include "src/reduce/bucket_views.h"
 #include "src/reduce/wide_average.h"
 
@@ -219,11 +220,11 @@ class Reducer::Impl {
   Work run_hook(const GradBucket& bucket) {
     try {
       return comm_hook_(*group_, bucket);
-    } catch (const std::exception& error) {
+    } catch (...) {
       hook_failed_ = true;
       if (group_->world_size() > 1)
         group_->abort(fmt::format("the comm hook {} failed in bucket {} ('{}', ...): {}", comm_hook_->describe(), bucket.index,
-                                  bucket.slots.front().name, error.what()));
+                                  bucket.slots.front().name, exception_text(std::current_exception())));
       throw;
     }
   }

@@ -146,5 +146,46 @@ TEST(Mistakes, AModuleMayGoBeforeItsWrapper) {
   ddp.reset();
 }
 
+TEST(Mistakes, BeginEpochInJoinIsRefused) {
+  const auto failures = testing::run_ranks(2, "threads", [](std::shared_ptr<ProcessGroup> group) {
+    HalfAddedNet net;
+    DistributedDataParallel ddp(net, group);
+    ddp.begin_epoch(2);
+    ddp.join([&] { ddp.begin_epoch(1); });
+  });
+  EXPECT_THAT(failures, ::testing::Each(HasSubstr("begin_epoch: called in join()")));
+}
+
+// Rank 1 throws what is no std::exception: the others learn of it, and do not wait.
+TEST(Mistakes, AnExceptionOfAnyTypeEndsJoinAndHooks) {
+  const auto run = [](bool in_hook) {
+    return testing::run_ranks(3, "threads", [in_hook](std::shared_ptr<ProcessGroup> group) {
+      HalfAddedNet net;
+      const bool is_odd = group->rank() == 1;
+      DistributedDataParallelOptions options;
+      if (in_hook)
+        options.comm_hook = [is_odd](ProcessGroup& all, const GradBucket& bucket) {
+          if (is_odd) throw 42;
+          return all.all_reduce_async(bucket.buffer, bucket.count, bucket.dtype, ReduceOp::kAvg);
+        };
+      DistributedDataParallel ddp(net, group, options);
+      try {
+        ddp.join([&] {
+          if (is_odd && !in_hook) throw 42;
+          loss_of(ddp).backward();
+        });
+      } catch (int number) {
+        throw Error("a number of {}", number);
+      }
+    });
+  };
+  for (const bool in_hook : {false, true}) {
+    const auto failures = run(in_hook);
+    EXPECT_EQ(failures[1], "a number of 42");
+    EXPECT_THAT(failures[0], HasSubstr("an exception that is no std::exception"));
+    EXPECT_THAT(failures[2], HasSubstr("an exception that is no std::exception"));
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

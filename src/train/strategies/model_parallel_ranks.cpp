@@ -98,8 +98,9 @@ class ModelParallelRanks : public Strategy {
       stage_->run(samples, links_);
       worked_ = std::chrono::steady_clock::now() - begin - stage_->waited();
       links_.finish_sends();
-    } catch (const std::exception& error) {
-      group_->abort(fmt::format("{}: stage {} (rank {}) failed: {}", kModelParallel, group_->rank(), group_->rank(), error.what()));
+    } catch (...) {
+      group_->abort(fmt::format("{}: stage {} (rank {}) failed: {}", kModelParallel, group_->rank(), group_->rank(),
+                                exception_text(std::current_exception())));
       throw;
     }
   }

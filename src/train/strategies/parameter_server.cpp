@@ -22,6 +22,7 @@
 #include <algorithm>
 
 #include "lockstep/autograd/variable.h"
+#include "src/core/text.h"
 #include "src/train/strategies/parameter_clients.h"
 
 namespace lockstep::train {
@@ -71,8 +72,8 @@ class Server : public Strategy {
       throw InvalidArgument("{}: {}: serve() has run: a strategy serves once", kParameterServer, name_of(job_.tasks.own));
     try {
       job_.tasks.with_names([this] { serve_workers(); });
-    } catch (const std::exception& error) {
-      job_.group().abort(error.what());
+    } catch (...) {
+      job_.group().abort(exception_text(std::current_exception()));
       throw;
     }
   }

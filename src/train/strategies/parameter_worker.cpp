@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "lockstep/autograd/variable.h"
+#include "src/core/text.h"
 #include "src/train/strategies/parameter_tasks.h"
 
 namespace lockstep::train {
@@ -58,8 +59,8 @@ class Worker : public Strategy {
     float loss = 0;
     try {
       loss = train_on(inputs.to(*devices_.front()), targets.to(*devices_.front()));
-    } catch (const std::exception& error) {
-      abort(fmt::format(": {}", error.what()));
+    } catch (...) {
+      abort(fmt::format(": {}", exception_text(std::current_exception())));
       throw;
     }
     ++steps_;

@@ -8,6 +8,7 @@
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
 #include "lockstep/train/strategy_scope.h"
+#include "src/core/text.h"
 #include "src/nn/build_scope.h"
 #include "src/nn/trainable.h"
 
@@ -171,10 +172,9 @@ void check_on_all_ranks(ProcessGroup& group, const std::function<void()>& check)
   std::string reason;
   try {
     check();
-  } catch (const std::exception& error) {
+  } catch (...) {
     own = std::current_exception();
-    reason = error.what();
-    if (reason.empty()) reason = "an error without a text";
+    reason = exception_text(own);
   }
   const std::vector<std::string> reasons = group.all_gather_text(reason, {.purpose = {"strategy check"}});
   if (own) std::rethrow_exception(own);
