@@ -34,6 +34,8 @@ inline std::string sizes_text(const char* kind, const data::Pipeline& set) {
 }
 
 struct Trainer::Impl {
+  class Fit;  // one call of fit()
+
   std::function<std::unique_ptr<nn::Module>()> make_model;
   std::optional<StrategyChoice> scope = {};  // in which the Trainer was made
   CompileOptions options = {};
