@@ -85,9 +85,9 @@ class Strategy {
   // model, loss and optimizer throw, of several devices that of the first.
   virtual float step(const Tensor& inputs, const Tensor& targets) = 0;
 
-  // The model with the current weights, to be evaluated and saved between steps. Of local_sgd this rank's own. Of model_parallel with a
-  // group: collective; without one its layers lie on the devices of their stages, and its forward() copies activations from one to the
-  // next. On a parameter server: InvalidArgument, worker 0 has it.
+  // The model with the current weights, to be evaluated and saved between steps. Of local_sgd this rank's own, see average_weights(). Of
+  // model_parallel with a group: collective; without one its layers lie on the devices of their stages, and its forward() copies
+  // activations from one to the next. On a parameter server: InvalidArgument, worker 0 has it.
   virtual nn::Module& model() = 0;
   // Copies of the model with its current weights, model() first. Of `mirrored` one on each device, with equal bits between two steps; of
   // the others model() alone.
@@ -98,6 +98,10 @@ class Strategy {
   virtual void set_lr(float lr) = 0;  // on all replicas
   // All that hold state of this process: of model_parallel one for each stage that trains something, and optimizer() is the first.
   virtual std::vector<optim::Optimizer*> optimizers() { return {&optimizer()}; }
+  // Of local_sgd, collective: averages the weights now, before an evaluation, a checkpoint, the end; the next average comes .average_period
+  // steps later. So a run that averages, saves and goes on has the bits of one that loads what was saved, as far as the optimizer's state,
+  // which each rank keeps for itself, is the same on all ranks. The others: nothing, their weights are the same everywhere.
+  virtual void average_weights() {}
   // All replicas take over what model() and optimizer() hold, which the caller has changed: loaded, for instance. A step does so by itself
   // where it finds them changed. Under ddp it is for the caller to change them on all ranks alike; a parameter server's worker 0 may change
   // its model before its first step.
@@ -120,7 +124,8 @@ class Strategy {
 
 // "ddp", "mirrored", ...: see strategies(). Throws InvalidArgument that lists them, for options that the strategy has no use for, and for a
 // model that was not built in the scope (train/strategy_scope.h) in which this is called, or in none. In a scope: its strategy, no other
-// name, and no options but its own.
+// name, and no options but its own. In a group of several ranks (the options', else the thread's default one) collective, whatever the
+// strategy: what one rank alone asks for wrongly is thrown on all of them, and names that differ are a MismatchError.
 std::unique_ptr<Strategy> make_strategy(const std::string& name, Training training, const StrategyOptions& options = {});
 
 struct StrategyKind {

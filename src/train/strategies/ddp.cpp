@@ -74,8 +74,16 @@ class Ddp : public Strategy {
     const Tensor loss = loss_of(training_, ddp_(inputs.to(*devices_.front())), targets.to(*devices_.front()));
     loss.backward();
     optimizer_->step();
-    count_step(!averager_ || averager_->average_parameters());
+    count_buffers();
+    if (!averager_ || averager_->average_parameters()) count_average();
     return loss.item();
+  }
+
+  void average_weights() override {
+    if (!averager_) return;
+    averager_->average_now();
+    averager_->set_steps(0);
+    count_average();
   }
 
   nn::Module& model() override { return *replica_.model; }
@@ -86,13 +94,17 @@ class Ddp : public Strategy {
   std::vector<DeviceTraffic> traffic() const override { return {{devices_.front(), sent_, received_}}; }
 
  private:
-  // The bytes that a reduce-scatter and an all-gather move, whatever carries them.
-  void count_step(bool has_averaged) {
-    const auto ranks = static_cast<std::uint64_t>(group_->world_size());
-    const std::uint64_t moved = has_averaged ? 2 * (ranks - 1) * gradient_bytes_ / ranks : 0;
+  std::uint64_t ranks() const { return static_cast<std::uint64_t>(group_->world_size()); }
+  // Of gradients or weights: the bytes that a reduce-scatter and an all-gather move, whatever carries them.
+  void count_average() {
+    const std::uint64_t moved = 2 * (ranks() - 1) * gradient_bytes_ / ranks();
+    sent_ += moved;
+    received_ += moved;
+  }
+  void count_buffers() {
     const bool gives_buffers = group_->rank() == 0;
-    sent_ += moved + (gives_buffers ? (ranks - 1) * buffer_bytes_ : 0);
-    received_ += moved + (gives_buffers ? 0 : buffer_bytes_);
+    sent_ += gives_buffers ? (ranks() - 1) * buffer_bytes_ : 0;
+    received_ += gives_buffers ? 0 : buffer_bytes_;
   }
 
   const char* const name_;

@@ -2,6 +2,7 @@
 
 #include "lockstep/core/error.h"
 #include "src/core/text.h"
+#include "src/ddp/replicas.h"
 #include "src/train/strategies/kinds.h"
 #include "src/train/strategies/parameter_tasks.h"
 #include "src/train/strategies/replicas.h"
@@ -110,22 +111,25 @@ void Strategy::serve() {
 }
 
 std::unique_ptr<Strategy> make_strategy(const std::string& name, Training training, const StrategyOptions& options) {
-  const Entry& entry = entry_named(name);
   const auto scope = StrategyChoice::of_thread();
   const StrategyOptions asked = scope ? scope->options() : options;
+  const Entry* entry = nullptr;
   StrategyOptions chosen;
   const auto check = [&] {
+    entry = &entry_named(name);
     if (!training.model || !training.optimizer || !training.loss)
       throw InvalidArgument("{}: Training needs all of .model, .optimizer and .loss", name);
     if (scope) check_is_of_scope(*scope, "make_strategy", name, options);
-    chosen = checked(entry, asked);
+    chosen = checked(*entry, asked);
   };
   const auto group = asked.group ? asked.group : default_process_group();
-  if (is_collective(entry, asked) && group)
+  if (group && group->world_size() > 1) {
+    check_same_lines(*group, {fmt::format("strategy '{}'", name)}, "make_strategy", "ask for different strategies");
     check_on_all_ranks(*group, check);
-  else
+  } else {
     check();
-  return entry.make(std::move(training), chosen);
+  }
+  return entry->make(std::move(training), chosen);
 }
 
 StrategyOptions options_of_choice(const std::string& name, const StrategyOptions& options) {

@@ -1,0 +1,115 @@
+// make_strategy() in a group: ranks that ask for different strategies, or of which one fails, all throw, and the group goes on. Averages of
+// weights on demand.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "tests/ddp/ranks.h"
+#include "tests/support/message_of.h"
+#include "tests/train/ddp_outcome.h"
+
+namespace lockstep::train {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr int kRanks = 3, kOdd = 1;
+using Group = std::shared_ptr<ProcessGroup>;
+
+float step_on_own_samples(Strategy& strategy, const ProcessGroup& group, int step) {
+  const auto batch = batch_of(step);
+  const std::int64_t each = kBatch / group.world_size(), begin = group.rank() * each;
+  manual_seed(static_cast<std::uint64_t>(step));  // dropout's draws
+  return strategy.step(slice(batch.first, 0, {.start = begin, .stop = begin + each}),
+                       slice(batch.second, 0, {.start = begin, .stop = begin + each}));
+}
+
+// What each rank throws in `make`, which gets whether it is the odd rank. The group then trains by ddp.
+std::vector<std::string> messages_of(const std::function<void(bool is_odd, const Group& group)>& make) {
+  std::vector<std::string> messages(kRanks);
+  testing::expect_all_well(testing::run_ranks(kRanks, "threads", [&](Group group) {
+    messages[static_cast<std::size_t>(group->rank())] = message_of([&] { make(group->rank() == kOdd, group); });
+    const auto strategy = make_strategy("ddp", training_of_net(), {.group = group});
+    EXPECT_GT(step_on_own_samples(*strategy, *group, 0), 0);
+  }));
+  return messages;
+}
+
+TEST(StrategyAgreement, RanksThatAskForDifferentOnesAllThrow) {
+  const std::pair<const char*, const char*> cases[] = {{"ddp", "zero"},    {"ddp", "mirrored"},     {"mirrored", "ddp"},
+                                                       {"ddp", "horovod"}, {"mirrored", "horovod"}, {"parameter_server", "ddp"}};
+  for (const auto& [usual, odd] : cases)
+    EXPECT_THAT(
+        messages_of([usual = usual, odd = odd](bool is_odd, const Group& group) {
+          make_strategy(is_odd ? odd : usual, training_of_net(), {.group = group});
+        }),
+        Each(AllOf(HasSubstr("make_strategy: the ranks ask for different strategies"),
+                   HasSubstr(fmt::format("rank 1 has strategy '{}'", odd)), HasSubstr(fmt::format("rank 0 has strategy '{}'", usual)))))
+        << usual << " and " << odd;
+}
+
+TEST(StrategyAgreement, AnUnknownOneIsNamedOnAllRanks) {
+  EXPECT_THAT(messages_of([](bool, const Group& group) { make_strategy("horovod", training_of_net(), {.group = group}); }),
+              Each(HasSubstr("there is no strategy 'horovod'")));
+}
+
+TEST(StrategyAgreement, AnExceptionOfAnyTypeIsToldToAllRanks) {
+  const auto messages = messages_of([](bool is_odd, const Group& group) {
+    Training training = training_of_net();
+    if (is_odd) training.model = []() -> std::unique_ptr<nn::Module> { throw 42; };
+    try {
+      make_strategy("ddp", training, {.group = group});
+    } catch (int number) {
+      throw Error("a number of {}", number);
+    }
+  });
+  EXPECT_EQ(messages[kOdd], "a number of 42");
+  EXPECT_THAT(messages[0], HasSubstr("rank 1: an exception that is no std::exception"));
+  EXPECT_THAT(messages[2], HasSubstr("rank 1: an exception that is no std::exception"));
+}
+
+Training without_momentum() {
+  Training training = training_of_net();
+  training.optimizer = [](std::vector<NamedTensor> parameters) -> std::unique_ptr<optim::Optimizer> {
+    return std::make_unique<optim::SGD>(std::move(parameters), optim::SGDOptions{.lr = 0.05F});
+  };
+  return training;
+}
+
+// A run that averages and goes on has the bits of one that loads the averaged weights.
+TEST(LocalSgd, AveragesOnDemandAndGoesOnAsOneThatLoads) {
+  testing::expect_all_well(testing::run_ranks(2, "threads", [&](Group group) {
+    const StrategyOptions options = {.group = group, .average_period = 3};
+    const auto first = make_strategy("local_sgd", without_momentum(), options);
+    for (int step = 0; step < 5; ++step) step_on_own_samples(*first, *group, step);
+    const auto is_equal = [&](Strategy& strategy) {
+      return hash_of(strategy.model().named_parameters()) == group->broadcast_text(hash_of(strategy.model().named_parameters()), 0, {});
+    };
+    const std::uint64_t sent = first->traffic()[0].sent;
+    EXPECT_EQ(is_equal(*first), group->rank() == 0) << "ranks were apart";
+    first->average_weights();
+    EXPECT_TRUE(is_equal(*first));
+    EXPECT_GT(first->traffic()[0].sent, sent);
+
+    const auto resumed = make_strategy("local_sgd", without_momentum(), options);
+    resumed->model().load_state_dict(first->model().state_dict());
+    for (int step = 5; step < 9; ++step)
+      for (Strategy* strategy : {first.get(), resumed.get()}) {
+        step_on_own_samples(*strategy, *group, step);
+        EXPECT_EQ(is_equal(*strategy), group->rank() == 0 || step == 7) << "step " << step << ": three behind the average";
+      }
+    EXPECT_EQ(weights_of(first->model()), weights_of(resumed->model()));
+
+    const auto plain = make_strategy("ddp", without_momentum(), {.group = group});
+    const auto before = plain->traffic()[0].sent;
+    plain->average_weights();
+    EXPECT_EQ(plain->traffic()[0].sent, before) << "nothing to average";
+  }));
+}
+
+}  // namespace
+}  // namespace lockstep::train
