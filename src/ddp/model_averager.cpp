@@ -27,11 +27,15 @@ PeriodicModelAverager::PeriodicModelAverager(DistributedDataParallel& ddp, const
                           options.warmup_steps);
 }
 
-bool PeriodicModelAverager::average_parameters() {
+void PeriodicModelAverager::refuse_in_join() const {
   if (ddp_.is_joining())
     throw InvalidArgument(
         "PeriodicModelAverager: called in join(), where ranks have unequal numbers of steps and make no calls but the wrapper's: give the "
         "ranks equal numbers, by begin_epoch(), or average behind join()");
+}
+
+bool PeriodicModelAverager::average_parameters() {
+  refuse_in_join();
   const std::int64_t after = ++steps_ - options_.warmup_steps;
   if (after <= 0 || after % options_.period != 0) return false;
   average_now();
@@ -39,6 +43,7 @@ bool PeriodicModelAverager::average_parameters() {
 }
 
 void PeriodicModelAverager::average_now() {
+  refuse_in_join();
   std::vector<Alike> all;  // in the order of the parameters, the same on all ranks
   for (const auto& [name, tensor] : parameters_) {
     tensor.mark_changed();

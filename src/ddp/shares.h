@@ -1,5 +1,6 @@
 // The share of each rank in the mean of a pass: by the weights that the ranks set, and by who still has data in join(). What the ranks tell
-// each other is a card of 16 bytes each, gathered when backward begins, so that it travels while the first bucket fills.
+// each other is a card of 16 bytes each, gathered when backward begins, so that it travels while the first bucket fills. Before an epoch
+// they compare their numbers of steps.
 #pragma once
 
 #include <cstdint>

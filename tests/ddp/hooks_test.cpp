@@ -169,6 +169,11 @@ TEST(HookPairs, ThatCannotGoTogetherAreRefusedOnAllRanks) {
                    PeriodicModelAverager averager(ddp, {});
                    ddp.join([&] { averager.average_parameters(); });
                  });
+  expect_refused([](int) { return Options{}; }, "PeriodicModelAverager: called in join()",
+                 [](DistributedDataParallel& ddp) {
+                   PeriodicModelAverager averager(ddp, {});
+                   ddp.join([&] { averager.average_now(); });
+                 });
   expect_refused([](int) { return Options{.comm_hook = hooks::power_sgd()}; }, "capture: the comm_hook power_sgd",
                  [](DistributedDataParallel& ddp) { ddp.capture([] { return Tensor(); }); });
 }

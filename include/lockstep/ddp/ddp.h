@@ -92,15 +92,15 @@ class DistributedDataParallel {
 
   // Collective, at an epoch's start, with the number of backward passes that this rank will run in it: MismatchError with all numbers, on
   // all ranks, when they differ; the group goes on. Else nothing changes. Blocks until all ranks have called it. Without it a rank with
-  // more steps than the others waits in the first one too many until its deadline.
+  // more steps than the others waits in the first one too many until its deadline. Not in join(): InvalidArgument.
   void begin_epoch(std::int64_t steps);
 
   // Uneven data: `train` runs this rank's steps, as many as it has; then this rank takes part in what the others still reduce, with zeros,
-  // until all are through. Collective. Inside, ranks make no collective calls but this wrapper's, and each backward follows a zero_grad().
-  // One more small exchange a backward, and a forward that sends buffers. Not with static_graph, SyncBatchNorm, nor capture(). What `train`
-  // or after_step throws on one rank ends the group: the others throw PeerLost with the same text. The Error of a backward that all ranks
-  // throw (OnNonfiniteGradient::kThrow, a weight that is none) does not: all ranks with data catch it inside `train` and go on, and those
-  // without follow, or it leaves `train` on all, and join() throws it on every rank.
+  // until all are through. Collective. Inside, ranks make no collective calls but this wrapper's passes, and each backward follows a
+  // zero_grad(). One more small exchange a backward, and a forward that sends buffers. Not with static_graph, SyncBatchNorm, nor capture().
+  // What `train` or after_step throws on one rank ends the group: the others throw PeerLost with the same text. The Error of a backward
+  // that all ranks throw (OnNonfiniteGradient::kThrow, a weight that is none) does not: all ranks with data catch it inside `train` and go
+  // on, and those without follow, or it leaves `train` on all, and join() throws it on every rank.
   void join(const std::function<void()>& train, const JoinOptions& options = {});
   bool is_joining() const;
 

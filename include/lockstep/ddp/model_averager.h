@@ -31,7 +31,7 @@ class PeriodicModelAverager {
   // Counts a step, and averages when one is due: after steps warmup_steps + period, + 2 * period, ... Returns whether it did. Collective
   // then. Not in join(), where ranks make no other calls: InvalidArgument.
   bool average_parameters();
-  // Collective, at once: before an evaluation, a checkpoint, the end. Replicas are equal afterwards.
+  // Collective, at once: before an evaluation, a checkpoint, the end. Replicas are equal afterwards. Not in join().
   void average_now();
 
   // For a training that goes on: CheckpointState::step.
@@ -39,6 +39,8 @@ class PeriodicModelAverager {
   void set_steps(std::int64_t steps) { steps_ = steps; }
 
  private:
+  void refuse_in_join() const;
+
   DistributedDataParallel& ddp_;
   const PeriodicModelAveragerOptions options_;
   const std::vector<NamedTensor> parameters_;

@@ -4,6 +4,7 @@
 
 #include "lockstep/comm/backend.h"
 #include "lockstep/core/error.h"
+#include "src/core/text.h"
 
 namespace lockstep {
 
@@ -46,8 +47,9 @@ Work run_chained(const Operation& operation, Stream& stream) {
 Work run_chained_or_end(const Operation& operation, Stream& stream, LocalGroupError& group_error) {
   try {
     return run_chained(operation, stream);
-  } catch (const std::exception& failure) {
-    group_error.declare(GroupErrorKind::kFailed, fmt::format("rank 0 cannot go on: {}: {}", describe_chained(operation), failure.what()));
+  } catch (...) {
+    group_error.declare(GroupErrorKind::kFailed,
+                        fmt::format("rank 0 cannot go on: {}: {}", describe_chained(operation), exception_text(std::current_exception())));
     throw_group_error(group_error.get(), describe_chained(operation));
   }
 }

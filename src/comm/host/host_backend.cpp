@@ -20,6 +20,7 @@
 #include "src/comm/host/tcp/tcp_transport.h"
 #include "src/comm/operation/composite.h"
 #include "src/comm/operation/parts.h"
+#include "src/core/text.h"
 
 namespace lockstep {
 
@@ -103,12 +104,11 @@ class HostBackend : public Backend {
   void run_continuation(const Operation& operation) {
     try {
       run_chained(operation, cpu_device().default_stream());
-    } catch (const std::exception& failure) {
+    } catch (...) {
       if (left_.load()) throw;
-      const std::string doing = describe_chained(operation);
+      const std::string doing = describe_chained(operation), failure = exception_text(std::current_exception());
       transport_->channels().throw_if_over([&] { return doing; });
-      transport_->channels().end(GroupErrorKind::kFailed, fmt::format("rank {} cannot go on: {}: {}", place_.rank, doing, failure.what()),
-                                 doing);
+      transport_->channels().end(GroupErrorKind::kFailed, fmt::format("rank {} cannot go on: {}: {}", place_.rank, doing, failure), doing);
     }
   }
 
@@ -136,8 +136,8 @@ class HostBackend : public Backend {
       throw;
     } catch (const std::bad_alloc&) {
       end_for_all(operation, "it has no memory left");
-    } catch (const std::exception& failure) {
-      end_for_all(operation, failure.what());
+    } catch (...) {
+      end_for_all(operation, exception_text(std::current_exception()));
     }
   }
 

@@ -19,6 +19,7 @@
 #include "src/comm/mpi/mpi_collectives.h"
 #include "src/comm/operation/composite.h"
 #include "src/comm/rendezvous/group_rendezvous.h"
+#include "src/core/text.h"
 
 namespace lockstep {
 
@@ -108,9 +109,9 @@ class MpiBackend : public Backend {
     } catch (const InvalidArgument&) {
       all_were_refused_ = true;
       throw;
-    } catch (const std::exception& error) {
+    } catch (...) {
       failed_ = true;
-      mpi::give_up(error.what());
+      mpi::give_up(exception_text(std::current_exception()));
       throw;
     }
   }
@@ -120,10 +121,10 @@ class MpiBackend : public Backend {
   void run_continuation(const Operation& operation) {
     try {
       run_chained(operation, cpu_device().default_stream());
-    } catch (const std::exception& error) {
+    } catch (...) {
       if (failed_ || all_were_refused_ || group_->group_error.stands()) throw;
       failed_ = true;
-      mpi::give_up(fmt::format("{}: {}", describe_chained(operation), error.what()));
+      mpi::give_up(fmt::format("{}: {}", describe_chained(operation), exception_text(std::current_exception())));
       throw;
     }
   }

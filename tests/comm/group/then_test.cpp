@@ -131,6 +131,22 @@ TEST_P(Then, AContinuationThatThrowsOnOneRankEndsTheGroupForAll) {
   for (const std::string& text : failures) EXPECT_THAT(text, HasSubstr("rank 2 cannot go on: the follower #2: no memory for factors"));
 }
 
+TEST_P(Then, WhatItThrowsMayBeNoStdException) {
+  const auto failures = failures_of(3, GetParam(), 20s, [&](ProcessGroup& group) {
+    float value = 1;
+    const Work first = group.all_reduce_async(&value, 1, DType::kFloat32);
+    first
+        .then([&](Stream&) {
+          if (group.rank() == 1) throw 42;
+          return group.all_reduce_async(&value, 1, DType::kFloat32);
+        })
+        .wait();
+    group.barrier();
+  });
+  for (const std::string& text : failures)
+    EXPECT_THAT(text, HasSubstr("rank 1 cannot go on: the follower #2: an exception that is no std::exception"));
+}
+
 TEST_P(Then, TheFollowersDeadlineHolds) {
   const auto failures = failures_of(2, GetParam(), 20s, [&](ProcessGroup& group) {
     float value = 1;
