@@ -128,6 +128,7 @@ Figures train(const Options& options, ls::train::Strategy& strategy, ls::Process
   figures.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   figures.idle = mean_idle(strategy);
   workers.all_reduce(std::span(&figures.loss, 1), ls::ReduceOp::kAvg);
+  strategy.average_weights();
   if (workers.rank() == 0) ls::save_safetensors(options.result + ".safetensors", strategy.model().named_parameters());
   return figures;
 }

@@ -3,10 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <string>
 
 #include "tests/ddp/ranks.h"
+#include "tests/faults/child.h"
 #include "tests/support/message_of.h"
 #include "tests/train/ddp_outcome.h"
 
@@ -70,6 +72,36 @@ TEST(StrategyAgreement, AnExceptionOfAnyTypeIsToldToAllRanks) {
   EXPECT_EQ(messages[kOdd], "a number of 42");
   EXPECT_THAT(messages[0], HasSubstr("rank 1: an exception that is no std::exception"));
   EXPECT_THAT(messages[2], HasSubstr("rank 1: an exception that is no std::exception"));
+}
+
+// By real ranks, which have a default group.
+std::string output_of(const std::vector<std::string>& arguments) {
+  std::vector<std::string> command = {LOCKSTEP_LOCKRUN, "-n", "2", LOCKSTEP_STRATEGY_NAMES_RANK};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  testing::Child job(command);
+  EXPECT_EQ(job.wait(std::chrono::seconds(60)), 0) << job.errors();
+  return job.output();
+}
+
+TEST(StrategyAgreement, HoldsInTheDefaultGroup) {
+  EXPECT_THAT(output_of({"together", "mirrored", "mirrored"}), AllOf(HasSubstr("rank 0: mirrored"), HasSubstr("rank 1: mirrored")));
+  EXPECT_THAT(output_of({"together", "mirrored", "towers"}), AllOf(HasSubstr("rank 0: make_strategy: the ranks ask for different"),
+                                                                   HasSubstr("rank 1: make_strategy: the ranks ask for")));
+  EXPECT_THAT(output_of({"together", "", ""}),
+              AllOf(HasSubstr("rank 0: make_strategy: which one?"), HasSubstr("rank 1: make_strategy: which")));
+  EXPECT_THAT(output_of({"together", "ddp", ""}), HasSubstr("rank 1: make_strategy: the ranks ask for different"));
+}
+
+TEST(StrategyAgreement, IsNotAskedOfRanksWithGroupsOfTheirOwn) {
+  EXPECT_THAT(output_of({"apart", "mirrored", "towers"}), AllOf(HasSubstr("rank 0: mirrored"), HasSubstr("rank 1: towers")));
+}
+
+TEST(StrategyAgreement, ModelParallelOverRanksAndInOneProcessAreTwo) {
+  EXPECT_THAT(messages_of([](bool is_odd, const Group& group) {
+                StrategyOptions options = {.group = group};
+                make_strategy(is_odd ? "zero" : "model_parallel", training_of_net(), options);
+              }),
+              Each(HasSubstr("rank 0 has strategy 'model_parallel' with a .group")));
 }
 
 Training without_momentum() {

@@ -99,8 +99,8 @@ class Strategy {
   // All that hold state of this process: of model_parallel one for each stage that trains something, and optimizer() is the first.
   virtual std::vector<optim::Optimizer*> optimizers() { return {&optimizer()}; }
   // Of local_sgd, collective: averages the weights now, before an evaluation, a checkpoint, the end; the next average comes .average_period
-  // steps later. So a run that averages, saves and goes on has the bits of one that loads what was saved, as far as the optimizer's state,
-  // which each rank keeps for itself, is the same on all ranks. The others: nothing, their weights are the same everywhere.
+  // steps later. A run that goes on and one that loads the checkpoint have equal bits where the optimizer has no state and the model no
+  // buffers, of which a checkpoint has rank 0's, and each rank its own. Not in join(): InvalidArgument. Of the others: does nothing.
   virtual void average_weights() {}
   // All replicas take over what model() and optimizer() hold, which the caller has changed: loaded, for instance. A step does so by itself
   // where it finds them changed. Under ddp it is for the caller to change them on all ranks alike; a parameter server's worker 0 may change
@@ -125,7 +125,8 @@ class Strategy {
 // "ddp", "mirrored", ...: see strategies(). Throws InvalidArgument that lists them, for options that the strategy has no use for, and for a
 // model that was not built in the scope (train/strategy_scope.h) in which this is called, or in none. In a scope: its strategy, no other
 // name, and no options but its own. In a group of several ranks (the options', else the thread's default one) collective, whatever the
-// strategy: what one rank alone asks for wrongly is thrown on all of them, and names that differ are a MismatchError.
+// strategy: what one rank alone asks for wrongly is thrown on all of them, and names that differ are a MismatchError. A rank that makes one
+// of one process by itself gives a group of its own: .group = group->split(rank).
 std::unique_ptr<Strategy> make_strategy(const std::string& name, Training training, const StrategyOptions& options = {});
 
 struct StrategyKind {

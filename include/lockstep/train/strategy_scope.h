@@ -29,7 +29,8 @@ namespace lockstep::train {
 class StrategyChoice {
  public:
   // A name of strategies(). Throws InvalidArgument as make_strategy() does for an unknown name, and for options, of a strategy that drives
-  // its devices from one process; ddp and others with ranks check these on all of them once there is a model.
+  // its devices from one process; ddp and others with ranks check these on all of them once there is a model. What it throws
+  // is this rank's alone: if it goes on without a choice, the others wait for it in make_strategy().
   explicit StrategyChoice(const std::string& name, const StrategyOptions& options = {});
 
   const std::string& name() const;

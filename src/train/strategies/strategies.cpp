@@ -90,9 +90,11 @@ StrategyOptions checked(const Entry& entry, const StrategyOptions& asked) {
       throw InvalidArgument("{}: a rank computes on its group's device; .devices is for strategies with one process", name);
     return options;
   }
-  if (options.group)
+  if (options.group && options.group->world_size() > 1)
     throw InvalidArgument(
-        "{}: one process drives all devices; .group is an option of ddp, zero, local_sgd, model_parallel and parameter_server", name);
+        "{}: one process drives all devices; .group is an option of ddp, zero, local_sgd, model_parallel and parameter_server, or here a "
+        "group of this rank alone",
+        name);
   if (options.devices.empty()) options.devices = default_devices();
   std::set<const Device*> seen;
   for (const Device* device : options.devices)
@@ -116,6 +118,8 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, Training traini
   const Entry* entry = nullptr;
   StrategyOptions chosen;
   const auto check = [&] {
+    if (name.empty())
+      throw InvalidArgument("make_strategy: which one? Name it, or call this in the scope() of a strategy (train/strategy_scope.h)");
     entry = &entry_named(name);
     if (!training.model || !training.optimizer || !training.loss)
       throw InvalidArgument("{}: Training needs all of .model, .optimizer and .loss", name);
@@ -124,7 +128,9 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, Training traini
   };
   const auto group = asked.group ? asked.group : default_process_group();
   if (group && group->world_size() > 1) {
-    check_same_lines(*group, {fmt::format("strategy '{}'", name)}, "make_strategy", "ask for different strategies");
+    const bool is_over_ranks = name == "model_parallel" && asked.group;
+    check_same_lines(*group, {fmt::format("strategy '{}'{}", name, is_over_ranks ? " with a .group" : "")}, "make_strategy",
+                     "ask for different strategies");
     check_on_all_ranks(*group, check);
   } else {
     check();

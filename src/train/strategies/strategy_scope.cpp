@@ -56,9 +56,7 @@ MirroredStrategy::MirroredStrategy(std::vector<Device*> devices) : StrategyChoic
 
 std::unique_ptr<Strategy> make_strategy(Training training) {
   const auto scope = StrategyChoice::of_thread();
-  if (!scope)
-    throw InvalidArgument("make_strategy: which one? Name it, or call this in the scope() of a strategy (train/strategy_scope.h)");
-  return make_strategy(scope->name(), std::move(training));
+  return make_strategy(scope ? scope->name() : "", std::move(training));
 }
 
 }  // namespace lockstep::train
