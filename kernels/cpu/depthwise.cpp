@@ -20,12 +20,25 @@ using Index = std::int64_t;
 constexpr Index kFloatTerms = 256;                   // summed in float32
 constexpr Index kImagesOfAPart = 8, kMostParts = 8;  // of the gradient of the weights: by the batch alone
 
+// What compilers keep in registers for AVX2 and AVX-512 alike: vectors of 16 floats they split through memory where registers are shorter.
+using EightFloats = float __attribute__((vector_size(32)));
+constexpr Index kVectors = 2, kVector = 8, kChannelsAtOnce = kVectors * kVector, kTapsAtOnce = 3, kPixelsAtOnce = 4;
+
+LOCKSTEP_ALWAYS_INLINE void load(const float* from, EightFloats& to) { std::memcpy(&to, from, sizeof to); }
+
+// What outputs start from, and what becomes of them.
+struct Finish {
+  const float* bias;  // null: none
+  bool relu, accumulate;
+};
+
 // One output pixel: the taps of `rows` x `columns` from x on, whose weights are as far apart as `window_width` says.
 LOCKSTEP_CPU_DISPATCH(void, convolve_pixel,
                       (const float* x, Index rows, Index columns, Index row_step, const float* weights, Index window_width,
-                       const float* bias, bool relu, Index channels, float* y),
-                      (x, rows, columns, row_step, weights, window_width, bias, relu, channels, y), {
-                        for (Index c = 0; c < channels; ++c) y[c] = bias == nullptr ? 0 : bias[c];
+                       const Finish& finish, Index channels, float* y),
+                      (x, rows, columns, row_step, weights, window_width, finish, channels, y), {
+                        if (!finish.accumulate)
+                          for (Index c = 0; c < channels; ++c) y[c] = finish.bias == nullptr ? 0 : finish.bias[c];
                         for (Index r = 0; r < rows; ++r) {
                           Index s = 0;
                           for (; s + 3 <= columns; s += 3) {
@@ -45,8 +58,66 @@ LOCKSTEP_CPU_DISPATCH(void, convolve_pixel,
                             for (Index c = 0; c < channels; ++c) y[c] += pixel[c] * taps[c];
                           }
                         }
-                        if (relu)
+                        if (finish.relu)
                           for (Index c = 0; c < channels; ++c) y[c] = y[c] < 0 ? 0 : y[c];
+                      })
+
+// Of four pixels side by side, sixteen channels each. They have names, since compilers keep arrays of vectors in memory.
+struct PixelSums {
+  EightFloats a0{}, a1{}, b0{}, b1{}, c0{}, c1{}, d0{}, d1{};
+};
+
+LOCKSTEP_ALWAYS_INLINE void load_pixel(const float* from, EightFloats& low, EightFloats& high) {
+  load(from, low);
+  load(from + kVector, high);
+}
+LOCKSTEP_ALWAYS_INLINE void save_pixel(const EightFloats& low, const EightFloats& high, bool relu, float* to) {
+  const EightFloats zero{}, first = relu ? (low < 0 ? zero : low) : low, second = relu ? (high < 0 ? zero : high) : high;
+  std::memcpy(to, &first, sizeof first);
+  std::memcpy(to + kVector, &second, sizeof second);
+}
+LOCKSTEP_ALWAYS_INLINE void add_products_of_pixel(const float* x, const EightFloats& low, const EightFloats& high, EightFloats& low_sum,
+                                                  EightFloats& high_sum) {
+  EightFloats first, second;
+  load_pixel(x, first, second);
+  low_sum += first * low;
+  high_sum += second * high;
+}
+
+// kPixelsAtOnce output pixels side by side, of the same taps, all of which are inside; their inputs are `step` apart. Each weight is read
+// once for all of them, and sums stay in registers: `channels` is a multiple of kChannelsAtOnce.
+LOCKSTEP_CPU_DISPATCH(void, convolve_pixels,
+                      (const float* x, Index rows, Index columns, Index row_step, Index step, const float* weights, Index window_width,
+                       const Finish& finish, Index channels, float* y),
+                      (x, rows, columns, row_step, step, weights, window_width, finish, channels, y), {
+                        for (Index c = 0; c < channels; c += kChannelsAtOnce) {
+                          float* const to = y + c;
+                          PixelSums sums;
+                          if (finish.accumulate) {
+                            load_pixel(to, sums.a0, sums.a1);
+                            load_pixel(to + channels, sums.b0, sums.b1);
+                            load_pixel(to + 2 * channels, sums.c0, sums.c1);
+                            load_pixel(to + 3 * channels, sums.d0, sums.d1);
+                          } else if (finish.bias != nullptr) {
+                            load_pixel(finish.bias + c, sums.a0, sums.a1);
+                            sums.b0 = sums.c0 = sums.d0 = sums.a0;
+                            sums.b1 = sums.c1 = sums.d1 = sums.a1;
+                          }
+                          for (Index r = 0; r < rows; ++r)
+                            for (Index s = 0; s < columns; ++s) {
+                              const float* const from = x + r * row_step + s * channels + c;
+                              EightFloats low, high;
+                              load_pixel(weights + (r * window_width + s) * channels + c, low, high);
+                              add_products_of_pixel(from, low, high, sums.a0, sums.a1);
+                              add_products_of_pixel(from + step, low, high, sums.b0, sums.b1);
+                              add_products_of_pixel(from + 2 * step, low, high, sums.c0, sums.c1);
+                              add_products_of_pixel(from + 3 * step, low, high, sums.d0, sums.d1);
+                            }
+                          save_pixel(sums.a0, sums.a1, finish.relu, to);
+                          save_pixel(sums.b0, sums.b1, finish.relu, to + channels);
+                          save_pixel(sums.c0, sums.c1, finish.relu, to + 2 * channels);
+                          save_pixel(sums.d0, sums.d1, finish.relu, to + 3 * channels);
+                        }
                       })
 
 LOCKSTEP_CPU_DISPATCH(void, add_products, (const float* a, const float* b, Index count, float* sums), (a, b, count, sums), {
@@ -71,12 +142,6 @@ struct RowPair {
   const float *x, *y_grad, *next;
   Index in_width, out_width, stride, pad, pixel;
 };
-
-// What compilers keep in registers for AVX2 and AVX-512 alike: vectors of 16 floats they split through memory where registers are shorter.
-using EightFloats = float __attribute__((vector_size(32)));
-constexpr Index kVectors = 2, kVector = 8, kChannelsAtOnce = kVectors * kVector, kTapsAtOnce = 3;
-
-LOCKSTEP_ALWAYS_INLINE void load(const float* from, EightFloats& to) { std::memcpy(&to, from, sizeof to); }
 
 // Adds the products of outputs [first, end) and what lies under taps `tap` and on; kInside: all of that is in the row.
 template <bool kInside>
@@ -130,19 +195,47 @@ std::vector<float> by_taps(const Conv2dShape& s, const float* weight) {
 Taps rows_of(const Conv2dShape& s, Index i) { return taps_inside(i, s.stride_height, s.pad_top, s.kernel_height, s.in_height); }
 Taps columns_of(const Conv2dShape& s, Index j) { return taps_inside(j, s.stride_width, s.pad_left, s.kernel_width, s.in_width); }
 
-void convolve_image(const Conv2dShape& s, const float* x, const float* weights, const float* bias, bool relu, float* y) {
+void convolve_image(const Conv2dShape& s, const float* x, const float* weights, const Finish& finish, float* y) {
   const Index channels = s.in_channels, row_step = s.in_width * channels;
+  const bool by_registers = cpu_isa() != Isa::kBaseline && channels % kChannelsAtOnce == 0;
+  const auto has_all_columns = [&s](Index j) {
+    const Index start = j * s.stride_width - s.pad_left;
+    return start >= 0 && start + s.kernel_width <= s.in_width;
+  };
   for (Index i = 0; i < s.out_height; ++i) {
     const Taps rows = rows_of(s, i);
-    for (Index j = 0; j < s.out_width; ++j, y += channels) {
+    for (Index j = 0, together = 1; j < s.out_width; j += together, y += together * channels) {
       const Taps columns = columns_of(s, j);
       const bool is_outside = rows.end <= rows.first || columns.end <= columns.first;
       const Index pixel = is_outside ? 0 : rows.input * row_step + columns.input * channels;
       const Index tap = is_outside ? 0 : rows.first * s.kernel_width + columns.first;
-      convolve_pixel(x + pixel, is_outside ? 0 : rows.end - rows.first, columns.end - columns.first, row_step, weights + tap * channels,
-                     s.kernel_width, bias, relu, channels, y);
+      const Index last = j + kPixelsAtOnce - 1;
+      together = by_registers && !is_outside && last < s.out_width && has_all_columns(j) && has_all_columns(last) ? kPixelsAtOnce : 1;
+      if (together == kPixelsAtOnce)
+        convolve_pixels(x + pixel, rows.end - rows.first, s.kernel_width, row_step, s.stride_width * channels, weights + tap * channels,
+                        s.kernel_width, finish, channels, y);
+      else
+        convolve_pixel(x + pixel, is_outside ? 0 : rows.end - rows.first, columns.end - columns.first, row_step, weights + tap * channels,
+                       s.kernel_width, finish, channels, y);
     }
   }
+}
+
+// With stride 1 the gradient of the input is the convolution of that of the output with the window turned round.
+Conv2dShape turned_round(const Conv2dShape& s) {
+  Conv2dShape turned = s;
+  std::swap(turned.in_height, turned.out_height);
+  std::swap(turned.in_width, turned.out_width);
+  turned.pad_top = s.kernel_height - 1 - s.pad_top;
+  turned.pad_left = s.kernel_width - 1 - s.pad_left;
+  return turned;
+}
+std::vector<float> turned_round(const std::vector<float>& weights, Index channels) {
+  std::vector<float> turned(weights.size());
+  const Index taps = std::ssize(weights) / channels;
+  for (Index tap = 0; tap < taps; ++tap)
+    std::copy_n(weights.data() + tap * channels, channels, turned.data() + (taps - 1 - tap) * channels);
+  return turned;
 }
 
 void gather_image_gradient(const Conv2dShape& s, const float* y_grad, const float* weights, bool accumulate, float* x_grad) {
@@ -244,12 +337,19 @@ bool suits(const Conv2dShape& s) {
 void conv2d(const Conv2dShape& s, const float* x, const float* weight, const float* bias, bool relu, float* y) {
   const std::vector<float> weights = by_taps(s, weight);
   const Index of_x = s.in_height * s.in_width * s.in_channels, of_y = s.out_height * s.out_width * s.out_channels;
-  in_parallel(s.batch, [&](Index n) { convolve_image(s, x + n * of_x, weights.data(), bias, relu, y + n * of_y); });
+  in_parallel(s.batch, [&](Index n) { convolve_image(s, x + n * of_x, weights.data(), {bias, relu, false}, y + n * of_y); });
 }
 
 void conv2d_backward_data(const Conv2dShape& s, const float* y_grad, const float* weight, float* x_grad, bool accumulate) {
   const std::vector<float> weights = by_taps(s, weight);
   const Index of_x = s.in_height * s.in_width * s.in_channels, of_y = s.out_height * s.out_width * s.out_channels;
+  if (s.stride_height == 1 && s.stride_width == 1) {
+    const Conv2dShape turned = turned_round(s);
+    const std::vector<float> turned_weights = turned_round(weights, s.in_channels);
+    return in_parallel(s.batch, [&](Index n) {
+      convolve_image(turned, y_grad + n * of_y, turned_weights.data(), {nullptr, false, accumulate}, x_grad + n * of_x);
+    });
+  }
   in_parallel(s.batch, [&](Index n) { gather_image_gradient(s, y_grad + n * of_y, weights.data(), accumulate, x_grad + n * of_x); });
 }
 
