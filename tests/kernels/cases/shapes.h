@@ -52,6 +52,7 @@ inline const std::vector<Conv2dShape>& conv2d_shapes() {
                                                    in_groups(3, conv2d_shape(1, 9, 8, 15, 9, 5, 5, 2, 3, {2, 2, 2, 2})),
                                                    in_groups(4, conv2d_shape(2, 6, 6, 64, 128, 3, 3, 1, 1, {1, 1, 1, 1})),
                                                    in_groups(64, conv2d_shape(2, 9, 7, 64, 64, 3, 3, 1, 1, {1, 1, 1, 1})),
+                                                   in_groups(32, conv2d_shape(3, 6, 19, 32, 32, 3, 5, 1, 2, {1, 2, 0, 1})),
                                                    in_groups(8, conv2d_shape(3, 5, 17, 32, 32, 3, 3, 1, 1, {1, 1, 1, 1})),
                                                    in_groups(24, conv2d_shape(2, 4, 1, 48, 48, 2, 3, 1, 1, {1, 0, 0, 2})),
                                                    in_groups(4, conv2d_shape(17, 3, 3, 32, 32, 3, 3, 1, 1, {2, 2, 0, 1})),
