@@ -92,6 +92,12 @@ LOCKSTEP_CPU_DISPATCH(void, convolve_pixels,
                       (x, rows, columns, row_step, step, weights, window_width, finish, channels, y), {
                         for (Index c = 0; c < channels; c += kChannelsAtOnce) {
                           float* const to = y + c;
+                          // The next pixels' inputs and outputs, too far apart for the processor to see the pattern.
+                          const float* const next = x + (rows - 1) * row_step + columns * channels + 3 * step + c;
+                          for (Index p = 0; p < kPixelsAtOnce; ++p) {
+                            __builtin_prefetch(next + p * step);
+                            __builtin_prefetch(to + (kPixelsAtOnce + p) * channels, 1);
+                          }
                           PixelSums sums;
                           if (finish.accumulate) {
                             load_pixel(to, sums.a0, sums.a1);
