@@ -97,9 +97,12 @@ TEST(StrategyAgreement, IsNotAskedOfRanksWithGroupsOfTheirOwn) {
 }
 
 TEST(StrategyAgreement, ModelParallelOverRanksAndInOneProcessAreTwo) {
+  const std::string text = "rank 1 has strategy 'model_parallel' at position 0, rank 0 has strategy 'model_parallel' with a .group";
+  EXPECT_THAT(output_of({"half", "model_parallel", "model_parallel"}),
+              AllOf(HasSubstr("rank 0: make_strategy: the ranks ask for different strategies: " + text),
+                    HasSubstr("rank 1: make_strategy: the ranks ask for different strategies: " + text)));
   EXPECT_THAT(messages_of([](bool is_odd, const Group& group) {
-                StrategyOptions options = {.group = group};
-                make_strategy(is_odd ? "zero" : "model_parallel", training_of_net(), options);
+                make_strategy(is_odd ? "zero" : "model_parallel", training_of_net(), {.group = group});
               }),
               Each(HasSubstr("rank 0 has strategy 'model_parallel' with a .group")));
 }

@@ -1,5 +1,6 @@
-// strategy_names_rank WHERE NAME0 NAME1 ...: rank r asks for strategy NAMEr, in the job's default group (WHERE is `together`) or in a group
-// of its own (`apart`), prints its name or what is thrown, and takes part in a call of the whole job.
+// strategy_names_rank WHERE NAME0 NAME1 ...: rank r asks for strategy NAMEr, in the job's default group (WHERE is `together`), in a group
+// of its own (`apart`), or on rank 0 alone with the job's as .group (`half`), prints its name or what is thrown, and takes part in a call
+// of the whole job.
 #include <cstdio>
 #include <string>
 
@@ -27,6 +28,7 @@ int run(int argc, char** argv) {
   const std::string where = argc > 1 ? argv[1] : "", name = argc > 2 + group->rank() ? argv[2 + group->rank()] : "";
   ls::train::StrategyOptions options;
   if (where == "apart") options.group = group->split(group->rank());
+  if (where == "half" && group->rank() == 0) options.group = group;
   std::printf("rank %d: %s\n", group->rank(), outcome_of(name, options).c_str());
   group->barrier();
   return 0;
