@@ -16,6 +16,15 @@ struct Outcome {
   float first_loss = 0, last_loss = 0;
 };
 
+// Of step `step` this rank's share of the samples, with the step's own random numbers.
+inline float step_on_own_samples(Strategy& strategy, const ProcessGroup& group, int step) {
+  const auto batch = batch_of(step);
+  const std::int64_t each = kBatch / group.world_size(), begin = group.rank() * each;
+  manual_seed(static_cast<std::uint64_t>(step));  // dropout's draws
+  return strategy.step(slice(batch.first, 0, {.start = begin, .stop = begin + each}),
+                       slice(batch.second, 0, {.start = begin, .stop = begin + each}));
+}
+
 inline Outcome train_by_ddp(int ranks, const std::string& name = "ddp") {
   std::vector<Outcome> outcomes(static_cast<std::size_t>(ranks));
   testing::expect_all_well(testing::run_ranks(ranks, "threads", [&](std::shared_ptr<ProcessGroup> group) {

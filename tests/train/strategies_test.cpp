@@ -64,14 +64,8 @@ TEST(LocalSgd, AveragesWeightsEverySoManySteps) {
       const auto often = make_strategy("local_sgd", training_of_net(), {.group = group, .ddp = ddp, .average_period = 1});
       const auto plain = make_strategy("ddp", training_of_net(), {.group = group, .ddp = ddp});
       const auto seldom = make_strategy("local_sgd", training_of_net(), {.group = group, .ddp = ddp, .average_period = 3});
-      const std::int64_t each = kBatch / group->world_size(), begin = group->rank() * each;
       for (int step = 1; step <= 6; ++step) {
-        const auto batch = batch_of(step);
-        for (Strategy* strategy : {often.get(), plain.get(), seldom.get()}) {
-          manual_seed(static_cast<std::uint64_t>(step));  // dropout's draws
-          strategy->step(slice(batch.first, 0, {.start = begin, .stop = begin + each}),
-                         slice(batch.second, 0, {.start = begin, .stop = begin + each}));
-        }
+        for (Strategy* strategy : {often.get(), plain.get(), seldom.get()}) step_on_own_samples(*strategy, *group, step);
         EXPECT_LT(largest_difference(weights_of(often->model()), weights_of(plain->model())), 1e-5F);
         const auto own = weights_of(seldom->model());
         std::vector<float> mean = own;

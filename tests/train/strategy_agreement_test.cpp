@@ -22,14 +22,6 @@ using ::testing::HasSubstr;
 constexpr int kRanks = 3, kOdd = 1;
 using Group = std::shared_ptr<ProcessGroup>;
 
-float step_on_own_samples(Strategy& strategy, const ProcessGroup& group, int step) {
-  const auto batch = batch_of(step);
-  const std::int64_t each = kBatch / group.world_size(), begin = group.rank() * each;
-  manual_seed(static_cast<std::uint64_t>(step));  // dropout's draws
-  return strategy.step(slice(batch.first, 0, {.start = begin, .stop = begin + each}),
-                       slice(batch.second, 0, {.start = begin, .stop = begin + each}));
-}
-
 // What each rank throws in `make`, which gets whether it is the odd rank. The group then trains by ddp.
 std::vector<std::string> messages_of(const std::function<void(bool is_odd, const Group& group)>& make) {
   std::vector<std::string> messages(kRanks);
