@@ -27,7 +27,7 @@ LOCKSTEP_INLINE_AVX512 void multiply_rows(Index inner, const float* a, Index a_r
   for (Index k = 0; k < inner; ++k, a += a_inner, b += b_inner) {
     __m512 columns[kVectors];
     for (int v = 0; v < kVectors; ++v) columns[v] = _mm512_loadu_ps(b + v * kLanes);
-#pragma GCC unroll 6
+#pragma GCC unroll 16
     for (int row = 0; row < kRows; ++row) {
       const __m512 factor = _mm512_set1_ps(a[row * a_row]);
 #pragma GCC unroll 4
@@ -49,19 +49,28 @@ LOCKSTEP_TARGET_AVX512 void multiply_vectors(Index vectors, Index inner, const f
   if (vectors == 1) multiply_rows<kRows, 1>(inner, a, a_row, a_inner, b, b_inner, c, c_row, accumulate);
 }
 
-// c (rows, columns) = or += a * b; columns in multiples of 64. Six rows by four vectors are summed in registers, which
-// keeps the multipliers busy as long as b's 64 columns stay in the second-level cache.
+// The same for any number of rows, most of them kRows at a time.
+template <int kRows, int kVectors>
+LOCKSTEP_TARGET_AVX512 void multiply_column(Index rows, Index inner, const float* a, Index a_row, Index a_inner, const float* b,
+                                            Index b_inner, float* c, Index c_row, bool accumulate) {
+  for (; rows >= kRows; rows -= kRows, a += kRows * a_row, c += kRows * c_row)
+    multiply_rows<kRows, kVectors>(inner, a, a_row, a_inner, b, b_inner, c, c_row, accumulate);
+  for (; rows >= 4; rows -= 4, a += 4 * a_row, c += 4 * c_row)
+    multiply_rows<4, kVectors>(inner, a, a_row, a_inner, b, b_inner, c, c_row, accumulate);
+  for (; rows > 0; --rows, a += a_row, c += c_row) multiply_rows<1, kVectors>(inner, a, a_row, a_inner, b, b_inner, c, c_row, accumulate);
+}
+
+// c (rows, columns) = or += a * b; columns in multiples of 16. Up to 24 vectors are summed in registers, which keeps the
+// multipliers busy as long as b's 64 columns stay in the second-level cache.
 LOCKSTEP_TARGET_AVX512 inline void multiply(Index rows, Index columns, Index inner, const float* a, Index a_row, Index a_inner,
                                             const float* b, float* c, bool accumulate) {
-  for (Index column = 0; column < columns; column += 4 * kLanes) {
-    Index row = 0;
-    for (; row + 6 <= rows; row += 6)
-      multiply_rows<6>(inner, a + row * a_row, a_row, a_inner, b + column, columns, c + row * columns + column, columns, accumulate);
-    for (; row + 2 <= rows; row += 2)
-      multiply_rows<2>(inner, a + row * a_row, a_row, a_inner, b + column, columns, c + row * columns + column, columns, accumulate);
-    for (; row < rows; ++row)
-      multiply_rows<1>(inner, a + row * a_row, a_row, a_inner, b + column, columns, c + row * columns + column, columns, accumulate);
-  }
+  Index column = 0;
+  for (; column + 4 * kLanes <= columns; column += 4 * kLanes)
+    multiply_column<6, 4>(rows, inner, a, a_row, a_inner, b + column, columns, c + column, columns, accumulate);
+  const Index rest = (columns - column) / kLanes;
+  if (rest == 3) multiply_column<8, 3>(rows, inner, a, a_row, a_inner, b + column, columns, c + column, columns, accumulate);
+  if (rest == 2) multiply_column<12, 2>(rows, inner, a, a_row, a_inner, b + column, columns, c + column, columns, accumulate);
+  if (rest == 1) multiply_column<16, 1>(rows, inner, a, a_row, a_inner, b + column, columns, c + column, columns, accumulate);
 }
 
 // c (rows, 64) = or += a * b as multiply() has them, of a panel b (inner, 64) whose rows follow each other, and c's rows c_row apart. A

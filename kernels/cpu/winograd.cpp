@@ -1,5 +1,5 @@
 // Blocks of tiles go through three steps whose data stays in the second-level cache: transform (point, tile, channel),
-// one matrix product a point, transform back. Weight gradients sum their products over all blocks first.
+// one matrix product a point, transform back. Weight gradients sum their products over the blocks of a part first.
 #include "kernels/cpu/winograd.h"
 
 #include <algorithm>
@@ -14,13 +14,26 @@ namespace lockstep::winograd {
 
 namespace {
 
-constexpr Index kTiles = 48;  // in a block
-constexpr Index kAll = kPoints * kPoints;
-constexpr Index kMostParts = 8, kBlocksOfAPart = 8;  // of a sum over all tiles: by its size alone
+constexpr Index kMostParts = 8, kTilesOfAPart = 384;  // of a sum over all tiles: by its size alone
 
-// From one point's (kTiles, channels) to the next. Whole pages apart they would all fall into one set of the first-level
-// cache; five cache lines more spread them.
-constexpr Index plane(Index channels) { return kTiles * channels + 5 * kLanes; }
+// F(4x4, kTaps x kTaps).
+template <Index kTaps>
+struct Form {
+  static constexpr Index kKernel = kTaps, kOut = 4;
+  static constexpr Index kPoints = kOut + kKernel - 1;  // a direction
+  static constexpr Index kAll = kPoints * kPoints;
+  static constexpr Index kTiles = kPoints == 6 ? 48 : 24;  // in a block
+  // From one point's (kTiles, channels) to the next. Whole pages apart they would all fall into one set of the first-level
+  // cache; five cache lines more spread them.
+  static constexpr Index plane(Index channels) { return kTiles * channels + 5 * kLanes; }
+  static constexpr Index points(Index channels) { return kAll * plane(channels); }
+
+  using Inputs = InputTransform<kPoints>;
+  using Kernels = Evaluation<kPoints, kKernel, true>;
+  using Outputs = Gathering<kPoints, kOut, false>;
+  using OutputGradients = Evaluation<kPoints, kOut, false>;
+  using KernelGradients = Gathering<kPoints, kKernel, true>;
+};
 
 // An image batch, NHWC.
 template <typename Float>
@@ -32,16 +45,18 @@ struct Images {
   bool has(Index row, Index column) const { return row >= 0 && row < height && column >= 0 && column < width; }
 };
 
-// How an image's outputs are cut into tiles of 2 x 2.
+// How an image's outputs are cut into tiles.
+template <typename F>
 struct Tiling {
   Index batch, rows, columns;
 
-  Tiling(Index batch, Index height, Index width) : batch(batch), rows((height + 1) / 2), columns((width + 1) / 2) {}
+  Tiling(Index batch, Index height, Index width)
+      : batch(batch), rows((height + F::kOut - 1) / F::kOut), columns((width + F::kOut - 1) / F::kOut) {}
   Index count() const { return batch * rows * columns; }
-  Index blocks() const { return (count() + kTiles - 1) / kTiles; }
+  Index blocks() const { return (count() + F::kTiles - 1) / F::kTiles; }
   Index image(Index tile) const { return tile / (rows * columns); }
-  Index row(Index tile) const { return tile / columns % rows * kOut; }
-  Index column(Index tile) const { return tile % columns * kOut; }
+  Index row(Index tile) const { return tile / columns % rows * F::kOut; }
+  Index column(Index tile) const { return tile % columns * F::kOut; }
 };
 
 class Scratch {
@@ -53,44 +68,41 @@ class Scratch {
   Buffer buffer_;
 };
 
-// Reads a square of pixels whose corner is (row, column); zeros outside the image.
-template <Index kSize>
-LOCKSTEP_INLINE_AVX512 void load_square(const Images<const float>& images, Index n, Index row, Index column, Index channel,
-                                        __m512* square) {
+class Zeros : public Scratch {
+ public:
+  explicit Zeros(Index count) : Scratch(count) { std::fill_n(data(), count, 0.0F); }
+};
+
+// The pixels of a square whose corner is (row, column); outside of the image they are `outside`.
+template <Index kSize, typename Float>
+void find_square(const Images<Float>& images, Index n, Index row, Index column, Float* outside, Float** pixels) {
   for (Index i = 0; i < kSize; ++i)
     for (Index j = 0; j < kSize; ++j)
-      square[i * kSize + j] =
-          images.has(row + i, column + j) ? _mm512_loadu_ps(images.pixel(n, row + i, column + j) + channel) : _mm512_setzero_ps();
+      pixels[i * kSize + j] = images.has(row + i, column + j) ? images.pixel(n, row + i, column + j) : outside;
 }
 
-// The points of tiles [first, first + count), whose squares start pad pixels before their outputs: plane(channels) floats a point.
-LOCKSTEP_TARGET_AVX512 void transform_inputs(const Images<const float>& images, const Tiling& tiling, Index first, Index count,
-                                             Index pad_top, Index pad_left, float* points) {
-  const Index channels = images.channels;
-  for (Index t = 0; t < count; ++t) {
-    const Index tile = first + t, n = tiling.image(tile);
-    const Index row = tiling.row(tile) - pad_top, column = tiling.column(tile) - pad_left;
+// The points of tiles [first, first + count), of squares of kFrom x kFrom pixels that begin `top` rows and `left` columns before the tiles'
+// outputs: plane(channels) floats a point. `zeros` has as many floats as there are channels.
+template <typename F, typename Transform, Index kFrom>
+LOCKSTEP_TARGET_AVX512 void transform_images(const Images<const float>& images, const Tiling<F>& tiling, Index first, Index count,
+                                             Index top, Index left, const float* zeros, float* points) {
+  constexpr Index kPoints = F::kPoints;
+  const Index channels = images.channels, plane = F::plane(channels);
+  for (Index tile = first; tile < first + count; ++tile, points += channels) {
+    const float* pixels[kFrom * kFrom];
+    find_square<kFrom>(images, tiling.image(tile), tiling.row(tile) - top, tiling.column(tile) - left, zeros, pixels);
     for (Index c = 0; c < channels; c += kLanes) {
-      __m512 square[kAll], half[kAll];
-      load_square<kPoints>(images, n, row, column, c, square);
-      for (Index j = 0; j < kPoints; ++j) transform_input(square + j, kPoints, half + j, kPoints);
-      for (Index i = 0; i < kPoints; ++i) transform_input(half + i * kPoints, 1, square + i * kPoints, 1);
-      for (Index p = 0; p < kAll; ++p) _mm512_storeu_ps(points + p * plane(channels) + t * channels + c, square[p]);
-    }
-  }
-}
-
-LOCKSTEP_TARGET_AVX512 void transform_gradients(const Images<const float>& images, const Tiling& tiling, Index first, Index count,
-                                                float* points) {
-  const Index channels = images.channels;
-  for (Index t = 0; t < count; ++t) {
-    const Index tile = first + t, n = tiling.image(tile);
-    for (Index c = 0; c < channels; c += kLanes) {
-      __m512 square[kOut * kOut], half[kPoints * kOut], all[kAll];
-      load_square<kOut>(images, n, tiling.row(tile), tiling.column(tile), c, square);
-      for (Index j = 0; j < kOut; ++j) transform_gradient(square + j, kOut, half + j, kOut);
-      for (Index i = 0; i < kPoints; ++i) transform_gradient(half + i * kOut, 1, all + i * kPoints, 1);
-      for (Index p = 0; p < kAll; ++p) _mm512_storeu_ps(points + p * plane(channels) + t * channels + c, all[p]);
+      __m512 half[kFrom * kPoints];  // (column, point)
+      for (Index j = 0; j < kFrom; ++j) {
+        __m512 column[kFrom];
+        for (Index i = 0; i < kFrom; ++i) column[i] = _mm512_loadu_ps(pixels[i * kFrom + j] + c);
+        Transform::apply(column, 1, half + j * kPoints);
+      }
+      for (Index i = 0; i < kPoints; ++i) {
+        __m512 row[kPoints];
+        Transform::apply(half + i, kPoints, row);
+        for (Index j = 0; j < kPoints; ++j) _mm512_storeu_ps(points + (i * kPoints + j) * plane + c, row[j]);
+      }
     }
   }
 }
@@ -109,124 +121,180 @@ LOCKSTEP_INLINE_AVX512 __m512 finished(__m512 value, const Finish& finish, Index
   return _mm512_mask_mov_ps(value, negative, _mm512_setzero_ps());
 }
 
-LOCKSTEP_TARGET_AVX512 void gather_outputs(const float* points, const Images<float>& images, const Tiling& tiling, Index first, Index count,
-                                           const Finish& finish) {
-  const Index channels = images.channels;
-  for (Index t = 0; t < count; ++t) {
-    const Index tile = first + t, n = tiling.image(tile), row = tiling.row(tile), column = tiling.column(tile);
+// `nowhere` takes what lies outside of the image: as many floats as there are channels.
+template <typename F>
+LOCKSTEP_TARGET_AVX512 void gather_outputs(const float* points, const Images<float>& images, const Tiling<F>& tiling, Index first,
+                                           Index count, const Finish& finish, float* nowhere) {
+  constexpr Index kPoints = F::kPoints, kOut = F::kOut;
+  const Index channels = images.channels, plane = F::plane(channels);
+  for (Index tile = first; tile < first + count; ++tile, points += channels) {
+    float* pixels[kOut * kOut];
+    find_square<kOut>(images, tiling.image(tile), tiling.row(tile), tiling.column(tile), nowhere, pixels);
     for (Index c = 0; c < channels; c += kLanes) {
-      __m512 all[kAll], half[kOut * kPoints], out[kOut * kOut];
-      for (Index p = 0; p < kAll; ++p) all[p] = _mm512_loadu_ps(points + p * plane(channels) + t * channels + c);
-      for (Index j = 0; j < kPoints; ++j) gather_output(all + j, kPoints, half + j, kPoints);
-      for (Index i = 0; i < kOut; ++i) gather_output(half + i * kPoints, 1, out + i * kOut, 1);
-      for (Index i = 0; i < kOut; ++i)
-        for (Index j = 0; j < kOut; ++j)
-          if (images.has(row + i, column + j)) {
-            float* slot = images.pixel(n, row + i, column + j) + c;
-            _mm512_storeu_ps(slot, finished(out[i * kOut + j], finish, c, slot));
-          }
+      __m512 half[kPoints * kOut];  // (column, output)
+      for (Index j = 0; j < kPoints; ++j) {
+        __m512 column[kPoints];
+        for (Index i = 0; i < kPoints; ++i) column[i] = _mm512_loadu_ps(points + (i * kPoints + j) * plane + c);
+        F::Outputs::apply(column, 1, half + j * kOut);
+      }
+      for (Index i = 0; i < kOut; ++i) {
+        __m512 row[kOut];
+        F::Outputs::apply(half + i, kOut, row);
+        for (Index j = 0; j < kOut; ++j) {
+          float* const slot = pixels[i * kOut + j] + c;
+          _mm512_storeu_ps(slot, finished(row[j], finish, c, slot));
+        }
+      }
     }
   }
 }
 
 // OHWI weights to matrices (point, out, in), the kernel's rows and columns reversed on demand.
+template <typename F>
 LOCKSTEP_TARGET_AVX512 void transform_weights(const float* weight, Index outs, Index ins, bool reversed, float* points) {
-  for (Index o = 0; o < outs; ++o)
+  constexpr Index kPoints = F::kPoints, kKernel = F::kKernel, kTaps = kKernel * kKernel;
+  for (Index o = 0; o < outs; ++o, weight += kTaps * ins)
     for (Index c = 0; c < ins; c += kLanes) {
-      __m512 kernel[kKernel * kKernel], half[kPoints * kKernel], all[kAll];
-      for (Index tap = 0; tap < kKernel * kKernel; ++tap) {
-        const Index from = reversed ? kKernel * kKernel - 1 - tap : tap;
-        kernel[tap] = _mm512_loadu_ps(weight + (o * kKernel * kKernel + from) * ins + c);
+      __m512 half[kKernel * kPoints];
+      for (Index j = 0; j < kKernel; ++j) {
+        __m512 column[kKernel];
+        for (Index i = 0; i < kKernel; ++i) {
+          const Index tap = i * kKernel + j;
+          column[i] = _mm512_loadu_ps(weight + (reversed ? kTaps - 1 - tap : tap) * ins + c);
+        }
+        F::Kernels::apply(column, 1, half + j * kPoints);
       }
-      for (Index j = 0; j < kKernel; ++j) transform_kernel(kernel + j, kKernel, half + j, kKernel);
-      for (Index i = 0; i < kPoints; ++i) transform_kernel(half + i * kKernel, 1, all + i * kPoints, 1);
-      for (Index p = 0; p < kAll; ++p) _mm512_storeu_ps(points + (p * outs + o) * ins + c, all[p]);
+      for (Index i = 0; i < kPoints; ++i) {
+        __m512 row[kPoints];
+        F::Kernels::apply(half + i, kPoints, row);
+        for (Index j = 0; j < kPoints; ++j) _mm512_storeu_ps(points + ((i * kPoints + j) * outs + o) * ins + c, row[j]);
+      }
     }
 }
 
-// (point, out, in) to (point, in, out), in squares that fit the first-level cache.
+// (point, out, in) to (point, in, out).
+template <typename F>
 void transpose_matrices(const float* from, Index outs, Index ins, float* to) {
-  for (Index p = 0; p < kAll; ++p, from += outs * ins, to += outs * ins)
-    for (Index o = 0; o < outs; o += kLanes)
-      for (Index c = 0; c < ins; ++c)
-        for (Index lane = 0; lane < kLanes; ++lane) to[c * outs + o + lane] = from[(o + lane) * ins + c];
+  for (Index p = 0; p < F::kAll; ++p, from += outs * ins, to += outs * ins) avx512::transpose(from, ins, to, outs, ins, outs);
 }
 
-LOCKSTEP_TARGET_AVX512 void gather_weights(const float* points, Index outs, Index ins, float* weight, bool accumulate) {
-  for (Index o = 0; o < outs; ++o)
+template <typename F>
+LOCKSTEP_TARGET_AVX512 void gather_weights(const float* points, Index outs, Index ins, float* weight) {
+  constexpr Index kPoints = F::kPoints, kKernel = F::kKernel;
+  for (Index o = 0; o < outs; ++o, weight += kKernel * kKernel * ins)
     for (Index c = 0; c < ins; c += kLanes) {
-      __m512 all[kAll], half[kKernel * kPoints], kernel[kKernel * kKernel];
-      for (Index p = 0; p < kAll; ++p) all[p] = _mm512_loadu_ps(points + (p * outs + o) * ins + c);
-      for (Index j = 0; j < kPoints; ++j) gather_kernel(all + j, kPoints, half + j, kPoints);
-      for (Index i = 0; i < kKernel; ++i) gather_kernel(half + i * kPoints, 1, kernel + i * kKernel, 1);
-      for (Index tap = 0; tap < kKernel * kKernel; ++tap) {
-        float* slot = weight + (o * kKernel * kKernel + tap) * ins + c;
-        _mm512_storeu_ps(slot, accumulate ? kernel[tap] + _mm512_loadu_ps(slot) : kernel[tap]);
+      __m512 half[kPoints * kKernel];
+      for (Index j = 0; j < kPoints; ++j) {
+        __m512 column[kPoints];
+        for (Index i = 0; i < kPoints; ++i) column[i] = _mm512_loadu_ps(points + ((i * kPoints + j) * outs + o) * ins + c);
+        F::KernelGradients::apply(column, 1, half + j * kKernel);
+      }
+      for (Index i = 0; i < kKernel; ++i) {
+        __m512 row[kKernel];
+        F::KernelGradients::apply(half + i, kKernel, row);
+        for (Index j = 0; j < kKernel; ++j) _mm512_storeu_ps(weight + (i * kKernel + j) * ins + c, row[j]);
       }
     }
 }
 
 // out = in convolved with `matrices` (point, in channel, out channel).
+template <typename F>
 void convolve(const Images<const float>& in, Index pad_top, Index pad_left, const float* matrices, const Images<float>& out, Index batch,
               const Finish& finish) {
-  const Tiling tiling(batch, out.height, out.width);
+  const Tiling<F> tiling(batch, out.height, out.width);
+  const Zeros zeros(in.channels);
   const Index parts = std::min<Index>(tiling.blocks(), compute_threads());
   in_parallel(parts, [&](Index part) {
-    const Scratch from(kAll * plane(in.channels)), to(kAll * plane(out.channels));
+    const Scratch from(F::points(in.channels)), to(F::points(out.channels));
+    const Zeros nowhere(out.channels);
     for (Index block = tiling.blocks() * part / parts; block < tiling.blocks() * (part + 1) / parts; ++block) {
-      const Index first = block * kTiles, count = std::min(kTiles, tiling.count() - first);
-      transform_inputs(in, tiling, first, count, pad_top, pad_left, from.data());
-      for (Index p = 0; p < kAll; ++p)
-        avx512::multiply(count, out.channels, in.channels, from.data() + p * plane(in.channels), in.channels, 1,
-                         matrices + p * in.channels * out.channels, to.data() + p * plane(out.channels), false);
-      gather_outputs(to.data(), out, tiling, first, count, finish);
+      const Index first = block * F::kTiles, count = std::min(F::kTiles, tiling.count() - first);
+      transform_images<F, typename F::Inputs, F::kPoints>(in, tiling, first, count, pad_top, pad_left, zeros.data(), from.data());
+      for (Index p = 0; p < F::kAll; ++p)
+        avx512::multiply(count, out.channels, in.channels, from.data() + p * F::plane(in.channels), in.channels, 1,
+                         matrices + p * in.channels * out.channels, to.data() + p * F::plane(out.channels), false);
+      gather_outputs<F>(to.data(), out, tiling, first, count, finish, nowhere.data());
     }
   });
+}
+
+template <typename F>
+void forward(const Conv2dShape& s, const float* x, const float* weight, const float* bias, bool relu, float* y) {
+  const Index count = F::kAll * s.in_channels * s.out_channels;
+  const Scratch matrices(count), transposed(count);
+  transform_weights<F>(weight, s.out_channels, s.in_channels, false, transposed.data());
+  transpose_matrices<F>(transposed.data(), s.out_channels, s.in_channels, matrices.data());
+  convolve<F>({x, s.in_height, s.in_width, s.in_channels}, s.pad_top, s.pad_left, matrices.data(),
+              {y, s.out_height, s.out_width, s.out_channels}, s.batch, {bias, relu, false});
+}
+
+template <typename F>
+void backward_data(const Conv2dShape& s, const float* y_grad, const float* weight, float* x_grad, bool accumulate) {
+  const Scratch matrices(F::kAll * s.in_channels * s.out_channels);
+  transform_weights<F>(weight, s.out_channels, s.in_channels, true, matrices.data());
+  convolve<F>({y_grad, s.out_height, s.out_width, s.out_channels}, F::kKernel - 1 - s.pad_top, F::kKernel - 1 - s.pad_left, matrices.data(),
+              {x_grad, s.in_height, s.in_width, s.in_channels}, s.batch, {nullptr, false, accumulate});
+}
+
+// A part's points are summed over its tiles, and gathered: what the parts add up is as small as the weights.
+template <typename F>
+void backward_weights(const Conv2dShape& s, const float* x, const float* y_grad, float* weight_grad, bool accumulate) {
+  const Tiling<F> tiling(s.batch, s.out_height, s.out_width);
+  const Index ins = s.in_channels, outs = s.out_channels, count = outs * F::kKernel * F::kKernel * ins;
+  const Zeros zeros(std::max(ins, outs));
+  const Index parts = std::clamp<Index>(tiling.count() / kTilesOfAPart, 1, kMostParts);
+  const Scratch sums(count);
+  sum_of_parts(parts, count, sums.data(), [&](Index part, float* to) {
+    const Scratch inputs(F::points(ins)), gradients(F::points(outs)), points(F::kAll * ins * outs);
+    const Index begin = tiling.blocks() * part / parts, end = tiling.blocks() * (part + 1) / parts;
+    for (Index block = begin; block < end; ++block) {
+      const Index first = block * F::kTiles, tiles = std::min(F::kTiles, tiling.count() - first);
+      transform_images<F, typename F::Inputs, F::kPoints>({x, s.in_height, s.in_width, ins}, tiling, first, tiles, s.pad_top, s.pad_left,
+                                                          zeros.data(), inputs.data());
+      transform_images<F, typename F::OutputGradients, F::kOut>({y_grad, s.out_height, s.out_width, outs}, tiling, first, tiles, 0, 0,
+                                                                zeros.data(), gradients.data());
+      for (Index p = 0; p < F::kAll; ++p)
+        avx512::multiply(outs, ins, tiles, gradients.data() + p * F::plane(outs), 1, outs, inputs.data() + p * F::plane(ins),
+                         points.data() + p * ins * outs, block != begin);
+    }
+    gather_weights<F>(points.data(), outs, ins, to);
+  });
+  cpu_device().kernels().scale({sums.data(), {count}}, 1, {weight_grad, {count}, accumulate}, cpu_device().default_stream());
+}
+
+// Each block of tiles reads them all.
+bool has_small_matrices(const Conv2dShape& s) {
+  constexpr Index kMost = Index{5} << 18;
+  const Index points = s.kernel_height == 5 ? Form<5>::kAll : Form<3>::kAll;
+  return s.in_channels * s.out_channels <= kMost / 4 / points;
+}
+
+// Tiles of 4 x 4 compute a quarter to a third of the direct products, and outputs beyond the edge.
+bool wastes_little(Index height, Index width) {
+  const auto whole = [](Index size) { return (size + 3) / 4 * 4; };
+  return whole(height) * whole(width) <= 2 * height * width;
 }
 
 }  // namespace
 
 bool suits(const Conv2dShape& s) {
-  const auto small = [](Index pad) { return pad >= 0 && pad < kKernel; };
-  return cpu_isa() == Isa::kAvx512 && s.groups == 1 && s.kernel_height == kKernel && s.kernel_width == kKernel && s.stride_height == 1 &&
-         s.stride_width == 1 && small(s.pad_top) && small(s.pad_left) && small(s.pad_bottom) && small(s.pad_right) && s.batch > 0 &&
-         s.in_channels > 0 && s.out_channels > 0 && s.in_channels % 64 == 0 && s.out_channels % 64 == 0;
+  const Index kernel = s.kernel_height;
+  if (cpu_isa() != Isa::kAvx512 || (kernel != 3 && kernel != 5) || s.kernel_width != kernel || s.groups != 1) return false;
+  if (s.stride_height != 1 || s.stride_width != 1 || s.batch <= 0 || s.in_channels <= 0 || s.out_channels <= 0) return false;
+  if (s.in_channels % kLanes != 0 || s.out_channels % kLanes != 0) return false;
+  for (const Index pad : {s.pad_top, s.pad_left, s.pad_bottom, s.pad_right})
+    if (pad < 0 || pad >= kernel) return false;
+  return has_small_matrices(s) && wastes_little(s.out_height, s.out_width) && wastes_little(s.in_height, s.in_width);
 }
 
 void conv2d(const Conv2dShape& s, const float* x, const float* weight, const float* bias, bool relu, float* y) {
-  const Index count = kAll * s.in_channels * s.out_channels;
-  const Scratch matrices(count), transposed(count);
-  transform_weights(weight, s.out_channels, s.in_channels, false, transposed.data());
-  transpose_matrices(transposed.data(), s.out_channels, s.in_channels, matrices.data());
-  convolve({x, s.in_height, s.in_width, s.in_channels}, s.pad_top, s.pad_left, matrices.data(),
-           {y, s.out_height, s.out_width, s.out_channels}, s.batch, {bias, relu, false});
+  (s.kernel_height == 5 ? forward<Form<5>> : forward<Form<3>>)(s, x, weight, bias, relu, y);
 }
-
 void conv2d_backward_data(const Conv2dShape& s, const float* y_grad, const float* weight, float* x_grad, bool accumulate) {
-  const Scratch matrices(kAll * s.in_channels * s.out_channels);
-  transform_weights(weight, s.out_channels, s.in_channels, true, matrices.data());
-  convolve({y_grad, s.out_height, s.out_width, s.out_channels}, kKernel - 1 - s.pad_top, kKernel - 1 - s.pad_left, matrices.data(),
-           {x_grad, s.in_height, s.in_width, s.in_channels}, s.batch, {nullptr, false, accumulate});
+  (s.kernel_height == 5 ? backward_data<Form<5>> : backward_data<Form<3>>)(s, y_grad, weight, x_grad, accumulate);
 }
-
 void conv2d_backward_weights(const Conv2dShape& s, const float* x, const float* y_grad, float* weight_grad, bool accumulate) {
-  const Tiling tiling(s.batch, s.out_height, s.out_width);
-  const Index size = s.in_channels * s.out_channels;
-  const Index parts = std::clamp<Index>(tiling.blocks() / kBlocksOfAPart, 1, kMostParts);
-  const Scratch sums(kAll * size);
-  sum_of_parts(parts, kAll * size, sums.data(), [&](Index part, float* to) {
-    const Scratch inputs(kAll * plane(s.in_channels)), gradients(kAll * plane(s.out_channels));
-    const Index begin = tiling.blocks() * part / parts, end = tiling.blocks() * (part + 1) / parts;
-    for (Index block = begin; block < end; ++block) {
-      const Index first = block * kTiles, count = std::min(kTiles, tiling.count() - first);
-      transform_inputs({x, s.in_height, s.in_width, s.in_channels}, tiling, first, count, s.pad_top, s.pad_left, inputs.data());
-      transform_gradients({y_grad, s.out_height, s.out_width, s.out_channels}, tiling, first, count, gradients.data());
-      for (Index p = 0; p < kAll; ++p)
-        avx512::multiply(s.out_channels, s.in_channels, count, gradients.data() + p * plane(s.out_channels), 1, s.out_channels,
-                         inputs.data() + p * plane(s.in_channels), to + p * size, block != begin);
-    }
-  });
-  gather_weights(sums.data(), s.out_channels, s.in_channels, weight_grad, accumulate);
+  (s.kernel_height == 5 ? backward_weights<Form<5>> : backward_weights<Form<3>>)(s, x, y_grad, weight_grad, accumulate);
 }
 
 }  // namespace lockstep::winograd

@@ -1,13 +1,15 @@
-// 5x5 convolutions by Winograd's minimal filtering (Winograd 1980; Lavin and Gray 2016), F(2x2, 5x5): a tile of 2x2
-// outputs takes 36 products a channel pair instead of 100, so that it runs at up to twice the speed of direct convolution at
-// the processor's peak. Sums differ from direct ones by float rounding, some ten times its usual size.
+// Convolutions of 5x5 and 3x3 kernels by Winograd's minimal filtering (Winograd 1980; Lavin and Gray 2016), F(4x4, 5x5) and F(4x4, 3x3):
+// a tile of 4x4 outputs takes 64 products a channel pair instead of 400, and 36 instead of 144. Sums differ from direct ones by float
+// rounding, some twenty times its usual size (root mean square 3e-6 and 2e-6 of the results'). An input that is no number, or infinite,
+// makes NaN of all outputs of the tiles that read it.
 #pragma once
 
 #include "lockstep/core/device.h"
 
 namespace lockstep::winograd {
 
-// 5x5 kernels of stride 1, pads up to 4, channels in multiples of 64, on a CPU with AVX-512.
+// 5x5 and 3x3 kernels of stride 1, pads smaller than the kernel, channels in multiples of 16, few enough that the transformed weights fit
+// the second-level cache, images of which tiles of 4x4 waste little; on a CPU with AVX-512.
 bool suits(const Conv2dShape& shape);
 
 // As the entries of the kernel table; `shape` must suit. Tiles, and parts of the sums over them, are shared among threads.

@@ -1,5 +1,6 @@
-// The arithmetic of winograd.cpp, on vectors of 16 channels. All transforms share the points 0, 1, -1, 2, -2, infinity; the
-// factors that make the input's transform whole (4, 6, 6, 24, 24, 1) are divided out where the weights pass.
+// The arithmetic of winograd.cpp, on vectors of 16 channels, in one direction. A tile's values are coefficients of polynomials, and all
+// transforms share the points 0, p and -p for each p of kPairs, and infinity: sums over even and over odd powers serve two points each.
+// The divisors of Lagrange's interpolation, which would make the inputs' transform fractions, are applied where the weights pass.
 #pragma once
 
 #include <immintrin.h>
@@ -14,60 +15,126 @@ namespace lockstep::winograd {
 using Index = std::int64_t;
 using avx512::kLanes;
 
-constexpr Index kPoints = 6;  // a direction; a tile has 36
-constexpr Index kOut = 2;     // outputs of a tile, a direction
-constexpr Index kKernel = 5;
+inline constexpr float kPairs[] = {1, 2, 0.5F};
 
-// Six inputs to the six points.
-LOCKSTEP_INLINE_AVX512 void transform_input(const __m512* d, Index step, __m512* out, Index out_step) {
-  const __m512 a = 4 * d[2 * step] - d[4 * step], b = 4 * d[step] - d[3 * step];
-  const __m512 c = d[4 * step] - d[2 * step], e = 2 * (d[3 * step] - d[step]);
-  out[0] = 4 * d[0] - 5 * d[2 * step] + d[4 * step];
-  out[out_step] = a + b;
-  out[2 * out_step] = a - b;
-  out[3 * out_step] = c + e;
-  out[4 * out_step] = c - e;
-  out[5 * out_step] = 4 * d[step] - 5 * d[3 * step] + d[5 * step];
+// kPoints points, two of which are 0 and infinity.
+template <Index kPoints>
+struct Points {
+  static constexpr Index kPairCount = kPoints / 2 - 1;
+  static_assert(kPoints % 2 == 0 && kPairCount <= 3, "more pairs");
+
+  // The product of x^2 - q^2 over all pairs q but one (-1: over all), by powers of x^2 from the lowest.
+  struct Product {
+    float of[kPairCount + 1];
+  };
+  static constexpr Product product_without(Index left_out) {
+    Product product{{1}};
+    Index degree = 0;
+    for (Index pair = 0; pair < kPairCount; ++pair) {
+      if (pair == left_out) continue;
+      const float square = kPairs[pair] * kPairs[pair];
+      product.of[++degree] = 0;
+      for (Index k = degree; k > 0; --k) product.of[k] = product.of[k - 1] - square * product.of[k];
+      product.of[0] *= -square;
+    }
+    return product;
+  }
+  struct Products {
+    Product all, without[kPairCount];
+    float zero_factor, pair_factor[kPairCount];  // 1 / (the product of the differences from the other points); infinity's is 1
+  };
+  static constexpr Products make_products() {
+    Products products{};
+    products.all = product_without(-1);
+    products.zero_factor = 1 / products.all.of[0];
+    for (Index pair = 0; pair < kPairCount; ++pair) {
+      const float square = kPairs[pair] * kPairs[pair];
+      products.without[pair] = product_without(pair);
+      float value = 0;
+      for (Index k = kPairCount; k > 0; --k) value = value * square + products.without[pair].of[k - 1];
+      products.pair_factor[pair] = 1 / (2 * square * value);
+    }
+    return products;
+  }
+  static constexpr Products kProducts = make_products();
+};
+
+// sum + factor * x; factors that are known when this is compiled, of which 0 and 1 cost no product.
+LOCKSTEP_INLINE_AVX512 __m512 add_scaled(__m512 sum, float factor, __m512 x) {
+  return factor == 0 ? sum : factor == 1 ? sum + x : factor == -1 ? sum - x : _mm512_fmadd_ps(_mm512_set1_ps(factor), x, sum);
+}
+LOCKSTEP_INLINE_AVX512 __m512 scaled(float factor, __m512 x) { return factor == 1 ? x : factor * x; }
+
+// The sum of x[k * step] times the first `count` coefficients, from the highest, which is 1.
+template <typename Product>
+LOCKSTEP_INLINE_AVX512 __m512 weighted_sum(const Product& product, Index count, const __m512* x, Index step) {
+  __m512 sum = x[(count - 1) * step];
+#pragma GCC unroll 4
+  for (Index k = count - 2; k >= 0; --k) sum = add_scaled(sum, product.of[k], x[k * step]);
+  return sum;
 }
 
-// The values of the polynomial with coefficients g at the points, over the factors: five weights.
-LOCKSTEP_INLINE_AVX512 void transform_kernel(const __m512* g, Index step, __m512* out, Index out_step) {
-  const __m512 even_1 = g[0] + g[2 * step] + g[4 * step], odd_1 = g[step] + g[3 * step];
-  const __m512 even_2 = g[0] + 4 * g[2 * step] + 16 * g[4 * step], odd_2 = 2 * g[step] + 8 * g[3 * step];
-  out[0] = g[0] * (1.0F / 4);
-  out[out_step] = (even_1 + odd_1) * (1.0F / 6);
-  out[2 * out_step] = (even_1 - odd_1) * (1.0F / 6);
-  out[3 * out_step] = (even_2 + odd_2) * (1.0F / 24);
-  out[4 * out_step] = (even_2 - odd_2) * (1.0F / 24);
-  out[5 * out_step] = g[4 * step];
-}
+// kPoints inputs to the points.
+template <Index kPoints>
+struct InputTransform {
+  static LOCKSTEP_INLINE_AVX512 void apply(const __m512* d, Index step, __m512* out) {
+    constexpr Index kPairCount = Points<kPoints>::kPairCount;
+    constexpr auto kProducts = Points<kPoints>::kProducts;
+    out[0] = weighted_sum(kProducts.all, kPairCount + 1, d, 2 * step);
+    out[kPoints - 1] = weighted_sum(kProducts.all, kPairCount + 1, d + step, 2 * step);
+#pragma GCC unroll 3
+    for (Index pair = 0; pair < kPairCount; ++pair) {
+      const __m512 even = weighted_sum(kProducts.without[pair], kPairCount, d + 2 * step, 2 * step);
+      const __m512 odd = weighted_sum(kProducts.without[pair], kPairCount, d + step, 2 * step);
+      out[1 + 2 * pair] = add_scaled(even, kPairs[pair], odd);
+      out[2 + 2 * pair] = add_scaled(even, -kPairs[pair], odd);
+    }
+  }
+};
 
-// The same for two gradients, the factors left to gather_kernel().
-LOCKSTEP_INLINE_AVX512 void transform_gradient(const __m512* g, Index step, __m512* out, Index out_step) {
-  const __m512 twice = 2 * g[step];
-  out[0] = g[0];
-  out[out_step] = g[0] + g[step];
-  out[2 * out_step] = g[0] - g[step];
-  out[3 * out_step] = g[0] + twice;
-  out[4 * out_step] = g[0] - twice;
-  out[5 * out_step] = g[step];
-}
+// The values at the points of the polynomial with kCount coefficients g; kDivided: over the divisors.
+template <Index kPoints, Index kCount, bool kDivided>
+struct Evaluation {
+  static LOCKSTEP_INLINE_AVX512 void apply(const __m512* g, Index step, __m512* out) {
+    constexpr auto kProducts = Points<kPoints>::kProducts;
+    out[0] = scaled(kDivided ? kProducts.zero_factor : 1, g[0]);
+    out[kPoints - 1] = g[(kCount - 1) * step];
+#pragma GCC unroll 3
+    for (Index pair = 0; pair < Points<kPoints>::kPairCount; ++pair) {
+      const float p = kPairs[pair];
+      float power = kDivided ? kProducts.pair_factor[pair] : 1;
+      __m512 even = scaled(power, g[0]), odd = scaled(power * p, g[step]);
+#pragma GCC unroll 4
+      for (Index k = 2; k < kCount; ++k) {
+        if (k % 2 == 0) power *= p * p;
+        __m512& sum = k % 2 == 0 ? even : odd;
+        sum = add_scaled(sum, k % 2 == 0 ? power : power * p, g[k * step]);
+      }
+      out[1 + 2 * pair] = even + odd;
+      out[2 + 2 * pair] = even - odd;
+    }
+  }
+};
 
-// The points back to two outputs.
-LOCKSTEP_INLINE_AVX512 void gather_output(const __m512* m, Index step, __m512* out, Index out_step) {
-  out[0] = m[0] + (m[step] + m[2 * step]) + (m[3 * step] + m[4 * step]);
-  out[out_step] = (m[step] - m[2 * step]) + 2 * (m[3 * step] - m[4 * step]) + m[5 * step];
-}
-
-// The points back to five weight gradients.
-LOCKSTEP_INLINE_AVX512 void gather_kernel(const __m512* m, Index step, __m512* out, Index out_step) {
-  const __m512 sum_1 = (m[step] + m[2 * step]) * (1.0F / 6), difference_1 = (m[step] - m[2 * step]) * (1.0F / 6);
-  const __m512 sum_2 = (m[3 * step] + m[4 * step]) * (1.0F / 24), difference_2 = (m[3 * step] - m[4 * step]) * (1.0F / 24);
-  out[0] = m[0] * (1.0F / 4) + sum_1 + sum_2;
-  out[out_step] = difference_1 + 2 * difference_2;
-  out[2 * out_step] = sum_1 + 4 * sum_2;
-  out[3 * out_step] = difference_1 + 8 * difference_2;
-  out[4 * out_step] = sum_1 + 16 * sum_2 + m[5 * step];
-}
+// Its transpose: values at the points to kCount sums, of the values times the points' powers 0, 1, ...
+template <Index kPoints, Index kCount, bool kDivided>
+struct Gathering {
+  static LOCKSTEP_INLINE_AVX512 void apply(const __m512* m, Index step, __m512* out) {
+    constexpr auto kProducts = Points<kPoints>::kProducts;
+    out[0] = scaled(kDivided ? kProducts.zero_factor : 1, m[0]);
+#pragma GCC unroll 3
+    for (Index pair = 0; pair < Points<kPoints>::kPairCount; ++pair) {
+      const __m512 plus = m[(1 + 2 * pair) * step], minus = m[(2 + 2 * pair) * step];
+      const __m512 even = plus + minus, odd = plus - minus;
+      float power = kDivided ? kProducts.pair_factor[pair] : 1;
+#pragma GCC unroll 5
+      for (Index k = 0; k < kCount; ++k, power *= kPairs[pair]) {
+        const __m512 each = k % 2 == 0 ? even : odd;
+        out[k] = k > 0 && pair == 0 ? scaled(power, each) : add_scaled(out[k], power, each);
+      }
+    }
+    out[kCount - 1] = out[kCount - 1] + m[(kPoints - 1) * step];
+  }
+};
 
 }  // namespace lockstep::winograd

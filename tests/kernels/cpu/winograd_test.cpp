@@ -4,30 +4,39 @@
 #include <limits>
 
 #include "kernels/cpu/winograd.h"
+#include "lockstep/core/cpu_dispatch.h"
 #include "tests/kernels/cases/shapes.h"
 #include "tests/kernels/cpu/exact.h"
 
 namespace lockstep::testing {
 namespace {
 
-Conv2dShape shape_of(Index batch, Index height, Index width, Index in, Index out, std::array<Index, 4> pads) {
-  return {batch,   height,  width,   in,     height + pads[0] + pads[2] - 4, width + pads[1] + pads[3] - 4, out, 5, 5, 1, 1,
-          pads[0], pads[1], pads[2], pads[3]};
+Conv2dShape shape_of(Index kernel, Index batch, Index height, Index width, Index in, Index out, std::array<Index, 4> pads) {
+  return conv2d_shape(batch, height, width, in, out, kernel, kernel, 1, 1, pads);
+}
+
+const std::vector<Conv2dShape>& shapes() {
+  static const std::vector<Conv2dShape> kShapes = {
+      shape_of(5, 3, 12, 12, 64, 64, {2, 2, 2, 2}), shape_of(5, 1, 8, 7, 64, 16, {0, 0, 0, 0}),
+      shape_of(5, 2, 7, 6, 16, 128, {1, 4, 3, 0}),  shape_of(5, 1, 6, 9, 112, 32, {0, 2, 2, 1}),
+      shape_of(5, 30, 5, 4, 48, 80, {3, 2, 1, 2}),  shape_of(3, 3, 12, 12, 64, 64, {1, 1, 1, 1}),
+      shape_of(3, 1, 6, 6, 16, 16, {0, 0, 0, 0}),   shape_of(3, 2, 3, 8, 32, 96, {1, 0, 2, 1}),
+      shape_of(3, 13, 11, 9, 48, 16, {2, 2, 1, 0}), shape_of(3, 60, 8, 8, 16, 32, {1, 1, 1, 1}),
+      shape_of(3, 1, 4, 3, 80, 112, {1, 2, 1, 2})};
+  return kShapes;
 }
 
 // Of the largest value; direct convolution in float stays within some 1e-6.
 constexpr float kTolerance = 3e-5F;
 
 TEST(Winograd, IsCloseToThePlainKernels) {
-  for (const Conv2dShape& s : {shape_of(3, 12, 12, 64, 64, {2, 2, 2, 2}), shape_of(1, 5, 5, 64, 64, {0, 0, 0, 0}),
-                               shape_of(2, 7, 6, 64, 128, {1, 4, 3, 0}), shape_of(1, 6, 9, 128, 64, {0, 2, 2, 1})}) {
-    if (!winograd::suits(s)) GTEST_SKIP() << "needs a CPU with AVX-512 (LOCKSTEP_ISA not lowered)";
-    const Index x_count = s.batch * s.in_height * s.in_width * s.in_channels;
-    const Index y_count = s.batch * s.out_height * s.out_width * s.out_channels, weights = s.out_channels * 25 * s.in_channels;
+  if (cpu_isa() != Isa::kAvx512) GTEST_SKIP() << "needs a CPU with AVX-512 (LOCKSTEP_ISA not lowered)";
+  for (const Conv2dShape& s : shapes()) {
+    ASSERT_TRUE(winograd::suits(s)) << name_of(s);
+    const Index x_count = x_shape(s).count(), y_count = y_shape(s).count(), weights = weight_shape(s).count();
     const Floats x = uniform(x_count, 1), weight = uniform(weights, 2), bias = uniform(s.out_channels, 3), y_grad = uniform(y_count, 4);
     for (const bool flag : {false, true}) {
-      const std::string name =
-          fmt::format("({}, {}, {}, {}) to {}, {}", s.batch, s.in_height, s.in_width, s.in_channels, s.out_channels, flag);
+      const std::string name = fmt::format("{}, {}", name_of(s), flag);
       Floats expected(y_count), actual(y_count);
       plain().conv2d(s, in(x, x_shape(s)), in(weight, weight_shape(s)), flag ? in(bias, bias_shape(s)) : InputView(), flag,
                      out(expected, y_shape(s)), stream());
@@ -47,7 +56,7 @@ TEST(Winograd, IsCloseToThePlainKernels) {
 
 // Whichever way the device chooses for such a layer, the results are close, and the bias's gradient exact.
 TEST(Winograd, LayersOfTheDeviceAreCloseToThePlainKernels) {
-  const Conv2dShape s = shape_of(2, 12, 12, 64, 64, {2, 2, 2, 2});
+  const Conv2dShape s = shape_of(5, 2, 12, 12, 64, 64, {2, 2, 2, 2});
   const Index pixels = s.batch * 144 * 64, weights = 64 * 25 * 64;
   const Floats x = uniform(pixels, 1), weight = uniform(weights, 2), bias = uniform(64, 3), y_grad = whole_numbers(pixels, 4);
   for (const bool accumulate : {false, true}) {
@@ -68,23 +77,29 @@ TEST(Winograd, LayersOfTheDeviceAreCloseToThePlainKernels) {
 }
 
 TEST(Winograd, LetsNanThroughRelu) {
-  const Conv2dShape s = shape_of(1, 6, 6, 64, 64, {2, 2, 2, 2});
-  if (!winograd::suits(s)) GTEST_SKIP() << "needs a CPU with AVX-512 (LOCKSTEP_ISA not lowered)";
-  Floats x = uniform(36 * 64, 1), y(36 * 64);
-  const Floats weight = uniform(64 * 25 * 64, 2);
-  x[5] = std::numeric_limits<float>::quiet_NaN();
-  winograd::conv2d(s, x.data(), weight.data(), nullptr, true, y.data());
-  EXPECT_TRUE(std::isnan(y[0]));
+  if (cpu_isa() != Isa::kAvx512) GTEST_SKIP() << "needs a CPU with AVX-512 (LOCKSTEP_ISA not lowered)";
+  for (const Index kernel : {3, 5}) {
+    const Index pad = kernel / 2;
+    const Conv2dShape s = shape_of(kernel, 1, 8, 8, 64, 64, {pad, pad, pad, pad});
+    Floats x = uniform(64 * 64, 1), y(64 * 64);
+    const Floats weight = uniform(64 * kernel * kernel * 64, 2);
+    x[5] = std::numeric_limits<float>::quiet_NaN();
+    winograd::conv2d(s, x.data(), weight.data(), nullptr, true, y.data());
+    EXPECT_TRUE(std::isnan(y[0])) << kernel;
+  }
 }
 
 TEST(Winograd, LeavesOtherShapesAlone) {
-  const Conv2dShape good = shape_of(1, 6, 6, 64, 64, {2, 2, 2, 2});
-  for (auto change :
-       {+[](Conv2dShape& s) { s.stride_width = 2; }, +[](Conv2dShape& s) { s.kernel_height = 3; },
-        +[](Conv2dShape& s) { s.in_channels = 3; }, +[](Conv2dShape& s) { s.pad_left = 5; }, +[](Conv2dShape& s) { s.batch = 0; }}) {
+  const Conv2dShape good = shape_of(5, 1, 6, 6, 64, 64, {2, 2, 2, 2});
+  if (cpu_isa() == Isa::kAvx512) EXPECT_TRUE(winograd::suits(good));
+  for (auto change : {+[](Conv2dShape& s) { s.stride_width = 2; }, +[](Conv2dShape& s) { s.kernel_height = 3; },
+                      +[](Conv2dShape& s) { s.kernel_height = s.kernel_width = 4; }, +[](Conv2dShape& s) { s.in_channels = 3; },
+                      +[](Conv2dShape& s) { s.out_channels = 72; }, +[](Conv2dShape& s) { s.out_channels = 512; },
+                      +[](Conv2dShape& s) { s.pad_left = 5; }, +[](Conv2dShape& s) { s.batch = 0; }, +[](Conv2dShape& s) { s.groups = 2; },
+                      +[](Conv2dShape& s) { s.in_height = s.out_height = 1; }}) {
     Conv2dShape shape = good;
     change(shape);
-    EXPECT_FALSE(winograd::suits(shape));
+    EXPECT_FALSE(winograd::suits(shape)) << name_of(shape);
   }
 }
 
