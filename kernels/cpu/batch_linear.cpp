@@ -87,7 +87,42 @@ void by_rows_of_x(const LinearShape& s, const float* x, const float* weight, con
   });
 }
 
+// c (rows, 64) = or += a * b, of rows and columns as they lie. While the first rows are multiplied, the panel of b at `next` is fetched, of
+// which each row has four lines; null: nothing is.
+LOCKSTEP_TARGET_AVX512 void multiply_and_fetch(Index rows, Index inner, const float* a, Index a_row, const float* b, Index b_row, float* c,
+                                               Index c_row, bool accumulate, const float* next) {
+  Index row = 0;
+  for (int line = 0; row + 6 <= rows; row += 6, ++line) {
+    if (next != nullptr && line < 4)
+      avx512::multiply_rows<6>(inner, a + row * a_row, a_row, 1, b, b_row, c + row * c_row, c_row, accumulate,
+                               avx512::FetchNext{next + line * kLanes, b_row});
+    else
+      avx512::multiply_rows<6>(inner, a + row * a_row, a_row, 1, b, b_row, c + row * c_row, c_row, accumulate);
+  }
+  avx512::multiply_column<4, 4>(rows - row, inner, a + row * a_row, a_row, 1, b, b_row, c + row * c_row, c_row, accumulate);
+}
+
+// c (rows, 64) = or += the products of a (inner, rows) and b (inner, 64), whose rows follow each other; c's lines are fetched meanwhile.
+LOCKSTEP_TARGET_AVX512 void multiply_and_fetch_results(Index rows, Index inner, const float* a, const float* b, float* c, Index c_row,
+                                                       bool accumulate) {
+  Index row = 0;
+  for (; row + 6 <= rows; row += 6)
+    avx512::multiply_rows<6>(inner, a + row, 1, rows, b, kPanel, c + row * c_row, c_row, accumulate,
+                             avx512::FetchResults{c + row * c_row, c_row, 24});
+  avx512::multiply_column<4, 4>(rows - row, inner, a + row, 1, rows, b, kPanel, c + row * c_row, c_row, accumulate);
+}
+
+// Rows of `columns` floats, from in_row to out_row apart.
+void copy_rows(const float* in, Index in_row, float* out, Index out_row, Index rows, Index columns) {
+  for (Index row = 0; row < rows; ++row) std::copy_n(in + row * in_row, columns, out + row * out_row);
+}
+
 bool has_more_rows_of_x(const LinearShape& s) { return s.out_features % kPanel == 0 && s.batch >= s.out_features; }
+
+bool is_small_batch(const LinearShape& s, Index most) {
+  return cpu_isa() == Isa::kAvx512 && s.batch > 0 && s.batch <= most && s.in_features > 0 && s.in_features % kPanel == 0 &&
+         s.out_features > 0;
+}
 
 }  // namespace
 
@@ -101,11 +136,55 @@ void linear(const LinearShape& s, const float* x, const float* weight, const flo
   compute(s, x, weight, bias, relu, y);
 }
 
+bool suits_backward_data(const LinearShape& s) { return is_small_batch(s, 96); }
+bool suits_backward_weights(const LinearShape& s) { return is_small_batch(s, 128); }
+
+// Threads share the panels of 64 input features. Of the weights a square of 64 x 64 is multiplied by all rows of y_grad while the next is
+// fetched; their rows follow each other in memory, 64 at a time, so that the whole passes once.
+void linear_backward_data(const LinearShape& s, const float* y_grad, const float* weight, float* x_grad, bool accumulate) {
+  constexpr Index kPiece = 64;
+  const Index panels = s.in_features / kPanel, parts = std::min<Index>(panels, compute_threads());
+  in_parallel(parts, [&](Index part) {
+    const Index begin = panels * part / parts * kPanel, end = panels * (part + 1) / parts * kPanel;
+    for (Index o = 0; o < s.out_features; o += kPiece) {
+      const Index outs = std::min(kPiece, s.out_features - o);
+      const float* const rows = weight + o * s.in_features;
+      for (Index i = begin; i < end; i += kPanel) {
+        const float* const below = o + 2 * kPiece <= s.out_features ? rows + kPiece * s.in_features + begin : nullptr;
+        multiply_and_fetch(s.batch, outs, y_grad + o, s.out_features, rows + i, s.in_features, x_grad + i, s.in_features,
+                           accumulate || o > 0, i + kPanel < end ? rows + i + kPanel : below);
+      }
+    }
+  });
+}
+
+// Threads share the output features. Blocks of y_grad (batch, kOuts) and panels of x (batch, 64) lie in the first-level cache.
+void linear_backward_weights(const LinearShape& s, const float* x, const float* y_grad, float* weight_grad, bool accumulate) {
+  constexpr Index kOuts = 48;
+  const Buffer panels = cpu_device().allocate(s.batch * s.in_features * sizeof(float));
+  for (Index i = 0; i < s.in_features; i += kPanel) copy_rows(x + i, s.in_features, floats(panels) + i * s.batch, kPanel, s.batch, kPanel);
+  const Index blocks = (s.out_features + kOuts - 1) / kOuts, parts = std::min<Index>(blocks, compute_threads());
+  in_parallel(parts, [&](Index part) {
+    const Buffer block = cpu_device().allocate(s.batch * kOuts * sizeof(float));
+    for (Index o = blocks * part / parts * kOuts; o < std::min(s.out_features, blocks * (part + 1) / parts * kOuts); o += kOuts) {
+      const Index outs = std::min(kOuts, s.out_features - o);
+      copy_rows(y_grad + o, s.out_features, floats(block), outs, s.batch, outs);
+      for (Index i = 0; i < s.in_features; i += kPanel)
+        multiply_and_fetch_results(outs, s.batch, floats(block), floats(panels) + i * s.batch, weight_grad + o * s.in_features + i,
+                                   s.in_features, accumulate);
+    }
+  });
+}
+
 #else
 
 bool suits(const LinearShape&) { return false; }
+bool suits_backward_data(const LinearShape&) { return false; }
+bool suits_backward_weights(const LinearShape&) { return false; }
 
 void linear(const LinearShape&, const float*, const float*, const float*, bool, float*) { LOCKSTEP_CHECK(false, "no AVX-512 here"); }
+void linear_backward_data(const LinearShape&, const float*, const float*, float*, bool) { LOCKSTEP_CHECK(false, "no AVX-512 here"); }
+void linear_backward_weights(const LinearShape&, const float*, const float*, float*, bool) { LOCKSTEP_CHECK(false, "no AVX-512 here"); }
 
 #endif
 

@@ -1,5 +1,7 @@
-// The forward pass of linear layers without packing the large operand: y^T = weight * x^T reads the weights once as they lie and transposes
-// the small batch, y = x * weight^T of a large batch the other way round. A general sgemm packs both, for each batch anew.
+// Linear layers of small batches without packing the large operand. Forward, y^T = weight * x^T reads the weights once as they lie and
+// transposes the small batch, y = x * weight^T of a large batch the other way round; backward, the weights or their gradients, which are
+// much larger than all else, pass through the caches once, asked for while the rows before them are multiplied. A general sgemm packs both
+// operands, for each batch anew.
 #pragma once
 
 #include "kernels/linear_shape.h"
@@ -9,8 +11,13 @@ namespace lockstep::batch_linear {
 
 // On a CPU with AVX-512: batches in multiples of 64, or output features in such and a batch that is not smaller.
 bool suits(const LinearShape& shape);
+// There: batches of at most 96, and of at most 128, of input features in multiples of 64.
+bool suits_backward_data(const LinearShape& shape);
+bool suits_backward_weights(const LinearShape& shape);
 
-// As the entry of the kernel table; `shape` must suit.
+// As the entries of the kernel table; `shape` must suit.
 void linear(const LinearShape& shape, const float* x, const float* weight, const float* bias, bool relu, float* y);
+void linear_backward_data(const LinearShape& shape, const float* y_grad, const float* weight, float* x_grad, bool accumulate);
+void linear_backward_weights(const LinearShape& shape, const float* x, const float* y_grad, float* weight_grad, bool accumulate);
 
 }  // namespace lockstep::batch_linear

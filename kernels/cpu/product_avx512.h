@@ -16,15 +16,35 @@ using Index = std::int64_t;
 
 constexpr Index kLanes = 16;
 
+// What a product asks the memory for while it computes, a cache line with each step of its sums.
+struct FetchNothing {
+  LOCKSTEP_INLINE_AVX512 void operator()(Index) const {}
+};
+// Line k of an operand that comes next.
+struct FetchNext {
+  const float* at;
+  Index step;
+  LOCKSTEP_INLINE_AVX512 void operator()(Index k) const { __builtin_prefetch(at + k * step); }
+};
+// The lines, four a row, that the results will be stored to.
+struct FetchResults {
+  const float* at;
+  Index row, lines;
+  LOCKSTEP_INLINE_AVX512 void operator()(Index k) const {
+    if (k < lines) __builtin_prefetch(at + k / 4 * row + k % 4 * kLanes, 1);
+  }
+};
+
 // c (kRows, 16 * kVectors) = or += a * b, where a's element (row, k) lies at row * a_row + k * a_inner, b's (k, column) at k * b_inner +
 // column.
-template <int kRows, int kVectors = 4>
+template <int kRows, int kVectors = 4, typename Fetch = FetchNothing>
 LOCKSTEP_INLINE_AVX512 void multiply_rows(Index inner, const float* a, Index a_row, Index a_inner, const float* b, Index b_inner, float* c,
-                                          Index c_row, bool accumulate) {
+                                          Index c_row, bool accumulate, const Fetch& fetch = {}) {
   __m512 sums[kRows][kVectors];
   for (int row = 0; row < kRows; ++row)
     for (int v = 0; v < kVectors; ++v) sums[row][v] = accumulate ? _mm512_loadu_ps(c + row * c_row + v * kLanes) : _mm512_setzero_ps();
   for (Index k = 0; k < inner; ++k, a += a_inner, b += b_inner) {
+    fetch(k);
     __m512 columns[kVectors];
     for (int v = 0; v < kVectors; ++v) columns[v] = _mm512_loadu_ps(b + v * kLanes);
 #pragma GCC unroll 16

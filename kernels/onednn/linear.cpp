@@ -24,6 +24,8 @@ void linear(In x, In weight, In bias, bool relu, Out y, Stream& stream) {
 void linear_backward_data(In y_grad, In weight, Out x_grad, Stream& stream) {
   const LinearShape shape = linear_shape(x_grad, y_grad);
   if (empty(shape)) return reference_kernels().linear_backward_data(y_grad, weight, x_grad, stream);
+  if (batch_linear::suits_backward_data(shape))
+    return batch_linear::linear_backward_data(shape, y_grad.floats(), weight.floats(), x_grad.floats(), x_grad.accumulate);
   multiply(
       {'N', 'N', shape.batch, shape.in_features, shape.out_features, y_grad.floats(), weight.floats(), x_grad.accumulate, x_grad.floats()});
 }
@@ -31,8 +33,11 @@ void linear_backward_data(In y_grad, In weight, Out x_grad, Stream& stream) {
 void linear_backward_weights(In x, In y_grad, Out weight_grad, Out bias_grad, Stream& stream) {
   const LinearShape shape = linear_shape(x, y_grad);
   if (empty(shape)) return reference_kernels().linear_backward_weights(x, y_grad, weight_grad, bias_grad, stream);
-  multiply({'T', 'N', shape.out_features, shape.in_features, shape.batch, y_grad.floats(), x.floats(), weight_grad.accumulate,
-            weight_grad.floats()});
+  if (batch_linear::suits_backward_weights(shape))
+    batch_linear::linear_backward_weights(shape, x.floats(), y_grad.floats(), weight_grad.floats(), weight_grad.accumulate);
+  else
+    multiply({'T', 'N', shape.out_features, shape.in_features, shape.batch, y_grad.floats(), x.floats(), weight_grad.accumulate,
+              weight_grad.floats()});
   if (bias_grad) cpu_device().kernels().bias_backward(y_grad, bias_grad, stream);
 }
 
