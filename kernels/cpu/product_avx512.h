@@ -97,7 +97,7 @@ LOCKSTEP_TARGET_AVX512 inline void multiply(Index rows, Index columns, Index inn
 // long sum is made in pieces whose part of b stays in the second-level cache.
 LOCKSTEP_TARGET_AVX512 inline void multiply_panel(Index rows, Index inner, const float* a, Index a_row, const float* b, float* c,
                                                   Index c_row, bool accumulate) {
-  constexpr Index kPanel = 4 * kLanes, kPiece = 512;
+  constexpr Index kPanel = 4 * kLanes, kPiece = 1024;
   for (Index begin = 0; begin < inner; begin += kPiece, accumulate = true) {
     const Index count = inner - begin < kPiece ? inner - begin : kPiece;
     Index row = 0;

@@ -1,8 +1,9 @@
 // exp, log, tanh and the normal distribution for the CPU's vector loops: compilers turn no call of the C library into vector code.
 // Each is a straight line of operations without branches, inlined into the loop, and gives the same bits for every instruction set; NaN
-// stays NaN. log's polynomial is that of Moshier's Cephes library (single precision). The others were fitted for this file: least relative
-// error on their ranges, by least squares whose weights follow the error (Lawson 1961). They are evaluated by Estrin's scheme, whose steps
-// wait for fewer others than Horner's. tests/kernels/cpu/vector_math_test.cpp measures the errors.
+// stays NaN. Products that a sum follows are fused with it, rounded once: one instruction where the CPU has FMA, else a call of the C
+// library, slow and the same bits. log's polynomial is that of Moshier's Cephes library (single precision). The others were fitted for this
+// file: least relative error on their ranges, by least squares whose weights follow the error (Lawson 1961). They are evaluated by Estrin's
+// scheme, whose steps wait for fewer others than Horner's. tests/kernels/cpu/vector_math_test.cpp measures the errors.
 #pragma once
 
 #include <bit>
@@ -15,11 +16,14 @@ namespace lockstep::vector_math {
 constexpr std::uint32_t kOne = 0x3f800000U;  // the bits of 1: plus n << 23 those of 2^n, for -126 .. 127
 constexpr float kRounder = 12582912.0F;      // 1.5 * 2^23: adding it rounds to a whole number, which then are the lowest bits
 
+// a * b + c, rounded once.
+LOCKSTEP_VECTOR_MATH float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+
 // e^r for |r| <= ln(2) / 2, to 3e-9.
 LOCKSTEP_VECTOR_MATH float exp_polynomial(float r) {
   const float square = r * r;
-  const float p01 = 1.6666520088e-1F * r + 4.99999934105e-1F, p23 = 8.36878225034e-3F * r + 4.16683946205e-2F;
-  return ((1.38144474311e-3F * square + p23) * square + p01) * square + r + 1.0F;
+  const float p01 = fma(1.6666520088e-1F, r, 4.99999934105e-1F), p23 = fma(8.36878225034e-3F, r, 4.16683946205e-2F);
+  return fma(fma(fma(1.38144474311e-3F, square, p23), square, p01), square, r) + 1.0F;
 }
 
 // Within 1.1 units in the last place, 0 and infinity where float32 ends, subnormal results included.
@@ -27,10 +31,10 @@ LOCKSTEP_VECTOR_MATH float exp_polynomial(float r) {
 LOCKSTEP_VECTOR_MATH float exp(float x) {
   x = x > 89.0F ? 89.0F : x;
   x = x < -104.0F ? -104.0F : x;
-  const float shifted = x * 1.44269504088896341F + kRounder;
+  const float shifted = fma(x, 1.44269504088896341F, kRounder);
   const float whole = shifted - kRounder;
-  const float r = (x - whole * 0.693359375F) - whole * -2.12194440e-4F;  // ln 2 in two parts: the first product is exact
-  const auto n = std::bit_cast<std::uint32_t>(shifted);                  // in its low bits, those above cancel
+  const float r = fma(whole, 2.12194440e-4F, fma(whole, -0.693359375F, x));  // ln 2 in two parts: the first product is exact
+  const auto n = std::bit_cast<std::uint32_t>(shifted);                      // in its low bits, those above cancel
   const std::uint32_t half = (n << 22) & 0xff800000U;
   return exp_polynomial(r) * std::bit_cast<float>(half + kOne) * std::bit_cast<float>((n << 23) - half + kOne);
 }
@@ -42,40 +46,43 @@ LOCKSTEP_VECTOR_MATH float abs(float x) { return std::bit_cast<float>(std::bit_c
 LOCKSTEP_VECTOR_MATH float normal_exp(float x) {
   x = x > 89.0F ? 89.0F : x;
   x = x < -88.0F ? -88.0F : x;
-  const float shifted = x * 1.44269504088896341F + kRounder;
+  const float shifted = fma(x, 1.44269504088896341F, kRounder);
   const float whole = shifted - kRounder;
-  const float r = (x - whole * 0.693359375F) - whole * -2.12194440e-4F;
+  const float r = fma(whole, 2.12194440e-4F, fma(whole, -0.693359375F, x));
   return exp_polynomial(r) * std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + kOne);
 }
 
 // p(m) of log(1 + m) = m - m^2 / 2 + m^3 p(m), where sqrt(1/2) <= 1 + m < sqrt(2).
 LOCKSTEP_VECTOR_MATH float log_polynomial(float m) {
   float p = 7.0376836292e-2F;
-  p = p * m + -1.1514610310e-1F;
-  p = p * m + 1.1676998740e-1F;
-  p = p * m + -1.2420140846e-1F;
-  p = p * m + 1.4249322787e-1F;
-  p = p * m + -1.6668057665e-1F;
-  p = p * m + 2.0000714765e-1F;
-  p = p * m + -2.4999993993e-1F;
-  p = p * m + 3.3333331174e-1F;
+  p = fma(p, m, -1.1514610310e-1F);
+  p = fma(p, m, 1.1676998740e-1F);
+  p = fma(p, m, -1.2420140846e-1F);
+  p = fma(p, m, 1.4249322787e-1F);
+  p = fma(p, m, -1.6668057665e-1F);
+  p = fma(p, m, 2.0000714765e-1F);
+  p = fma(p, m, -2.4999993993e-1F);
+  p = fma(p, m, 3.3333331174e-1F);
   return p;
 }
 
-// Within 2 units in the last place; -infinity of 0, NaN of what is negative; infinity and NaN stay.
+// log of a normal positive number, within 2 units in the last place.
 //   x = 2^e m with sqrt(1/2) <= m < sqrt(2).
+LOCKSTEP_VECTOR_MATH float log_of_normal(float x, float exponent_offset) {
+  // From sqrt(1/2) upwards the exponent is one more.
+  const std::uint32_t offset = std::bit_cast<std::uint32_t>(x) - 0x3f3504f3U;
+  const float exponent = static_cast<float>(static_cast<std::int32_t>(offset) >> 23) + exponent_offset;
+  const float m = std::bit_cast<float>((offset & 0x007fffffU) + 0x3f3504f3U) - 1.0F;
+  const float square = m * m;
+  const float result = fma(m * square, log_polynomial(m), exponent * -2.12194440e-4F);
+  return fma(exponent, 0.693359375F, m + fma(-0.5F, square, result));
+}
+
+// Within 2 units in the last place; -infinity of 0, NaN of what is negative; infinity and NaN stay.
 LOCKSTEP_VECTOR_MATH float log(float x) {
   constexpr float kSmallestNormal = 1.17549435e-38F;
   const bool is_subnormal = x < kSmallestNormal;
-  const float normal = is_subnormal ? x * 8388608.0F : x;  // 2^23
-  const auto bits = std::bit_cast<std::uint32_t>(normal);
-  // From sqrt(1/2) upwards the exponent is one more.
-  const std::uint32_t offset = bits - 0x3f3504f3U;
-  const auto exponent = static_cast<float>(static_cast<std::int32_t>(offset) >> 23) - (is_subnormal ? 23.0F : 0.0F);
-  const float m = std::bit_cast<float>((offset & 0x007fffffU) + 0x3f3504f3U) - 1.0F;
-  const float square = m * m;
-  float result = m * square * log_polynomial(m) + exponent * -2.12194440e-4F;
-  result = (m + (result - 0.5F * square)) + exponent * 0.693359375F;
+  float result = log_of_normal(is_subnormal ? x * 8388608.0F : x, is_subnormal ? -23.0F : 0.0F);  // 2^23
   const float infinity = std::bit_cast<float>(0x7f800000U), nan = std::bit_cast<float>(0x7fc00000U);
   result = x == infinity ? x : result;
   result = x == 0 ? -infinity : result;
@@ -92,8 +99,9 @@ LOCKSTEP_VECTOR_MATH float tanh(float x) {
   float t = abs(x);
   t = t > 10.0F ? 10.0F : t;  // where the quotient is above 1
   const float u = t * t, square = u * u;
-  const float p = (1.32551787249e-8F * square + (2.05373549731e-5F * u + 3.49122963766e-3F)) * square + (1.3377355329e-1F * u + 1.0F);
-  const float q = (7.73586672892e-7F * square + (3.2785072127e-4F * u + 2.58603995632e-2F)) * square + (4.67106698971e-1F * u + 1.0F);
+  const float p01 = fma(1.3377355329e-1F, u, 1.0F), p23 = fma(2.05373549731e-5F, u, 3.49122963766e-3F);
+  const float q01 = fma(4.67106698971e-1F, u, 1.0F), q23 = fma(3.2785072127e-4F, u, 2.58603995632e-2F);
+  const float p = fma(fma(1.32551787249e-8F, square, p23), square, p01), q = fma(fma(7.73586672892e-7F, square, q23), square, q01);
   const float y = t * p / q;
   return with_sign(y > 1.0F ? 1.0F : y, x);
 }
@@ -112,19 +120,19 @@ LOCKSTEP_VECTOR_MATH NormalDistribution normal_distribution(float x) {
   float t = abs(x);
   t = t > 13.25F ? 13.25F : t;  // where n is -127, whose factor is 0
   const float square = t * t;
-  const float exponent = square * -0.72134752044448170F;  // -1 / (2 ln 2)
-  const float shifted = exponent + kRounder;
-  const float f = exponent - (shifted - kRounder), f2 = f * f;
-  const float e01 = 6.9314718792663e-1F * f + 1.0F;
-  const float e23 = 5.5503574339158e-2F * f + 2.4022649794887e-1F;
-  const float e45 = 1.3390735365691e-3F * f + 9.6182375871468e-3F;
-  const float e = ((1.5403482782943863e-4F * f2 + e45) * f2 + e23) * f2 + e01;
+  constexpr float kFactor = -0.72134752044448170F;  // -1 / (2 ln 2)
+  const float shifted = fma(square, kFactor, kRounder);
+  const float f = fma(square, kFactor, kRounder - shifted), f2 = f * f;
+  const float e01 = fma(6.9314718792663e-1F, f, 1.0F);
+  const float e23 = fma(5.5503574339158e-2F, f, 2.4022649794887e-1F);
+  const float e45 = fma(1.3390735365691e-3F, f, 9.6182375871468e-3F);
+  const float e = fma(fma(fma(1.5403482782943863e-4F, f2, e45), f2, e23), f2, e01);
   const float gaussian = e * std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + kOne);
-  const float p01 = 4.35703864936e-1F * t + 0.5F, p23 = 3.99886744848e-2F * t + 1.81319957811e-1F;
-  const float p = (4.02086967788e-3F * square + p23) * square + p01;
-  const float q01 = 1.66929264896F * t + 1.0F, q23 = 4.64415207294e-1F * t + 1.19453860964F;
-  const float q45 = 1.0078682518e-2F * t + 1.00244118526e-1F;
-  const float q = (q45 * square + q23) * square + q01;
+  const float p01 = fma(4.35703864936e-1F, t, 0.5F), p23 = fma(3.99886744848e-2F, t, 1.81319957811e-1F);
+  const float p = fma(fma(4.02086967788e-3F, square, p23), square, p01);
+  const float q01 = fma(1.66929264896F, t, 1.0F), q23 = fma(4.64415207294e-1F, t, 1.19453860964F);
+  const float q45 = fma(1.0078682518e-2F, t, 1.00244118526e-1F);
+  const float q = fma(fma(q45, square, q23), square, q01);
   const float tail = gaussian * p / q;
   return {x < 0 ? tail : 1.0F - tail, gaussian};
 }

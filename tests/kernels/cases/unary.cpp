@@ -44,6 +44,22 @@ Floats arguments(Index count) {
   return values;
 }
 
+// Positive normal numbers alone.
+Work forward_of_positive(const UnaryOperation& operation, Index count) {
+  return [=](Bench& b) {
+    Floats values = uniform(count, 1);
+    for (float& value : values) value = std::abs(value) * 6 + 1e-30F;
+    const InputView x = b.in({count}, values);
+    const OutputView y = b.out({count}, arguments(count));
+    return [=, &b] { b.kernels.unary(operation, x, y, b.stream()); };
+  };
+}
+
+bool is_of_positive(const UnaryOperation& operation) {
+  return operation.function == UnaryFunction::kLog || operation.function == UnaryFunction::kSqrt ||
+         (operation.function == UnaryFunction::kPow && operation.parameter < 0);
+}
+
 Work forward(const UnaryOperation& operation, Index count, bool in_place, Place place) {
   return [=](Bench& b) {
     const InputView x = b.in({count}, arguments(count), place);
@@ -88,9 +104,13 @@ void unary(Cases& cases) {
   for_all_cases([&](const std::string& what, const UnaryOperation& operation, Index count, bool in_place, Place place) {
     cases.test(what, {close_to(cases.type)}, forward(operation, count, in_place, place));
   });
+  for (const auto& [name, operation] : kOperations)
+    if (is_of_positive(operation))
+      cases.test(fmt::format("{} of positive numbers", name), {close_to(cases.type)}, forward_of_positive(operation, 3003));
   const Index n = cases.sizes.elements;
   for (const auto& [name, operation] : kOperations)
-    cases.large_row(name, 2 * cases.element_bytes(), forward(operation, n, false, Place::kAligned));
+    cases.large_row(name, 2 * cases.element_bytes(),
+                    is_of_positive(operation) ? forward_of_positive(operation, n) : forward(operation, n, false, Place::kAligned));
 }
 
 void unary_backward(Cases& cases) {
