@@ -123,7 +123,8 @@ LOCKSTEP_CPU_DISPATCH(void, power_loop, (const float* in, const vm::PowerRule& p
 })
 
 void write_powers(const float* in, double p, float* out, Index count) {
-  if (std::isfinite(p) && p != 0) return power_loop(in, vm::power_rule(p), out, count);
+  if (p == 0) return std::fill_n(out, count, 1.0F), void();  // also of NaN
+  if (std::isfinite(p)) return power_loop(in, vm::power_rule(p), out, count);
   for (Index i = 0; i < count; ++i) out[i] = static_cast<float>(std::pow(static_cast<double>(in[i]), p));
 }
 
