@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/dropout.h"
 #include "lockstep/autograd/normalization.h"
 #include "tests/autograd/gradient_check.h"
 
@@ -225,6 +226,24 @@ TEST(CheckpointSurroundings, TheSecondRunDrawsTheSameRandomNumbers) {
   EXPECT_EQ(results_of([&] { return loss_of(true); }, {x}), plain);
   EXPECT_EQ(random_state(), after) << "backward leaves the thread's state as it was";
   EXPECT_EQ(plain[0], plain[1]) << "the gradient of a product with 1 is the product";
+}
+
+// Two micro-batches go forward before the first goes back: backward finds the other one's first sample on its thread.
+TEST(CheckpointSurroundings, TheSecondRunDropsOfTheSameSamples) {
+  manual_seed(8);
+  const Tensor x = random_leaf({4, 8});
+  const auto loss_of = [&](bool in_checkpoint) {
+    manual_seed(7);
+    set_first_sample(4);
+    const Tensor loss = weigh(maybe(
+        in_checkpoint, [](const Tensor& input) { return dropout(input, 0.5F); }, x));
+    set_first_sample(8);
+    return loss;
+  };
+  const auto plain = results_of([&] { return loss_of(false); }, {x});
+  EXPECT_EQ(results_of([&] { return loss_of(true); }, {x}), plain);
+  EXPECT_EQ(first_sample(), 8) << "backward leaves the thread's samples as they were";
+  set_first_sample(0);
 }
 
 TEST(CheckpointSurroundings, TheSecondRunCastsAsTheFirst) {

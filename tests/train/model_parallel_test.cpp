@@ -199,6 +199,35 @@ TEST(ModelParallel, ItsModelIsThatOfTheUser) {
   for (optim::Optimizer* optimizer : strategy->optimizers()) EXPECT_EQ(optimizer->group_lr(0), 0.125F);
 }
 
+// Stage 0 of 2 goes forward with micro-batch 1 before it computes the activations of micro-batch 0 again.
+TEST(ModelParallel, ActivationCheckpointsDropWhatTheirMicroBatchDropped) {
+  struct Dropping : nn::Module {
+    nn::Linear linear{64, 64};
+    bool keeps;
+    explicit Dropping(bool keeps_activations) : keeps(keeps_activations) { add("linear", linear); }
+    Tensor forward(const Tensor& x) override {
+      const auto compute = [this](const Tensor& input) { return dropout(linear(input), 0.25F, is_training()); };
+      return keeps ? compute(x) : checkpoint(compute, x);
+    }
+  };
+  const auto weights = [](bool keeps) {
+    Training training = training_of_net();
+    training.model = [keeps] {
+      manual_seed(7);
+      auto net = std::make_unique<nn::Sequential>();
+      net->append<nn::Flatten>();
+      net->append<nn::Linear>(72, 64);
+      net->append<Dropping>(keeps);
+      net->append<nn::Linear>(64, 3);
+      return net;
+    };
+    StrategyOptions options = pipeline_options(2, 4);
+    options.stage_layers = {3, 1};
+    return run_steps(*make_strategy("model_parallel", training, options)).weights;
+  };
+  EXPECT_EQ(weights(false), weights(true));
+}
+
 // The first stage has nothing to train, so no gradient comes back to it.
 TEST(ModelParallel, FrozenLayersAndStagesWithoutParameters) {
   Training training = training_of_layers();

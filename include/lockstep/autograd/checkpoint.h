@@ -3,8 +3,8 @@
 //   Tensor h = checkpoint([&](const Tensor& x) { return block(x); }, images);
 //
 // The tape holds one node for the whole function, which keeps the function and its inputs. Backward runs the function again, and
-// differentiates that run. Both times the same numbers come out: the second run starts from the RandomState and the AutoCast of the first,
-// and leaves those of its thread as they were.
+// differentiates that run. Both times the same numbers come out: the second run starts from the RandomState, the first_sample() and the
+// AutoCast of the first, and leaves those of its thread as they were.
 //
 // How it works. The first run is recorded like any other, so that its tape tells which leaves and earlier results the function reads
 // besides its inputs (a block's parameters); then that tape is released. These tensors become inputs of the one node. So backward knows
