@@ -16,4 +16,14 @@ inline DropoutRule dropout_rule(const DropoutParams& params) {
   return {static_cast<std::uint32_t>(static_cast<double>(params.p) * 0x1p32), 1 / (1 - params.p)};
 }
 
+// x's elements, by rows whose numbers follow each other.
+struct DropoutRows {
+  std::int64_t count, elements;  // of rows; of each
+  std::int64_t numbers;          // from a row's first element to the next row's
+};
+inline DropoutRows dropout_rows(const DropoutParams& params, std::int64_t count) {
+  if (params.row_elements == 0) return {1, count, count};
+  return {count / params.row_elements, params.row_elements, params.row_elements + params.skipped};
+}
+
 }  // namespace lockstep

@@ -15,13 +15,13 @@ namespace {
 
 constexpr Index kBlocks = 64;  // of a piece whose factors lie in the first-level cache
 
-// factors (4 * kBlocks) = what elements 4 * first_block and on are multiplied by.
+// factors (4 * blocks) = what elements 4 * first_block and on are multiplied by.
 LOCKSTEP_CPU_DISPATCH(void, factors_loop,
-                      (std::uint64_t seed, std::uint64_t stream, std::uint64_t first_block, std::uint32_t threshold, float factor,
-                       float* factors),
-                      (seed, stream, first_block, threshold, factor, factors), {
+                      (std::uint64_t seed, std::uint64_t stream, std::uint64_t first_block, Index blocks, std::uint32_t threshold,
+                       float factor, float* factors),
+                      (seed, stream, first_block, blocks, threshold, factor, factors), {
                         LOCKSTEP_INDEPENDENT_ITERATIONS
-                        for (Index block = 0; block < kBlocks; ++block) {
+                        for (Index block = 0; block < blocks; ++block) {
                           const PhiloxBlock random = philox_block(seed, stream, first_block + static_cast<std::uint64_t>(block));
                           for (int i = 0; i < 4; ++i) factors[4 * block + i] = random.words[i] >= threshold ? factor : 0.0F;
                         }
@@ -44,7 +44,8 @@ void drop(const DropoutParams& params, Index first, Index count, bool accumulate
   float factors[4 * kBlocks];
   for (Index done = 0; done < count;) {
     const Index element = first + done, skipped = element % 4, pieces = std::min(count - done, 4 * kBlocks - skipped);
-    factors_loop(params.seed, params.stream, static_cast<std::uint64_t>(element / 4), rule.threshold, rule.factor, factors);
+    factors_loop(params.seed, params.stream, static_cast<std::uint64_t>(element / 4), (skipped + pieces + 3) / 4, rule.threshold,
+                 rule.factor, factors);
     apply_factors(x + done, factors + skipped, pieces, accumulate, y + done);
     done += pieces;
   }
@@ -102,20 +103,26 @@ LOCKSTEP_TARGET_AVX512 void drop_blocks(const DropoutParams& params, std::uint64
   }
 }
 
-void dropout(const DropoutParams& params, In x, Out y, Stream&) {
-  const Index count = x.count(), first = params.first_element;
+void drop_row(const DropoutParams& params, Index first, Index count, bool accumulate, const float* x, float* y) {
   const Index before = cpu_isa() == Isa::kAvx512 ? std::min(count, (4 - first % 4) % 4) : count;
   const Index whole = (count - before) / kAtOnce * kAtOnce, behind = before + whole;
-  drop(params, first, before, y.accumulate, x.floats(), y.floats());
-  if (whole > 0)
-    drop_blocks(params, static_cast<std::uint64_t>((first + before) / 4), whole, y.accumulate, x.floats() + before, y.floats() + before);
-  drop(params, first + behind, count - behind, y.accumulate, x.floats() + behind, y.floats() + behind);
+  drop(params, first, before, accumulate, x, y);
+  if (whole > 0) drop_blocks(params, static_cast<std::uint64_t>((first + before) / 4), whole, accumulate, x + before, y + before);
+  drop(params, first + behind, count - behind, accumulate, x + behind, y + behind);
 }
 #else
-void dropout(const DropoutParams& params, In x, Out y, Stream&) {
-  drop(params, params.first_element, x.count(), y.accumulate, x.floats(), y.floats());
+void drop_row(const DropoutParams& params, Index first, Index count, bool accumulate, const float* x, float* y) {
+  drop(params, first, count, accumulate, x, y);
 }
 #endif
+
+void dropout(const DropoutParams& params, In x, Out y, Stream&) {
+  const DropoutRows rows = dropout_rows(params, x.count());
+  for (Index row = 0; row < rows.count; ++row) {
+    const Index begin = row * rows.elements;
+    drop_row(params, params.first_element + row * rows.numbers, rows.elements, y.accumulate, x.floats() + begin, y.floats() + begin);
+  }
+}
 
 }  // namespace
 

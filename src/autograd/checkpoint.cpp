@@ -40,7 +40,7 @@ Tensor argument_for(const Tensor& input, bool wants_grad) {
 // What the numbers of a run depend on besides tensors, of this thread.
 struct Surroundings {
   RandomState random = random_state();
-  std::int64_t first_sample = lockstep::first_sample();
+  SampleNumbers samples = sample_numbers();
   DType cast = AutoCast::active();
 };
 
@@ -113,16 +113,16 @@ class CheckpointNode : public Node {
   Tensor compute_again(TapeSegment& segment, const std::vector<Tensor>& views, const Tensor& result_grad) const {
     struct Kept {
       const RandomState random = random_state();
-      const std::int64_t sample = first_sample();
+      const SampleNumbers samples = sample_numbers();
       const bool ran_again = std::exchange(runs_again, true);
       ~Kept() {
         set_random_state(random);
-        set_first_sample(sample);
+        set_sample_numbers(samples);
         runs_again = ran_again;
       }
     } const kept;
     set_random_state(surroundings_.random);
-    set_first_sample(surroundings_.first_sample);
+    set_sample_numbers(surroundings_.samples);
     const AutoCast cast(surroundings_.cast);
     const EnableGrad recording;
     const Arguments arguments{{}, tensor_of_argument_};

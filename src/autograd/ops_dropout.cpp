@@ -29,7 +29,11 @@ Tensor dropout(const Tensor& x, float p, bool training) {
     throw InvalidArgument("dropout: a graph would replay this very mask in every step; run steps with dropout eagerly, not as a graph");
   const DropoutDraw draw = next_dropout();
   const std::int64_t samples = x.shape().dims() == 0 ? 1 : x.shape()[0], sample_elements = samples == 0 ? 0 : x.count() / samples;
-  const DropoutParams params{p, draw.seed, draw.stream, draw.first_sample * sample_elements};
+  DropoutParams params{p, draw.seed, draw.stream, draw.samples.first * sample_elements};
+  if (draw.samples.stride > 1 && samples > 1) {
+    params.row_elements = sample_elements;
+    params.skipped = (draw.samples.stride - 1) * sample_elements;
+  }
   const Tensor y = empty_like(x);
   kernels_of(x).dropout(params, x, y, stream_of(x));
   record<DropoutNode>(y, {x}, params);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/tensor/random.h"
 #include "src/data/batch_maker.h"
 #include "src/data/device_feed.h"
 
@@ -78,6 +79,7 @@ class DataLoader::Impl {
     first_ = sampler_.state_.consumed;
     jumps_ = sampler_.jumps_;
     begun_ = true;
+    numbers_before_ = sample_numbers();
     taken_ = handed_out_ = claimed_ = queued_ = 0;
     failure_ = nullptr;
     stop_ = false;
@@ -114,6 +116,8 @@ class DataLoader::Impl {
     ++taken_;
     ++handed_out_;
     lock.unlock();
+    // As the sampler deals: of all ranks' samples of a step, rank r has r, r + n, r + 2n, ...
+    set_sample_numbers({sampler_.place().rank, sampler_.place().world_size});
     changed_.notify_all();
   }
 
@@ -138,6 +142,7 @@ class DataLoader::Impl {
     changed_.notify_all();
     for (std::thread& worker : workers_) worker.join();
     workers_.clear();
+    if (numbers_before_) set_sample_numbers(*std::exchange(numbers_before_, std::nullopt));
     if (feed_ && !ready_.empty()) feed_->drop_the_rest();
     ready_.clear();
     berths_.clear();
@@ -237,6 +242,7 @@ class DataLoader::Impl {
   std::int64_t first_ = 0, handed_out_ = 0;  // where the pass began, over all ranks; batches that the iterator has stood at
   std::uint64_t jumps_ = 0;                  // the sampler's when the pass began
   std::optional<Batch> current_;
+  std::optional<SampleNumbers> numbers_before_;  // this thread's, while a pass is under way
   std::vector<std::thread> workers_;
 
   std::mutex mutex_;  // guards what follows

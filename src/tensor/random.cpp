@@ -8,7 +8,7 @@ namespace lockstep {
 namespace {
 
 thread_local RandomState this_threads_state;
-thread_local std::int64_t this_threads_first_sample = 0;
+thread_local SampleNumbers this_threads_samples;
 
 // Draws on the host and copies: a tensor's values do not depend on the device that it lies on.
 template <typename Draw>
@@ -30,13 +30,20 @@ void set_random_state(const RandomState& state) { this_threads_state = state; }
 
 DropoutDraw next_dropout() {
   RandomState& state = this_threads_state;
-  return {state.seed, random_stream(RandomUse::kDropout, state.next_dropout++), this_threads_first_sample};
+  return {state.seed, random_stream(RandomUse::kDropout, state.next_dropout++), this_threads_samples};
 }
+void set_sample_numbers(const SampleNumbers& numbers) {
+  if (numbers.first < 0 || numbers.stride < 1)
+    throw InvalidArgument("set_sample_numbers: first {}, stride {}: the first is 0 or more, the stride 1 or more", numbers.first,
+                          numbers.stride);
+  this_threads_samples = numbers;
+}
+SampleNumbers sample_numbers() { return this_threads_samples; }
 void set_first_sample(std::int64_t sample) {
   if (sample < 0) throw InvalidArgument("set_first_sample: {} is negative", sample);
-  this_threads_first_sample = sample;
+  this_threads_samples = {sample, 1};
 }
-std::int64_t first_sample() { return this_threads_first_sample; }
+std::int64_t first_sample() { return this_threads_samples.first; }
 
 void fill_uniform(const Tensor& tensor, float low, float high) {
   fill_from_next_stream(tensor, [=](Philox& random) { return random.uniform(low, high); });

@@ -2,7 +2,6 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/ddp/ddp.h"
-#include "lockstep/tensor/random.h"
 #include "lockstep/train/check_finite.h"
 #include "src/ddp/replicas.h"
 #include "src/train/trainer_impl.h"
@@ -36,23 +35,16 @@ std::int64_t steps_of(const data::Pipeline& training, const FitOptions& options,
   return options.steps_per_epoch > 0 ? options.steps_per_epoch : whole;
 }
 
-// While it lives, the loss counts metrics, and dropout draws as one rank with all samples of the step would.
+// While it lives, the loss counts metrics.
 class TrainingMode {
  public:
-  TrainingMode(bool& counts, bool wanted, std::int64_t first) : counts_(counts) {
-    counts_ = wanted;
-    set_first_sample(first);
-  }
-  ~TrainingMode() {
-    counts_ = false;
-    set_first_sample(before_);
-  }
+  TrainingMode(bool& counts, bool wanted) : counts_(counts) { counts_ = wanted; }
+  ~TrainingMode() { counts_ = false; }
   TrainingMode(const TrainingMode&) = delete;
   TrainingMode& operator=(const TrainingMode&) = delete;
 
  private:
   bool& counts_;
-  const std::int64_t before_ = first_sample();
 };
 
 ProgressOptions progress_of(const FitOptions& options, std::int64_t steps, bool first_rank) {
@@ -130,8 +122,7 @@ class Trainer::Impl::Fit {
 
   // Returns the mean of the losses of the epoch's steps, over all ranks.
   double train_epoch(std::int64_t epoch) {
-    const TrainingMode mode(impl_.counts, options_.training_metrics && !impl_.metrics.empty(),
-                            place_.rank * (training_->batch_size() / place_.world_size));
+    const TrainingMode mode(impl_.counts, options_.training_metrics && !impl_.metrics.empty());
     if (!trainer_.model().is_training()) trainer_.model().train();  // modules in eval mode within one that trains were put there on purpose
     const std::int64_t allowed = options_.max_steps > 0 ? options_.max_steps - steps_made() : steps_;
     if (DistributedDataParallel* const wrapper = strategy_.wrapper()) wrapper->begin_epoch(std::min(steps_, allowed));

@@ -206,7 +206,17 @@ TEST(Dropout, DependsOnTheSampleNotOnTheRank) {
   };
   const Tensor whole = draw(0, 6), share = draw(3, 3);
   for (std::int64_t i = 0; i < share.count(); ++i) EXPECT_EQ(share.data<float>()[i], whole.data<float>()[3 * 37 + i]);
+  for (const std::int64_t rank : {0, 1, 2}) {
+    manual_seed(9);
+    set_sample_numbers({.first = rank, .stride = 3});
+    const Tensor dealt = dropout(rows_of_ones(2), 0.5F);
+    set_sample_numbers({});
+    for (std::int64_t i = 0; i < dealt.count(); ++i)
+      EXPECT_EQ(dealt.data<float>()[i], whole.data<float>()[(rank + i / 37 * 3) * 37 + i % 37]) << "rank " << rank;
+  }
   EXPECT_THAT(message_of([] { set_first_sample(-1); }), HasSubstr("set_first_sample: -1 is negative"));
+  EXPECT_THAT(message_of([] { set_sample_numbers({.first = -1}); }), HasSubstr("set_sample_numbers: first -1, stride 1: the first is 0"));
+  EXPECT_THAT(message_of([] { set_sample_numbers({.stride = 0}); }), HasSubstr("set_sample_numbers: first 0, stride 0"));
 }
 
 TEST(Dropout, MasksTheGradientAlike) {

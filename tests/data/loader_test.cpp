@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "lockstep/core/error.h"
+#include "lockstep/tensor/random.h"
 
 namespace lockstep::data {
 namespace {
@@ -106,6 +107,38 @@ TEST(DataLoader, RethrowsWhatTheDataSetThrewBehindTheBatchesBefore) {
     EXPECT_STREQ(error.what(), "DataLoader: sample 7 of epoch 0: sample 7 is broken");
   }
   EXPECT_EQ(batches, 3);
+}
+
+TEST(DataLoader, NumbersItsRowsAmongAllRanksSamplesWhileAPassLasts) {
+  Counting set(12);
+  DistributedSampler sampler(12, {1, 3, 1, 3}, {.shuffle = false});
+  const SampleNumbers outside{.first = 24, .stride = 1}, inside{.first = 1, .stride = 3};
+  set_sample_numbers(outside);
+  DataLoader loader(set, sampler, {.batch_size = 2});
+  int batches = 0;
+  for (auto& [inputs, targets] : loader) {
+    EXPECT_EQ(sample_numbers(), inside);
+    const std::span<const std::int64_t> taken = targets.span<std::int64_t>();
+    for (std::int64_t row = 0; row < 2; ++row)
+      EXPECT_EQ(taken[static_cast<std::size_t>(row)], batches * 6 + inside.first + row * inside.stride);
+    DistributedSampler alone(12, {}, {.shuffle = false});  // as an evaluation between two steps has
+    for (auto& batch : DataLoader(set, alone, {.batch_size = 4})) EXPECT_EQ(sample_numbers(), SampleNumbers{}) << batch.size();
+    EXPECT_EQ(sample_numbers(), inside);
+    set_first_sample(7);
+    ++batches;
+  }
+  EXPECT_EQ(batches, 2);
+  EXPECT_EQ(sample_numbers(), outside);
+  {
+    DataLoader left(set, sampler, {.batch_size = 2});
+    EXPECT_EQ((*left.begin()).inputs().shape()[0], 2);
+    EXPECT_EQ(sample_numbers(), inside);
+  }
+  EXPECT_EQ(sample_numbers(), outside) << "a pass that was left early";
+  set.broken_at = 7;
+  EXPECT_THROW(targets_of(loader), FileError);
+  EXPECT_EQ(sample_numbers(), outside) << "a pass that an exception ended";
+  set_sample_numbers({});
 }
 
 TEST(DataLoader, EndsItsThreadWhenLeftEarlyAndWorksAhead) {

@@ -14,6 +14,7 @@
 #include "lockstep/data/cifar10.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/ddp.h"
+#include "lockstep/nn/dropout.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/loss.h"
 #include "lockstep/optim/sgd.h"
@@ -38,6 +39,7 @@ struct SmallNet : nn::Sequential {
     append_named<nn::Conv2d>("conv2", 8, 8, Size2{3, 3}, nn::Conv2dLayerOptions{.stride = {2, 2}, .padding = Same{}});
     append_named<nn::Flatten>("flatten");
     append_named<nn::Linear>("local3", 6 * 6 * 8, 32, nn::LinearLayerOptions{.activation = Activation::kReLU});
+    append_named<nn::Dropout>("dropout", 0.25F);
     append_named<nn::Linear>("softmax", 32, 10);
   }
 };

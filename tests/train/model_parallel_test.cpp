@@ -170,6 +170,7 @@ TEST(ModelParallel, StagesAsRanksAreStagesAsDevices) {
       runs[static_cast<std::size_t>(group->rank())] = run_steps(*strategy);
       ASSERT_TRUE(strategy->bubble().has_value());
       EXPECT_EQ(strategy->bubble()->stages, stages);
+      EXPECT_EQ(sample_numbers(), SampleNumbers{}) << "those of the last micro-batch";
     }));
     for (const Trained& run : runs) {
       EXPECT_EQ(run.weights, devices.weights) << stages << " ranks";

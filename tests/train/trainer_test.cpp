@@ -31,8 +31,16 @@ struct Learned {
   std::vector<float> weights;
 };
 
+// Of a model that drops activations, whose masks belong to the samples, wherever these are computed.
 Learned learn(const CompileOptions& options) {
-  Trainer trainer(make_dense);
+  Trainer trainer([] {
+    manual_seed(5);
+    auto net = std::make_unique<nn::Sequential>();
+    net->append_named<nn::Linear>("hidden", 2, 16, nn::LinearLayerOptions{.activation = Activation::kReLU});
+    net->append_named<nn::Dropout>("drop", 0.25F);
+    net->append_named<nn::Linear>("out", 16, 4);
+    return net;
+  });
   trainer.compile(options);
   FitOptions fit = quiet(3);
   fit.validation = data::Pipeline(Quadrants(50, 7)).batch(16);

@@ -3,7 +3,7 @@
 //   Tensor h = checkpoint([&](const Tensor& x) { return block(x); }, images);
 //
 // The tape holds one node for the whole function, which keeps the function and its inputs. Backward runs the function again, and
-// differentiates that run. Both times the same numbers come out: the second run starts from the RandomState, the first_sample() and the
+// differentiates that run. Both times the same numbers come out: the second run starts from the RandomState, the sample_numbers() and the
 // AutoCast of the first, and leaves those of its thread as they were.
 //
 // How it works. The first run is recorded like any other, so that its tape tells which leaves and earlier results the function reads

@@ -63,6 +63,9 @@ struct DropoutParams {
   float p;  // the share that becomes 0, in [0, 1)
   std::uint64_t seed, stream;
   std::int64_t first_element;  // the number of x's first element
+  // Where other ranks have the samples between x's: x's rows have row_elements each, and behind each row's numbers come `skipped` numbers
+  // of others. row_elements 0: x is one row.
+  std::int64_t row_elements = 0, skipped = 0;
 };
 
 }  // namespace lockstep

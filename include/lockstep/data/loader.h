@@ -29,7 +29,9 @@ struct DataLoaderOptions {
 
 // One pass over what the sampler has left for this rank, from its present position. begin() starts the threads; destroying the loader, or
 // begin() again, ends them (and waits for copies under way, and for the samples that are being read). Iterating, begin() and the destructor
-// belong to the thread that computes.
+// belong to the thread that computes. While a pass stands at a batch, that thread's sample_numbers() (tensor/random.h) are those of the
+// batch's rows among all ranks' samples, so that dropout's masks do not depend on the number of ranks; with the pass's end they are what
+// they were before it.
 //
 // An exception of the data set or of `collate` is rethrown by the iterator, behind the batches before it: of the same class of
 // lockstep::Error (Error for one that is none), with the sample's index and epoch before its text, and the first exception nested in it.

@@ -55,15 +55,24 @@ void set_random_state(const RandomState& state);
 
 // Dropout. Each call in training takes this thread's next stream, so that (seed, step, call of the step) say what it draws: ranks that
 // run the same model draw alike, a checkpoint that holds the RandomState resumes with the next one, and a forward pass after
-// set_random_state(the state before it) draws the same again. An element's number counts from the first sample of the whole batch: where a
-// rank has samples 32 to 63, set_first_sample(32) makes the masks those of one rank with all samples.
+// set_random_state(the state before it) draws the same again. An element's number counts from the first sample of the whole batch, so that
+// masks are those of one rank with all samples where each rank says which ones it has: row i of a batch is sample first + i * stride. A
+// DataLoader says so by itself, for the batch at which it stands; who cuts batches into parts says it for each part.
+struct SampleNumbers {
+  std::int64_t first = 0, stride = 1;
+
+  bool operator==(const SampleNumbers&) const = default;
+};
+void set_sample_numbers(const SampleNumbers& numbers);  // of this thread's batches from now on. InvalidArgument: first < 0, stride < 1
+SampleNumbers sample_numbers();
+void set_first_sample(std::int64_t sample);  // {sample, 1}: where a rank has samples 32 to 63, 32
+std::int64_t first_sample();                 // of sample_numbers()
+
 struct DropoutDraw {
   std::uint64_t seed, stream;
-  std::int64_t first_sample;
+  SampleNumbers samples;
 };
 DropoutDraw next_dropout();
-void set_first_sample(std::int64_t sample);  // of this thread's batches from now on; 0 at first. InvalidArgument for a negative one
-std::int64_t first_sample();                 // of this thread: the number that was set last
 
 // Fill a float32 tensor on any device from this thread's next stream.
 void fill_uniform(const Tensor& tensor, float low, float high);

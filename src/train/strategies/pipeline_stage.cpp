@@ -8,6 +8,7 @@
 #include "lockstep/autograd/transfer.h"
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
+#include "lockstep/tensor/random.h"
 #include "src/nn/trainable.h"
 #include "src/train/strategies/pipeline_plan.h"
 
@@ -47,6 +48,12 @@ void check_not_shared(const std::vector<std::vector<nn::Module*>>& stages) {
         seen.emplace_back(stage, parameter);
       }
 }
+
+// forward() sets the numbers of each micro-batch.
+struct KeptSampleNumbers {
+  const SampleNumbers numbers = sample_numbers();
+  ~KeptSampleNumbers() { set_sample_numbers(numbers); }
+};
 
 }  // namespace
 
@@ -129,6 +136,7 @@ std::vector<NamedTensor> PipelineStage::state() const {
 }
 
 void PipelineStage::run(const StepSamples& samples, StageLinks& links) {
+  const KeptSampleNumbers kept;
   under_way_.clear();
   loss_ = 0;
   waited_ = {};
