@@ -48,9 +48,7 @@ class Installed : public ::testing::Test {
   static std::string shared_library() { return libraries_ + "/liblockstep.so." LOCKSTEP_PROJECT_VERSION; }
 
   // lib/cmake where CMake would not look into the libraries' folder: lib64 of a Debian.
-  static std::string cmake_folder() {
-    return std::string(fs::exists(libraries_ + "/cmake") ? LOCKSTEP_LIBDIR : "lib") + "/cmake/Lockstep";
-  }
+  static std::string cmake_folder() { return std::string(fs::exists(libraries_ + "/cmake") ? LOCKSTEP_LIBDIR : "lib") + "/cmake/Lockstep"; }
 
   // In this case's folder.
   CommandEnd run(const std::string& command) const {
@@ -82,6 +80,14 @@ TEST_F(Installed, PkgConfigBuildsAProgramOutsideTheTree) {
   ASSERT_EQ(built.exit_code, 0) << built.output;
   expect_two_ranks_train("./program");
   EXPECT_NE(run("ldd program").output.find("liblockstep.so.0 => " + libraries_), std::string::npos) << run("ldd program").output;
+}
+
+TEST_F(Installed, AnOperatorOfOnesOwnNeedsItsOneHeader) {
+  if (!is_there("pkg-config")) GTEST_SKIP() << "pkg-config is not installed";
+  const CommandEnd built = compile("operator.cpp -o operator");
+  ASSERT_EQ(built.exit_code, 0) << built.output;
+  const CommandEnd checked = run("./operator");
+  EXPECT_EQ(checked.exit_code, 0) << checked.output;
 }
 
 TEST_F(Installed, CMakeBuildsAProgramOutsideTheTree) {

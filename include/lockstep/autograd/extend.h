@@ -17,7 +17,7 @@
 //   }
 //
 // An operator with kernels of its own calls them instead of kernels_of(): on the CPU they compute before they return, on a GPU they queue
-// their work on stream_of(x), whose native() is the cudaStream_t. docs/extending.md has one for both.
+// their work on stream_of(x), whose native() is the cudaStream_t. docs/extending.md has an operator for both, by kernels_of() as above.
 #pragma once
 
 #include <memory>
