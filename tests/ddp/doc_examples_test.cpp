@@ -1,4 +1,5 @@
-// The code that docs/ddp.md shows, run. tests/architecture compares the two word for word: change both.
+// The code that docs/ddp.md and docs/debugging.md show, run. tests/architecture compares them word for word: change both.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "lockstep/lockstep.h"
@@ -9,6 +10,7 @@ namespace lockstep::testing {
 namespace {
 
 namespace ls = lockstep;
+using ::testing::HasSubstr;
 
 void train_with_sliced_state(ls::nn::Module& net, const std::shared_ptr<ls::ProcessGroup>& group, const ls::Tensor& images,
                              const ls::Tensor& labels, int steps) {
@@ -31,6 +33,19 @@ void train_in_backward(ls::nn::Module& net, const std::shared_ptr<ls::ProcessGro
     sgd.zero_grad();
     ls::nn::cross_entropy(ddp(images), labels).backward();  // and the step
   }
+}
+
+void train_guarded(ls::nn::Module& net, const std::shared_ptr<ls::ProcessGroup>& group, const ls::data::Dataset& set) {
+  ls::DistributedDataParallel ddp(net, group);
+  ls::optim::SGD sgd(ddp.parameters(), {.lr = 0.1f});
+  const ls::data::DistributedSampler sampler(set.size(), group->place(), {.shuffle = false});
+  ls::abort_on_error(*group, [&] {
+    for (auto& [inputs, labels] : ls::data::DataLoader(set, sampler, {.batch_size = 8})) {
+      sgd.zero_grad();
+      ls::nn::cross_entropy(ddp(inputs), labels).backward();
+      sgd.step();
+    }
+  });
 }
 
 template <typename Optimizer>
@@ -63,6 +78,23 @@ TEST(DocExamples, OfStepsHaveTheWeightsOfThePlainOnes) {
     });
     EXPECT_EQ(weights_after(rank, [&](auto& net, const auto& x, const auto& y) { train_in_backward(net, group, x, y, 4); }), sgd);
   }));
+}
+
+// Rank 1's last sample has a label that the model does not know.
+TEST(DocExamples, AGuardedLoopTellsAllRanksOfALabelThatOneHas) {
+  std::vector<float> points(2 * 32, 0.5F);
+  std::vector<std::int64_t> labels(32, 1);
+  for (const bool has_mistake : {false, true}) {
+    labels.back() = has_mistake ? 7 : 1;
+    const ls::data::TensorDataset set({ls::Tensor::from<float>(points, {32, 2}), ls::Tensor::from<std::int64_t>(labels, {32})});
+    const std::vector<std::string> failures = run_ranks(2, "threads", [&](auto group) {
+      ls::nn::Linear net(2, 3);
+      train_guarded(net, group, set);
+    });
+    EXPECT_THAT(failures[1], has_mistake ? HasSubstr("softmax_cross_entropy: label 7 in row 7 is outside 0..2") : HasSubstr(""));
+    EXPECT_THAT(failures[0], has_mistake ? HasSubstr("rank 1 aborted the group: softmax_cross_entropy: label 7 in row 7") : HasSubstr(""));
+    EXPECT_EQ(failures[0].empty(), !has_mistake);
+  }
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 //
 // how: exit (code 3), throw, segv, kill, stop (SIGSTOP), stay_away, leave (ends well, early), second_group (stays away from one),
 // abort (the others stay away), other_count, other_model (before the first step). The exit code is run_main's. `pause_ms` slows the steps
-// down so that a test can interfere, `linger_ms` delays the end (of `linger_rank` alone). What it says last, or throws, is also appended to
-// the file `report`.
+// down so that a test can interfere, `linger_ms` delays the end (of `linger_rank` alone); guarded=1: under abort_on_error(). What it says
+// last, or throws, is also appended to the file `report`.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/comm/abort_on_error.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/core/error.h"
 #include "lockstep/ddp/ddp.h"
@@ -63,8 +64,7 @@ void abort_soon(std::shared_ptr<lockstep::ProcessGroup> group, bool aborts) {
   }).detach();
 }
 
-int run_steps(const Arguments& arguments) {
-  const auto group = lockstep::init_process_group();
+int run_steps(const Arguments& arguments, const std::shared_ptr<lockstep::ProcessGroup>& group) {
   const int rank = group->rank(), ranks = group->world_size();
   const int steps = arguments.number("steps", 10);
   const bool fails = arguments.number("fail_rank", -1) == rank;
@@ -102,7 +102,9 @@ int run_steps(const Arguments& arguments) {
 int run(int argc, char** argv) {
   const Arguments arguments(argc, argv);
   try {
-    return run_steps(arguments);
+    const auto group = lockstep::init_process_group();
+    if (arguments.number("guarded", 0) == 0) return run_steps(arguments, group);
+    return lockstep::abort_on_error(*group, [&] { return run_steps(arguments, group); });
   } catch (const std::exception& error) {
     report(arguments, fmt::format("error: {}\n", error.what()));
     throw;

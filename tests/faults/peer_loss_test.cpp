@@ -52,6 +52,18 @@ class Transports : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(EveryWire, Transports, ::testing::Values("shm", "tcp"),
                          [](const auto& tested) { return std::string(tested.param); });
 
+// Without abort_on_error() they learn that it has left, and no more.
+TEST_P(Transports, AGuardedRankTellsTheOthersWhatItThrew) {
+  HandJob job(3, {{"LOCKSTEP_TRANSPORT", GetParam()}});
+  job.start_all({"steps=1000000", "fail_rank=1", "fail_at=50", "how=throw", "guarded=1"});
+  EXPECT_EQ(job[1].wait(), 1);
+  EXPECT_THAT(job[1].errors(), HasSubstr("error: this rank has had enough"));
+  for (const int survivor : {0, 2}) {
+    EXPECT_EQ(job[survivor].wait(kSoon), kPeerLost) << job[survivor].errors();
+    EXPECT_THAT(job[survivor].errors(), HasSubstr("rank 1 aborted the group: this rank has had enough"));
+  }
+}
+
 // The host of the store is a rank like others: its death is noticed the same way.
 TEST_P(Transports, TheRankThatHostsTheStoreMayDieToo) {
   HandJob job(3, {{"LOCKSTEP_TRANSPORT", GetParam()}});
