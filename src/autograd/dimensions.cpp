@@ -15,7 +15,7 @@ std::size_t dimension_of(std::string_view operation, int dim, const Shape& shape
   return static_cast<std::size_t>(dim < 0 ? dim + dims : dim);
 }
 
-Shape broadcast_shape(std::string_view operation, const Shape& a, const Shape& b) {
+Shape broadcast_shape(std::string_view operation, const Shape& a, const Shape& b, const Tensor& a_operand, const Tensor& b_operand) {
   std::array<std::int64_t, Shape::kMaxDims> extents{};
   const std::size_t dims = std::max(a.dims(), b.dims());
   for (std::size_t dim = 0; dim < dims; ++dim) {
@@ -25,7 +25,7 @@ Shape broadcast_shape(std::string_view operation, const Shape& a, const Shape& b
       throw InvalidArgument(
           "{}: shapes {} and {} do not match: extents {} and {}, dimension {} from the last; expected equal ones, or 1 where an operand "
           "repeats",
-          operation, a.text(), b.text(), of_a, of_b, dims - dim);
+          operation, name_argument(a.text(), a_operand), name_argument(b.text(), b_operand), of_a, of_b, dims - dim);
     extents[dim] = of_a == 1 ? of_b : of_a;
   }
   return Shape(std::span(extents).first(dims));

@@ -12,8 +12,9 @@ namespace lockstep {
 // `dim` counts from the end where it is negative. Throws InvalidArgument when a tensor of this shape has no such dimension.
 std::size_t dimension_of(std::string_view operation, int dim, const Shape& shape);
 
-// The shape that both are repeated to fill. Throws InvalidArgument where extents differ and neither is 1.
-Shape broadcast_shape(std::string_view operation, const Shape& a, const Shape& b);
+// The shape that both are repeated to fill. Throws InvalidArgument where extents differ and neither is 1, with the operands' names.
+Shape broadcast_shape(std::string_view operation, const Shape& a, const Shape& b, const Tensor& a_operand = {},
+                      const Tensor& b_operand = {});
 
 // A scalar on x's device, of x's float type.
 Tensor constant_like(const Tensor& x, float value);

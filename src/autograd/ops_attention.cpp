@@ -68,12 +68,14 @@ Tensor scaled_dot_product_attention(const Tensor& queries, const Tensor& keys, c
   check_alike(kName, "v", v, q);
   const Shape &q_shape = q.shape(), &k_shape = k.shape();
   if (k_shape != v.shape() || k_shape[0] != q_shape[0] || k_shape[2] != q_shape[2] || k_shape[3] != q_shape[3])
-    throw InvalidArgument("{}: q (N, T, H, D), k and v (N, S, H, D) expected, got q {}, k {}, v {}", kName, q_shape.text(), k_shape.text(),
-                          v.shape().text());
+    throw InvalidArgument("{}: q (N, T, H, D), k and v (N, S, H, D) expected, got {} {}, {} {}, {} {}", kName, name_argument("q", queries),
+                          q_shape.text(), name_argument("k", keys), k_shape.text(), name_argument("v", values), v.shape().text());
   if (options.causal && k_shape[1] != q_shape[1])
-    throw InvalidArgument("{}: causal attention wants as many keys as queries, got q {}, k {}", kName, q_shape.text(), k_shape.text());
+    throw InvalidArgument("{}: causal attention wants as many keys as queries, got {} {}, {} {}", kName, name_argument("q", queries),
+                          q_shape.text(), name_argument("k", keys), k_shape.text());
   if (k_shape[1] == 0 && q_shape[1] > 0)
-    throw InvalidArgument("{}: q {} has no keys to look at, k {}", kName, q_shape.text(), k_shape.text());
+    throw InvalidArgument("{}: {} {} has no keys to look at, {} {}", kName, name_argument("q", queries), q_shape.text(),
+                          name_argument("k", keys), k_shape.text());
   return attention({q, k, v}, q_shape, options);
 }
 
@@ -81,7 +83,7 @@ Tensor scaled_dot_product_attention(const Tensor& given, const AttentionOptions&
   check_activation(kName, "qkv (N, T, 3, H, D)", given, 5);
   const Tensor qkv = autocast(given);
   const Shape& shape = qkv.shape();
-  if (shape[2] != 3) throw InvalidArgument("{}: qkv (N, T, 3, H, D) expected, got {}", kName, shape.text());
+  if (shape[2] != 3) throw InvalidArgument("{}: qkv (N, T, 3, H, D) expected, got {}", kName, name_argument(shape.text(), given));
   return attention({qkv}, {shape[0], shape[1], shape[3], shape[4]}, options);
 }
 

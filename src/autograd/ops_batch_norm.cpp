@@ -30,8 +30,8 @@ void check_channels(const char* what, const Tensor& values, const Tensor& x) {
   check_input("batch_norm", what, values, 1, &x.device());
   const std::int64_t channels = x.shape()[x.shape().dims() - 1];
   if (values.count() != channels)
-    throw InvalidArgument("batch_norm: {} {} does not match the {} channels of x {}", what, values.shape().text(), channels,
-                          x.shape().text());
+    throw InvalidArgument("batch_norm: {} {} does not match the {} channels of x {}", name_argument(what, values), values.shape().text(),
+                          channels, x.shape().text());
 }
 
 void read_floats(const Tensor& values, double* to) {

@@ -13,7 +13,7 @@ constexpr const char* binary_name(BinaryFunction function) {
 }
 
 Tensor compute(BinaryFunction function, const Tensor& a, const Tensor& b) {
-  const Tensor y = empty_like(a, broadcast_shape(binary_name(function), a.shape(), b.shape()));
+  const Tensor y = empty_like(a, broadcast_shape(binary_name(function), a.shape(), b.shape(), a, b));
   kernels_of(a).binary(function, a, b, y, stream_of(a));
   return y;
 }
@@ -104,7 +104,7 @@ void check_operands(const char* name, const Tensor& a, const Tensor& b) {
 
 Tensor compare(const char* name, Comparison comparison, const Tensor& a, const Tensor& b) {
   check_operands(name, a, b);
-  const Tensor mask = empty_like(a, broadcast_shape(name, a.shape(), b.shape()), DType::kUInt8);
+  const Tensor mask = empty_like(a, broadcast_shape(name, a.shape(), b.shape(), a, b), DType::kUInt8);
   kernels_of(a).compare(comparison, a, b, mask, stream_of(a));
   return mask;
 }
@@ -169,7 +169,7 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   check_place("where", "condition", condition, kAnyDims, &a.device());
   if (condition.dtype() != DType::kUInt8 && condition.dtype() != DType::kInt8)
     throw InvalidArgument("where: condition must be uint8 or int8, got {}: eq(), gt() and the like make one", name_of(condition.dtype()));
-  const Shape shape = broadcast_shape("where", condition.shape(), broadcast_shape("where", a.shape(), b.shape()));
+  const Shape shape = broadcast_shape("where", condition.shape(), broadcast_shape("where", a.shape(), b.shape(), a, b));
   const Tensor y = empty_like(a, shape);
   kernels_of(a).where(condition, a, b, y, stream_of(a));
   record<WhereNode>(y, {a, b}, std::vector{condition});

@@ -44,15 +44,16 @@ struct Convolution {
 void check_filters(const Convolution& c, const Tensor& weight, const Tensor& bias, const Tensor& x, const Shape& given) {
   const std::int64_t filters = weight.shape()[0], seen = weight.shape()[weight.shape().dims() - 1], channels = x.shape()[3];
   if (c.groups < 1 || channels % c.groups != 0 || filters % c.groups != 0)
-    throw InvalidArgument("{}: {} groups must divide the {} channels of x {} and the {} filters of weight {}", c.name, c.groups, channels,
-                          given.text(), filters, weight.shape().text());
+    throw InvalidArgument("{}: {} groups must divide the {} channels of x {} and the {} filters of {} {}", c.name, c.groups, channels,
+                          given.text(), filters, name_argument("weight", weight), weight.shape().text());
   if (seen * c.groups != channels)
-    throw InvalidArgument("{}: weight {} wants {} channels{}, x {} has {}", c.name, weight.shape().text(), seen * c.groups,
-                          c.groups == 1 ? "" : fmt::format(" in {} groups", c.groups), given.text(), channels);
+    throw InvalidArgument("{}: {} {} wants {} channels{}, x {} has {}", c.name, name_argument("weight", weight), weight.shape().text(),
+                          seen * c.groups, c.groups == 1 ? "" : fmt::format(" in {} groups", c.groups), given.text(), channels);
   if (!bias.defined()) return;
   check_input(c.name, "bias (O)", bias, 1, &x.device());
   if (bias.count() != filters)
-    throw InvalidArgument("{}: bias {} does not match weight {}", c.name, bias.shape().text(), weight.shape().text());
+    throw InvalidArgument("{}: {} {} does not match {} {}", c.name, name_argument("bias", bias), bias.shape().text(),
+                          name_argument("weight", weight), weight.shape().text());
 }
 
 // `given`: the shape of x as the caller knows it.

@@ -55,7 +55,8 @@ Tensor bias_add(const Tensor& x, const Tensor& bias) {
   check_input("bias_add", "bias (C)", bias, 1, &x.device());
   const std::size_t dims = x.shape().dims();
   if (dims == 0 || x.shape()[dims - 1] != bias.count())
-    throw InvalidArgument("bias_add: bias {} does not match the last dimension of x {}", bias.shape().text(), x.shape().text());
+    throw InvalidArgument("bias_add: {} {} does not match the last dimension of x {}", name_argument("bias", bias), bias.shape().text(),
+                          x.shape().text());
   const Tensor y = x.clone();
   kernels_of(x).bias(y, read_as(x, bias), stream_of(x));
   record<BiasAddNode>(y, {x, bias});
@@ -81,7 +82,8 @@ Tensor scale(const Tensor& x, float factor) {
 Tensor scale_by(const Tensor& x, const Tensor& factor) {
   check_input("scale_by", "x", x);
   check_input("scale_by", "factor", factor, kAnyDims, &x.device());
-  if (factor.count() != 1) throw InvalidArgument("scale_by: the factor {} must be a scalar", factor.shape().text());
+  if (factor.count() != 1)
+    throw InvalidArgument("scale_by: {} {} must be a scalar", name_argument("factor", factor), factor.shape().text());
   const Tensor y = empty_like(x);
   kernels_of(x).scale_by(x, factor, y, stream_of(x));
   record<ScaleByNode>(y, {x}, std::vector{detach(factor)});

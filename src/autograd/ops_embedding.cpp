@@ -21,12 +21,14 @@ class EmbeddingNode : public Node {
 };
 
 // As for labels: on a GPU the host would have to wait for them.
-void check_indices(const Tensor& indices, std::int64_t words) {
+void check_indices(const Tensor& indices, const Tensor& weight) {
   if (indices.device().kind() != DeviceKind::kCpu) return;
+  const std::int64_t words = weight.shape()[0];
   const auto values = indices.span<std::int64_t>();
   for (std::size_t at = 0; at < values.size(); ++at)
     if (values[at] < 0 || values[at] >= words)
-      throw InvalidArgument("embedding: index {} at position {} is outside 0..{}, the rows of the weight", values[at], at, words - 1);
+      throw InvalidArgument("embedding: index {} at position {} is outside 0..{}, the rows of {}", values[at], at, words - 1,
+                            name_argument("weight", weight));
 }
 
 }  // namespace
@@ -36,8 +38,8 @@ Tensor embedding(const Tensor& weight, const Tensor& indices, std::int64_t paddi
   check_input("embedding", "indices", indices, kAnyDims, &weight.device(), DType::kInt64);
   const std::int64_t words = weight.shape()[0], width = weight.shape()[1];
   if (padding != kNoPadding && (padding < 0 || padding >= words))
-    throw InvalidArgument("embedding: padding {} is outside 0..{}, the rows of the weight", padding, words - 1);
-  check_indices(indices, words);
+    throw InvalidArgument("embedding: padding {} is outside 0..{}, the rows of {}", padding, words - 1, name_argument("weight", weight));
+  check_indices(indices, weight);
   std::vector<std::int64_t> extents(indices.shape().extents().begin(), indices.shape().extents().end());
   extents.push_back(width);
   const Tensor y = empty_like(weight, Shape(extents));

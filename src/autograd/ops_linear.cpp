@@ -38,12 +38,13 @@ Tensor linear(const Tensor& input, const Tensor& weight, const Tensor& bias, Act
   const Shape x_rows = rows_of("linear", x);
   check_input("linear", "weight (O, I)", weight, 2, &x.device());
   if (weight.shape()[1] != x_rows[1])
-    throw InvalidArgument("linear: weight {} wants {} features, x {} has {}", weight.shape().text(), weight.shape()[1], x.shape().text(),
-                          x_rows[1]);
+    throw InvalidArgument("linear: {} {} wants {} features, x {} has {}", name_argument("weight", weight), weight.shape().text(),
+                          weight.shape()[1], x.shape().text(), x_rows[1]);
   if (bias.defined()) {
     check_input("linear", "bias (O)", bias, 1, &x.device());
     if (bias.count() != weight.shape()[0])
-      throw InvalidArgument("linear: bias {} does not match weight {}", bias.shape().text(), weight.shape().text());
+      throw InvalidArgument("linear: {} {} does not match {} {}", name_argument("bias", bias), bias.shape().text(),
+                            name_argument("weight", weight), weight.shape().text());
   }
   const Shape y_rows{x_rows[0], weight.shape()[0]};
   const Tensor y = empty_like(x, with_last(x.shape(), weight.shape()[0]));

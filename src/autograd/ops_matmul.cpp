@@ -41,9 +41,10 @@ class MatmulNode : public Node {
 
 [[noreturn]] void throw_mismatch(const Tensor& a, const Tensor& b, const MatmulOptions& options) {
   throw InvalidArgument(
-      "matmul: a {}{} and b {}{} do not match: (..., M, K) and (..., K, N) with equal leading dimensions expected, or one matrix b for an "
-      "a that is not transposed",
-      a.shape().text(), options.transpose_a ? " transposed" : "", b.shape().text(), options.transpose_b ? " transposed" : "");
+      "matmul: {} {}{} and {} {}{} do not match: (..., M, K) and (..., K, N) with equal leading dimensions expected, or one matrix b "
+      "for an a that is not transposed",
+      name_argument("a", a), a.shape().text(), options.transpose_a ? " transposed" : "", name_argument("b", b), b.shape().text(),
+      options.transpose_b ? " transposed" : "");
 }
 
 Batches check_operands(const Tensor& a, const Tensor& b, const MatmulOptions& options) {
@@ -68,7 +69,7 @@ Tensor matmul(const Tensor& left, const Tensor& right, const MatmulOptions& opti
   check_activation("matmul", "b", right, kAnyDims, &left.device());
   const Tensor a = autocast(left), b = autocast(right);
   check_alike("matmul", "b", b, a);
-  const Batches shapes = check_operands(a, b, options);
+  const Batches shapes = check_operands(left, right, options);
   std::vector<std::int64_t> extents(a.shape().extents().begin(), a.shape().extents().end());
   extents[extents.size() - 2] = options.transpose_a ? extents.back() : extents[extents.size() - 2];
   extents.back() = shapes.c[2];

@@ -57,7 +57,8 @@ void check_parameters(const NormCall& call, const Tensor& x, const Shape& shape,
     if (!parameter->defined()) continue;
     check_input(call.operation, what, *parameter, kAnyDims, &x.device());
     if (parameter->shape() != shape)
-      throw InvalidArgument("{}: {} {} expected, got {}", call.operation, what, shape.text(), parameter->shape().text());
+      throw InvalidArgument("{}: {} {} expected, got {}", call.operation, name_argument(what, *parameter), shape.text(),
+                            parameter->shape().text());
   }
 }
 

@@ -78,6 +78,11 @@ std::string describe(const Tensor& tensor) {
   return fmt::format("parameter '{}' of shape {}", state->name, tensor.shape().text());
 }
 
+std::string name_argument(std::string_view what, const Tensor& tensor) {
+  const VariableState* state = tensor.defined() ? variable_of(tensor) : nullptr;
+  return state == nullptr || state->name.empty() ? std::string(what) : fmt::format("{} '{}'", what, state->name);
+}
+
 Tensor grad(const Tensor& leaf) {
   const VariableState& state = leaf_of(leaf, "grad");
   if (state.withheld != nullptr) throw InvalidArgument("grad: the gradient of {} is withheld: {}", describe(leaf), state.withheld);

@@ -151,6 +151,7 @@ void Module::add(const std::string& name, Module& child) {
   check_name(name);
   if (holds(child, *this)) throw InvalidArgument("{}: the child '{}' is, or holds, the module itself", kind(), name);
   children_.emplace_back(name, &child);
+  for (const NamedTensor& parameter : child.named_parameters()) set_name(parameter.tensor, name + "." + parameter.name);
 }
 
 Tensor& Module::add_parameter(const std::string& name, Tensor& parameter) {

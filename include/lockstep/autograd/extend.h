@@ -36,7 +36,8 @@ namespace lockstep {
 
 inline constexpr int kAnyDims = -1;
 
-// Each throws InvalidArgument that names the operator, the argument `what` ("x (N, H, W, C)"), what came and what was expected.
+// Each throws InvalidArgument that names the operator, the argument `what` ("x (N, H, W, C)") with the parameter's name where it is one
+// (name_argument(), for an operator's own messages too), what came and what was expected.
 // Defined, with `dims` dimensions, on `device` (null: any).
 void check_place(std::string_view operation, std::string_view what, const Tensor& x, int dims = kAnyDims, const Device* device = nullptr);
 // The same, and of this type: parameters, losses and statistics are float32, labels and indices int64.

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,9 +18,11 @@ namespace lockstep {
 void require_grad(const Tensor& leaf, bool wanted = true);
 bool requires_grad(const Tensor& tensor);  // a leaf that is marked, or a result that depends on one
 
-// The name of the leaf in messages. A module names its parameters "weight", a DistributedDataParallel "block.first.weight".
+// The name of the leaf in messages. A module names its parameters by their paths from the outermost module to which it was added so far.
 void set_name(const Tensor& leaf, const std::string& name);
 std::string describe(const Tensor& tensor);  // "parameter 'block.first.weight' of shape (8, 4)", "a tensor of shape (8, 4)"
+// An operator's argument `what`: "weight 'block.first.weight'"; "weight" of a tensor without a name, or an undefined one.
+std::string name_argument(std::string_view what, const Tensor& tensor);
 
 // The gradient of a leaf: same shape and type as the leaf. Undefined until the first backward or bind_grad(). InvalidArgument while it is
 // withheld.
