@@ -1,4 +1,5 @@
-// Every optimizer over 100 steps against PyTorch's algorithm (and Keras' Nadam), written here once more, in double.
+// Every optimizer over 100 steps: against PyTorch's algorithm (and Keras' Nadam), written here once more, in double, and against the
+// weights that PyTorch and Keras themselves gave.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -10,6 +11,7 @@
 #include "lockstep/optim/nadam.h"
 #include "lockstep/optim/rmsprop.h"
 #include "lockstep/optim/sgd.h"
+#include "tests/optim/recorded_optimizers.h"
 #include "tests/optim/trainee.h"
 
 namespace lockstep::optim {
@@ -19,6 +21,9 @@ constexpr int kSteps = 100;
 constexpr std::size_t kCount = 37;
 // Of weights near 1: 100 updates that are each rounded to float, half a unit in the last place (6e-8) a step and some in the update itself.
 constexpr double kBound = 1e-5;
+// Relative. The decoupled decay's factor, 1 - lr * weight_decay, is rounded to float: half a unit in the last place a step, always the same
+// way.
+constexpr double kRecordedBound = 5e-6;
 
 // One weight with its state, in double.
 struct Scalar {
@@ -162,6 +167,34 @@ TEST_P(OverHundredSteps, StaysNearTheFormulaInDouble) {
     EXPECT_NEAR(weight.span<float>()[i], expected[i].w, kBound * std::max(1.0, std::abs(expected[i].w))) << "element " << i;
     EXPECT_NE(weight.span<float>()[i], before[i]) << "element " << i << " was not trained";
   }
+}
+
+// As recorded_optimizers.py has them: exact in float and in double.
+std::vector<float> recorded_first_weights(std::size_t count) {
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i) values[i] = (i % 2 == 0 ? 1.0F : -1.0F) * static_cast<float>(8 + i) / 4;
+  return values;
+}
+
+std::vector<float> recorded_gradients(int step, std::size_t count) {
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i)
+    values[i] = static_cast<float>((13 * step + 29 * static_cast<int>(i)) % 64 - 24) / 64 / static_cast<float>(1 << (3 * (i % 4)));
+  return values;
+}
+
+TEST_P(OverHundredSteps, StaysNearTheWeightsOfPyTorchOrKeras) {
+  const auto recorded = kRecordedWeights.find(GetParam().name);
+  ASSERT_NE(recorded, kRecordedWeights.end()) << "a case without a line of recorded_optimizers.py";
+  const auto& expected = recorded->second;
+  const Tensor weight = parameter_of(recorded_first_weights(expected.size()));
+  const auto optimizer = GetParam().make({{"w", weight}});
+  for (int step = 1; step <= kSteps; ++step) {
+    give_gradient(weight, recorded_gradients(step, expected.size()));
+    optimizer->step();
+  }
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    EXPECT_LE(std::abs(weight.span<float>()[i] - expected[i]), kRecordedBound * std::abs(expected[i])) << "element " << i;
 }
 
 INSTANTIATE_TEST_SUITE_P(Optimizers, OverHundredSteps, ::testing::ValuesIn(cases()), [](const auto& test) { return test.param.name; });

@@ -5,7 +5,7 @@
 //   m = beta1 * m + (1 - beta1) * g;  v = beta2 * v + (1 - beta2) * g^2
 //   w -= lr / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps)           in step t = 1, 2, ...
 //
-// Within 1e-5 of the formula in double after 100 steps of weights near 1 (tests/optim).
+// After 100 steps weights have a relative error of at most 5e-6 against PyTorch's in float64 (tests/optim).
 #pragma once
 
 #include "lockstep/optim/optimizer.h"

