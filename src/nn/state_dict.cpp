@@ -10,8 +10,6 @@ namespace lockstep::nn {
 
 namespace {
 
-constexpr std::size_t kMostListed = 20;
-
 // The differences between a module and a state dict, each as a phrase for people.
 struct Differences {
   std::vector<std::string> missing, unexpected, different, repeated;
@@ -23,8 +21,8 @@ std::string type_and_shape(const Tensor& tensor) { return fmt::format("{} {}", n
 std::string listed(const char* what, const std::vector<std::string>& entries) {
   if (entries.empty()) return "";
   std::string text = fmt::format("; {} {}: ", entries.size(), what);
-  for (std::size_t i = 0; i < entries.size() && i < kMostListed; ++i) text += (i == 0 ? "" : ", ") + entries[i];
-  return entries.size() > kMostListed ? text + ", ..." : text;
+  for (std::size_t i = 0; i < entries.size(); ++i) text += (i == 0 ? "" : ", ") + entries[i];
+  return text;
 }
 
 [[noreturn]] void refuse(const Module& module, const Differences& found, bool strict) {

@@ -63,9 +63,9 @@ class Module {
   // The parameters, then the buffers, but undefined ones: handles of the module's own memory, no copies.
   std::vector<NamedTensor> state_dict() const;
   // Copies values into parameters and buffers, in place, across devices. Blocks as Tensor::copy_from does. Throws InvalidArgument, and has
-  // changed nothing, that lists all differences (of each kind the first 20 and the count): names that are missing or unexpected (unless
-  // .strict is false: then they are returned), and, always, names that came twice, undefined tensors, other shapes and types. Of a module
-  // in DistributedDataParallel, every rank must load the same.
+  // changed nothing, that lists every difference, and the count of each kind: names that are missing or unexpected (unless .strict is
+  // false: then they are returned), and, always, names that came twice, undefined tensors, other shapes and types. Of a module in
+  // DistributedDataParallel, every rank must load the same.
   IncompatibleKeys load_state_dict(const std::vector<NamedTensor>& entries, const LoadStateDictOptions& options = {});
 
   // Moves parameters, their gradients and buffers; handles that users hold move along, and so does an optimizer's state at its next
