@@ -111,6 +111,7 @@ void spread_over_groups(float* sums, Index channels, Index groups, float share) 
 
 void group_norm(Index groups, In in, In weight, In bias, float epsilon, Out out, Out means, Out rstds, Stream&) {
   const Index pixels = in.shape[1], channels = in.shape[2], width = channels / groups;
+  if (in.count() == 0) return;
   const ChannelMemory memory(4, channels);
   const float share = 1.0F / static_cast<float>(pixels * width);
   for (Index n = 0; n < in.shape[0]; ++n) {

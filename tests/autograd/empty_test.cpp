@@ -58,6 +58,12 @@ std::vector<Empty> layers() {
          return avg_pool2d(x[0], {2, 2});
        },
        {0, 2, 2, 3}},
+      {"max_pool2d without channels",
+       {{2, 4, 4, 0}},
+       [](const Tensors& x) {
+         return max_pool2d(x[0], {2, 2});
+       },
+       {2, 2, 2, 0}},
       {"avg_pool2d without channels",
        {{2, 4, 4, 0}},
        [](const Tensors& x) {
@@ -69,6 +75,7 @@ std::vector<Empty> layers() {
       {"layer_norm of no elements", {{3, 0}, {0}}, [](const Tensors& x) { return layer_norm(x[0], {0}, x[1], {}); }, {3, 0}},
       {"rms_norm", {{0, 4}, {4}}, [](const Tensors& x) { return rms_norm(x[0], {4}, x[1]); }, {0, 4}},
       {"group_norm", {{0, 5, 4}, {4}, {4}}, [](const Tensors& x) { return group_norm(x[0], 2, x[1], x[2]); }, {0, 5, 4}},
+      {"group_norm of no channels", {{2, 5, 0}, {0}, {0}}, [](const Tensors& x) { return group_norm(x[0], 1, x[1], x[2]); }, {2, 5, 0}},
       {"group_norm of no pixels", {{2, 0, 4}, {4}, {4}}, [](const Tensors& x) { return group_norm(x[0], 2, x[1], x[2]); }, {2, 0, 4}},
       {"batch_norm",
        {{0, 3}, {3}, {3}},
@@ -87,6 +94,10 @@ std::vector<Empty> layers() {
        {{2, 0, 2, 8}, {2, 3, 2, 8}, {2, 3, 2, 8}},
        [](const Tensors& x) { return scaled_dot_product_attention(x[0], x[1], x[2]); },
        {2, 0, 2, 8}},
+      {"attention of no width",
+       {{2, 4, 2, 0}, {2, 3, 2, 0}, {2, 3, 2, 0}},
+       [](const Tensors& x) { return scaled_dot_product_attention(x[0], x[1], x[2]); },
+       {2, 4, 2, 0}},
       {"attention, packed", {{2, 0, 3, 2, 8}}, [](const Tensors& x) { return scaled_dot_product_attention(x[0]); }, {2, 0, 2, 8}},
       {"embedding", {{5, 3}}, [](const Tensors& x) { return embedding(x[0], integers({0})); }, {0, 3}},
       {"embedding of no width", {{5, 0}}, [](const Tensors& x) { return embedding(x[0], integers({2})); }, {2, 0}},
@@ -224,6 +235,34 @@ TEST(Empty, SumsAreZero) {
   poisoned({}), expect_zeros(softmax_cross_entropy(Tensor::zeros({0, 3}), integers({0}), {.reduction = Reduction::kSum}), {});
   poisoned({}), expect_zeros(nll_loss(Tensor::zeros({0, 3}), integers({0}), Reduction::kSum), {});
   EXPECT_TRUE(std::isnan(mean(Tensor::zeros({0})).item()));
+}
+
+// Of sums of nothing, which have a gradient although their input has no elements: of an operand with elements it is zero.
+TEST(Empty, SumsGoBackward) {
+  const auto check_sum = [](const Tensors& leaves, const std::function<Tensor()>& function) {
+    for (const Tensor& leaf : leaves) {
+      require_grad(leaf);
+      bind_grad(leaf, Tensor::full(leaf.shape(), std::nanf("")).buffer());
+    }
+    const Tensor y = function();
+    y.backward({.gradient = Tensor::full(y.shape(), 3)});
+    for (const Tensor& leaf : leaves) {
+      ASSERT_TRUE(has_grad(leaf));
+      EXPECT_EQ(grad(leaf).shape(), leaf.shape());
+      for (const float value : grad(leaf).span<float>()) EXPECT_EQ(value, 0);
+    }
+  };
+  const auto leaf = [](const Shape& shape) { return Tensor::full(shape, 0.5F); };
+  const Tensor none = leaf({0, 3}), no_labels = integers({0}), a = leaf({2, 0}), b = leaf({0, 4}), weight = leaf({4, 0});
+  check_sum({a, b}, [&] { return matmul(a, b); });
+  check_sum({a, weight}, [&] { return linear(a, weight, Tensor()); });
+  check_sum({none}, [&] { return sum(none, 0); });
+  check_sum({none}, [&] { return sum(none); });
+  check_sum({none}, [&] { return l2_loss(none); });
+  for (const auto loss : {mse_loss, l1_loss, binary_cross_entropy_with_logits})
+    check_sum({none}, [&] { return loss(none, Tensor::zeros({0, 3}), Reduction::kSum); });
+  check_sum({none}, [&] { return softmax_cross_entropy(none, no_labels, {.reduction = Reduction::kSum}); });
+  check_sum({none}, [&] { return nll_loss(none, no_labels, Reduction::kSum); });
 }
 
 // Steps and stops at the ends of 64 bits.

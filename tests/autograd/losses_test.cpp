@@ -141,6 +141,11 @@ TEST(Losses, OfNothing) {
   EXPECT_EQ(mse_loss(none, none, Reduction::kSum).item(), 0);
   EXPECT_EQ(softmax_cross_entropy(none, no_labels, {.reduction = Reduction::kSum}).item(), 0);
   EXPECT_EQ(nll_loss(none, no_labels, Reduction::kSum).item(), 0);
+  (mse_loss(none, Tensor::zeros({0, 3}), Reduction::kSum) + softmax_cross_entropy(none, no_labels, {.reduction = Reduction::kSum}) +
+   nll_loss(none, no_labels, Reduction::kSum))
+      .backward();
+  EXPECT_TRUE(has_grad(none));
+  EXPECT_EQ(grad(none).count(), 0);
   EXPECT_THROW(mse_loss(none, none), InvalidArgument);
   EXPECT_THROW(softmax_cross_entropy(none, no_labels), InvalidArgument);
   EXPECT_THROW(nll_loss(none, no_labels), InvalidArgument);

@@ -102,6 +102,9 @@ TEST(Gradients, Elementwise) {
       {a}, [&] { return weigh(a + a); }, 0.1f);
   check_gradients(
       {a}, [&] { return weigh(-2.5f * a); }, 0.1f);
+  const Tensor factor = Tensor::full({}, -2.5F);
+  check_gradients(
+      {a}, [&] { return weigh(scale_by(a, factor)); }, 0.1f);
   check_gradients(
       {a, bias}, [&] { return weigh(bias_add(a, bias)); }, 0.1f);
   check_gradients(

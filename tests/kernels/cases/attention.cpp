@@ -20,7 +20,7 @@ const std::vector<AttentionCase> kAttentions = {
     {1, 1, 1, 1, 1, false, false},     {2, 5, 5, 3, 4, true, false},    {2, 5, 5, 3, 4, true, true},      {1, 3, 40, 2, 33, false, false},
     {1, 35, 3, 1, 8, false, false},    {1, 70, 70, 2, 16, true, true},  {1, 40, 40, 1, 128, false, true}, {1, 131, 131, 1, 5, true, false},
     {1, 130, 140, 1, 3, false, false}, {1, 197, 197, 1, 3, true, true}, {1, 7, 400, 1, 2, false, false},  {0, 4, 4, 2, 3, false, true},
-    {2, 0, 0, 2, 3, true, false}};
+    {2, 0, 0, 2, 3, true, false},      {2, 0, 5, 2, 3, false, false},   {2, 4, 5, 0, 3, false, false}};
 
 struct AttentionViews {
   InputView q, k, v;

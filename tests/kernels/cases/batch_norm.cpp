@@ -14,6 +14,8 @@ const std::vector<Activations>& activations() {
   return kAll;
 }
 
+constexpr Activations kEmptyActivations[] = {{0, 3}, {5, 0}, {0, 0}};
+
 std::string rows_text(const Activations& s) { return fmt::format("{} rows of {}", s.rows, s.channels); }
 
 Floats positive(Index count, unsigned seed) {
@@ -27,7 +29,8 @@ Work statistics(const Activations& s) {
     Floats values = uniform(s.rows * s.channels, 1);
     for (float& value : values) value += 3;  // a mean that is larger than the deviation
     const InputView x = b.in({s.rows, s.channels}, std::move(values));
-    const OutputView mean = b.floats_out({s.channels}, uniform(s.channels, 2)), variance = b.floats_out({s.channels}, uniform(s.channels, 3));
+    const OutputView mean = b.floats_out({s.channels}, uniform(s.channels, 2)),
+                     variance = b.floats_out({s.channels}, uniform(s.channels, 3));
     return [=, &b] { b.kernels.batch_norm_statistics(x, mean, variance, b.stream()); };
   };
 }
@@ -83,7 +86,8 @@ double passes(const Cases& cases, double count) { return count * cases.element_b
 }  // namespace
 
 void batch_norm_statistics(Cases& cases) {
-  for (const Activations& s : activations()) cases.test(rows_text(s), {{.value = 2e-6F}, {.value = 1e-5F, .absolute = 2e-6F}}, statistics(s));
+  for (const Activations& s : activations())
+    cases.test(rows_text(s), {{.value = 2e-6F}, {.value = 1e-5F, .absolute = 2e-6F}}, statistics(s));
   const Activations large{cases.sizes.elements / 64, 64};
   cases.row({.name = "batch norm statistics", .bytes = passes(cases, 1)}, statistics(large));
 }
@@ -93,7 +97,7 @@ void batch_norm(Cases& cases) {
     for (const bool relu : {false, true})
       for (const bool affine : {false, true})
         cases.test(fmt::format("{}, relu {}, affine {}", rows_text(s), relu, affine), {result(cases)}, norm_forward(s, relu, affine));
-  cases.test("nothing", {kExact}, norm_forward({0, 3}, true, true));
+  for (const Activations& s : kEmptyActivations) cases.test(rows_text(s), {kExact}, norm_forward(s, true, true));
   for (const Index channels : {16, 64})
     cases.row({.name = fmt::format("batch norm + relu, {} channels", channels), .bytes = passes(cases, 2)},
               norm_forward({cases.sizes.elements / channels, channels}, true, true));
@@ -106,6 +110,11 @@ void batch_norm_backward(Cases& cases) {
         for (const bool constant : {false, true})
           cases.test(fmt::format("{}, relu {}, affine {}, constant {}", rows_text(s), relu, affine, constant),
                      {result(cases, constant), {.products = 2e-5F, .absolute = 1e-5F}}, norm_backward(s, relu, affine, constant, constant));
+  for (const Activations& s : kEmptyActivations)
+    for (const bool constant : {false, true})
+      for (const bool accumulate : {false, true})
+        cases.test(fmt::format("{}, constant {}, {}", rows_text(s), constant, accumulate), {kExact},
+                   norm_backward(s, true, true, constant, accumulate));
   for (const Index channels : {16, 64})
     cases.row({.name = fmt::format("batch norm + relu backward, {} channels", channels), .bytes = passes(cases, 5)},
               norm_backward({cases.sizes.elements / channels, channels}, true, true, false, false));
