@@ -42,7 +42,7 @@ Tensor embedding(const Tensor& weight, const Tensor& indices, std::int64_t paddi
   check_indices(indices, weight);
   std::vector<std::int64_t> extents(indices.shape().extents().begin(), indices.shape().extents().end());
   extents.push_back(width);
-  const Tensor y = empty_like(weight, Shape(extents));
+  const Tensor y = empty_like(weight, Shape(extents), AutoCast::active());
   kernels_of(weight).embedding(weight, indices, y, stream_of(weight));
   record<EmbeddingNode>(y, {weight}, std::vector{indices}, padding);
   return y;

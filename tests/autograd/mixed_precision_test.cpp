@@ -8,8 +8,11 @@
 #include <vector>
 
 #include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/elementwise.h"
+#include "lockstep/autograd/embedding.h"
 #include "lockstep/autograd/engine.h"
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/reductions.h"
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
 #include "lockstep/nn/loss.h"
@@ -129,6 +132,26 @@ TEST_P(MixedPrecision, ACastsGradientWidensStraightIntoTheSlot) {
   EXPECT_EQ(static_cast<const void*>(grad(x).data<float>()), static_cast<const void*>(slot.data()));
   run();  // adds
   for (std::size_t i = 0; i < once.size(); ++i) EXPECT_EQ(grad(x).span<float>()[i], 2 * once[i]);
+}
+
+// What a linear layer makes of the rows is added to them: both have one type. Gradients of whole numbers are float32's, to the bit.
+TEST_P(MixedPrecision, EmbeddingsGiveRowsOfItsType) {
+  const std::vector<std::int64_t> words = {3, 1, 1, 0};
+  const Tensor table = leaf(small_numbers({4, 3}, 8)), weight = leaf(small_numbers({3, 3}, 9));
+  const auto gradients = [&](DType type) {
+    const AutoCast autocast(type);
+    const Tensor rows = embedding(table, Tensor::from<std::int64_t>(words, {2, 2}));
+    EXPECT_EQ(rows.dtype(), type);
+    const Tensor y = rows + linear(rows, weight, Tensor());
+    EXPECT_EQ(y.dtype(), type);
+    clear_grad(table);
+    clear_grad(weight);
+    sum(cast(y, DType::kFloat32)).backward();
+    EXPECT_EQ(grad(table).dtype(), DType::kFloat32);
+    return std::vector{values_of(rows), values_of(grad(table)), values_of(grad(weight))};
+  };
+  EXPECT_EQ(gradients(GetParam()), gradients(DType::kFloat32));
+  EXPECT_EQ(embedding(table, Tensor::from<std::int64_t>(words, {4})).dtype(), DType::kFloat32);
 }
 
 TEST(AutoCast, IsOfTheThreadAndTheInnermostCounts) {

@@ -1,11 +1,12 @@
-// Mixed precision: conv2d and linear in 16 bits, weights and their gradients in float32.
+// Mixed precision: products and what follows them in 16 bits, weights and their gradients in float32.
 //
 //   AutoCast half(DType::kBFloat16);
 //   auto loss = cross_entropy(model(images), labels);  // float32 again
 //
-// Operators compute in the type of their activations. Under an AutoCast, conv2d and linear take a float32 input as a 16-bit copy; what
-// follows works on what it gets, and losses widen. Weights and biases stay float32: an operator makes the 16-bit copies it reads, and
-// its backward writes float32 gradients, straight into their slots. Gradients of activations have the activations' type.
+// Operators compute in the type of their activations. Under an AutoCast, convolutions, linear, matmul and attention take a float32 input as
+// a 16-bit copy, and embedding gives its rows in 16 bits; what follows works on what it gets, and losses widen. Weights and biases stay
+// float32: an operator makes the 16-bit copies it reads, and its backward writes float32 gradients, straight into their slots. Gradients
+// of activations have the activations' type.
 #pragma once
 
 #include <string_view>
