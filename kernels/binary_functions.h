@@ -1,6 +1,8 @@
 // What BinaryFunction and Comparison mean, of one pair of elements: for the plain kernels of the CPU and for those of GPUs.
 #pragma once
 
+#include <cmath>
+
 #include "lockstep/core/elementwise_functions.h"
 #include "lockstep/core/host_device.h"
 
@@ -16,6 +18,12 @@ LOCKSTEP_HOST_DEVICE inline float value_of(BinaryFunction function, float a, flo
       return a * b;
     case BinaryFunction::kDiv:
       return a / b;
+    case BinaryFunction::kPow:
+      return powf(a, b);
+    case BinaryFunction::kPowBaseSlope:
+      return b == 0 ? 0 : b * powf(a, b - 1);
+    case BinaryFunction::kPowExponentSlope:
+      return a == 0 && b >= 0 ? 0 : powf(a, b) * logf(a);
   }
   return 0;
 }

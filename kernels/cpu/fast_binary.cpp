@@ -1,12 +1,16 @@
 // Binary functions, comparisons and selection, with broadcasting: vector loops over the two innermost dimensions that are left when those
 // that all operands pass through in one go are merged. In the innermost one an operand goes on by one element, or stays.
 #include "kernels/cpu/fast.h"
+#include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/vector_power.h"
 #include "kernels/strided_loop.h"
 #include "lockstep/core/cpu_dispatch.h"
 
 namespace lockstep::fast {
 
 namespace {
+
+namespace vm = vector_math;
 
 // Results lie row after row; an operand goes on by a_row from row to row, and by a_step (0 or 1) within one.
 struct Rows {
@@ -44,6 +48,9 @@ LOCKSTEP_BINARY_ROWS(add_rows, float, x + y)
 LOCKSTEP_BINARY_ROWS(sub_rows, float, x - y)
 LOCKSTEP_BINARY_ROWS(mul_rows, float, x* y)
 LOCKSTEP_BINARY_ROWS(div_rows, float, x / y)
+LOCKSTEP_BINARY_ROWS(power_rows, float, vm::power(x, y))
+LOCKSTEP_BINARY_ROWS(base_slope_rows, float, y == 0 ? 0.0F : y * vm::power(x, y - 1.0F))
+LOCKSTEP_BINARY_ROWS(exponent_slope_rows, float, x == 0 && y >= 0 ? 0.0F : vm::power(x, y) * vm::log(x))
 LOCKSTEP_BINARY_ROWS(equal_rows, std::uint8_t, static_cast<std::uint8_t>(x == y ? 1 : 0))
 LOCKSTEP_BINARY_ROWS(not_equal_rows, std::uint8_t, static_cast<std::uint8_t>(x != y ? 1 : 0))
 LOCKSTEP_BINARY_ROWS(greater_rows, std::uint8_t, static_cast<std::uint8_t>(x > y ? 1 : 0))
@@ -81,7 +88,7 @@ void run_rows(RowsLoop<Result> run, In a, In b, Out out) {
 }
 
 void binary(BinaryFunction function, In a, In b, Out out, Stream&) {
-  constexpr RowsLoop<float> kLoops[] = {add_rows, sub_rows, mul_rows, div_rows};
+  constexpr RowsLoop<float> kLoops[] = {add_rows, sub_rows, mul_rows, div_rows, power_rows, base_slope_rows, exponent_slope_rows};
   run_rows(kLoops[static_cast<int>(function)], a, b, out);
 }
 

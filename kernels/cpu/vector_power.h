@@ -56,4 +56,16 @@ LOCKSTEP_VECTOR_MATH float power(float x, const PowerRule& rule) {
   return magnitude <= kInfinity ? y : x;
 }
 
+// The same for any p, NaN and infinities too: 1 where x is 1 or p is 0, whatever the other is.
+LOCKSTEP_VECTOR_MATH float power(float x, float p) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  const float half = p * 0.5F;
+  const bool is_whole = std::trunc(p) == p, is_odd = is_whole && std::trunc(half) != half;
+  const PowerRule rule{p, p > 0 ? 0 : kInfinity, p > 0 ? kInfinity : 0, is_whole ? 1.0F : kNan, is_odd ? 0x80000000U : 0};
+  float y = power(x, rule);
+  y = abs(x) == 1.0F && abs(p) == kInfinity ? 1.0F : y;
+  y = p == p ? y : p;
+  return x == 1.0F || p == 0 ? 1.0F : y;
+}
+
 }  // namespace lockstep::vector_math

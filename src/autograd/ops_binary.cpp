@@ -8,7 +8,7 @@ namespace lockstep {
 namespace {
 
 constexpr const char* binary_name(BinaryFunction function) {
-  constexpr const char* kNames[] = {"add", "sub", "mul", "div"};
+  constexpr const char* kNames[] = {"add", "sub", "mul", "div", "pow", "pow", "pow"};
   return kNames[static_cast<int>(function)];
 }
 
@@ -73,6 +73,24 @@ class DivNode : public Node {
 
  private:
   Shape a_;
+};
+
+// Saved: base, exponent.
+class PowNode : public Node {
+ public:
+  using Node::Node;
+  const char* name() const override { return "pow"; }
+  void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
+    if (targets[0]) give_sum(targets[0], times_slope(result_grad, BinaryFunction::kPowBaseSlope), saved(0).shape());
+    if (targets[1]) give_sum(targets[1], times_slope(result_grad, BinaryFunction::kPowExponentSlope), saved(1).shape());
+  }
+
+ private:
+  Tensor times_slope(const Tensor& result_grad, BinaryFunction derivative) const {
+    const Tensor slope = compute(derivative, saved(0), saved(1));
+    kernels_of(slope).binary(BinaryFunction::kMul, result_grad, slope, slope, stream_of(slope));
+    return slope;
+  }
 };
 
 // Saved: the condition.
@@ -148,6 +166,18 @@ Tensor div(const Tensor& a, const Tensor& b) {
   const Tensor y = compute(BinaryFunction::kDiv, a, b);
   record<DivNode>(y, {a, b}, std::vector{b, detach(y)});
   return y;
+}
+
+Tensor pow(const Tensor& base, const Tensor& exponent) {
+  check_operands("pow", base, exponent);
+  const Tensor y = compute(BinaryFunction::kPow, base, exponent);
+  record<PowNode>(y, {base, exponent}, std::vector{base, exponent});
+  return y;
+}
+
+Tensor pow(float base, const Tensor& exponent) {
+  check_activation("pow", "exponent", exponent);
+  return pow(constant_like(exponent, base), exponent);
 }
 
 Tensor eq(const Tensor& a, const Tensor& b) { return compare("eq", Comparison::kEqual, a, b); }

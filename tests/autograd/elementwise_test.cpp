@@ -176,7 +176,57 @@ TEST(Broadcasting, GradientsAgreeWithFiniteDifferences) {
         {a, b}, [&] { return weigh(a / b); }, 1e-2f);
     check_gradients(
         {a, b}, [&] { return weigh(b - a); }, 0.1f);
+    const Tensor base = random_leaf(c.a, 0.5F, 2);
+    check_gradients(
+        {base, b}, [&] { return weigh(pow(base, b)); }, 1e-2f);
   }
+}
+
+// base, exponent, power and both gradients, as PyTorch 2.15 prints them.
+TEST(Power, AtItsEdgesIsPyTorchs) {
+  constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  const float rows[][5] = {{0, 0, 1, 0, 0},
+                           {0, 1, 0, 1, 0},
+                           {0, 2, 0, 0, 0},
+                           {0, 0.5F, 0, kInf, 0},
+                           {0, -1, kInf, -kInf, -kInf},
+                           {-2, 3, -8, 12, kNan},
+                           {-2, 2, 4, -4, kNan},
+                           {-2, -1, -0.5F, -0.25F, kNan},
+                           {-2, 0, 1, 0, kNan},
+                           {-2, 0.5F, kNan, kNan, kNan},
+                           {2, 0, 1, 0, 0.69314718F},
+                           {1, 5, 1, 5, 0},
+                           {2, -1.5F, 0.35355338F, -0.26516503F, 0.24506453F},
+                           {kInf, 0, 1, 0, kInf},
+                           {0, kInf, 0, kNan, 0},
+                           {kNan, 0, 1, 0, kNan},
+                           {1, kNan, 1, kNan, 0}};
+  const auto expect_equal = [](float got, float wanted) {
+    EXPECT_TRUE(std::isnan(wanted) ? std::isnan(got) : got == wanted || std::abs(got - wanted) < 1e-6F) << got << " where " << wanted;
+  };
+  for (const auto& [base, exponent, power, base_grad, exponent_grad] : rows) {
+    SCOPED_TRACE(fmt::format("{} to the {}", base, exponent));
+    const Tensor x = scalar_leaf(base), p = scalar_leaf(exponent);
+    const Tensor y = pow(x, p);
+    y.backward();
+    expect_equal(y.item(), power);
+    expect_equal(grad(x).item(), base_grad);
+    expect_equal(grad(p).item(), exponent_grad);
+    expect_equal(pow(base, p).item(), power);
+  }
+}
+
+TEST(Power, OfTwoTensorsBroadcasts) {
+  const Tensor bases = Tensor::from<float>(std::vector<float>{2, -3, 0}, {3, 1}),
+               exponents = Tensor::from<float>(std::vector<float>{0, 1, 3}, {3});
+  const Tensor y = pow(bases, exponents);
+  EXPECT_EQ(y.shape(), (Shape{3, 3}));
+  EXPECT_EQ(std::vector<float>(y.span<float>().begin(), y.span<float>().end()), (std::vector<float>{1, 2, 8, 1, -3, -27, 1, 0, 0}));
+  const Tensor powers_of_two = pow(2, cast(exponents, DType::kBFloat16));
+  EXPECT_EQ(powers_of_two.dtype(), DType::kBFloat16);
+  EXPECT_EQ(cast(powers_of_two, DType::kFloat32).span<float>()[2], 8);
+  EXPECT_NE(refusal([&] { pow(Tensor::zeros({2}), Tensor::zeros({3})); }).find("pow: shapes (2) and (3) do not match"), std::string::npos);
 }
 
 TEST(Broadcasting, GradientsOfOneTensorUsedTwice) {
@@ -184,6 +234,8 @@ TEST(Broadcasting, GradientsOfOneTensorUsedTwice) {
   const Tensor a = random_leaf({3, 4}, 1, 2), b = random_leaf({3, 4}, 1, 2);
   check_gradients({a}, [&] { return weigh(a + a); });
   check_gradients({a}, [&] { return weigh(a * a); });
+  check_gradients({a}, [&] { return weigh(pow(a, a)); });
+  check_gradients({b}, [&] { return weigh(pow(1.5F, b)); });
   check_gradients({a, b}, [&] { return weigh((a - b) * (a + b) / b); });
   check_gradients({a, b}, [&] { return weigh(a + b) + weigh((b - a) * b); });
 }

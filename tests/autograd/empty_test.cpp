@@ -141,6 +141,7 @@ std::vector<Empty> others() {
       {"mul, repeated columns", {{2, 0}, {2, 1}}, [](const Tensors& x) { return mul(x[0], x[1]); }, {2, 0}},
       {"sub of a scalar", {{0}, {}}, [](const Tensors& x) { return sub(x[0], x[1]); }, {0}},
       {"div by a row", {{0, 3}, {3}}, [](const Tensors& x) { return div(x[0], x[1]); }, {0, 3}},
+      {"pow, repeated rows", {{0, 3}, {1, 3}}, [](const Tensors& x) { return pow(x[0], x[1]); }, {0, 3}},
       {"where",
        {{0, 3}, {3}},
        [](const Tensors& x) {

@@ -34,6 +34,10 @@ Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
 Tensor div(const Tensor& a, const Tensor& b);
+// Gradients as PyTorch's: of the base 0 where the exponent is 0, of the exponent 0 where the base is 0 and the exponent is not negative,
+// and NaN where the base is negative.
+Tensor pow(const Tensor& base, const Tensor& exponent);
+Tensor pow(float base, const Tensor& exponent);
 Tensor add(const Tensor& x, float constant);
 
 // Masks: uint8, 1 where it holds and 0 elsewhere, of broadcast operands. False where one is no number, but for ne(). Not differentiable.

@@ -34,7 +34,16 @@ constexpr bool is_differentiated_by_result(UnaryFunction function) {
          function == UnaryFunction::kSqrt;
 }
 
-enum class BinaryFunction : std::uint8_t { kAdd, kSub, kMul, kDiv };
+// Of a and b. Powers of special values are those of C's pow().
+enum class BinaryFunction : std::uint8_t {
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kPow,               // a^b
+  kPowBaseSlope,      // its derivative by a: b a^(b - 1), 0 where b is 0
+  kPowExponentSlope,  // its derivative by b: a^b ln(a), 0 where a is 0 and b >= 0
+};
 
 // False wherever one of both is no number, but for kNotEqual.
 enum class Comparison : std::uint8_t { kEqual, kNotEqual, kGreater, kGreaterEqual };

@@ -1,4 +1,4 @@
-// Two operands, broadcast: the plain kernels' bits.
+// Two operands, broadcast: the plain kernels' bits, but of powers, for which devices have functions of their own.
 #include <limits>
 
 #include "tests/kernels/cases/cases.h"
@@ -41,6 +41,13 @@ constexpr BinaryFunction kFunctions[] = {BinaryFunction::kAdd, BinaryFunction::k
 constexpr Comparison kComparisons[] = {Comparison::kEqual, Comparison::kNotEqual, Comparison::kGreater, Comparison::kGreaterEqual};
 constexpr const char* kFunctionNames[] = {"a + b", "a - b", "a * b", "a / b"};
 
+constexpr BinaryFunction kPowers[] = {BinaryFunction::kPow, BinaryFunction::kPowBaseSlope, BinaryFunction::kPowExponentSlope};
+constexpr const char* kPowerNames[] = {"a ^ b", "a ^ b, slope by a", "a ^ b, slope by b"};
+
+Bound power_bound(const Cases& cases) {
+  return {.value = cases.is_half() ? step_of(cases.type) : 4e-6F, .absolute = cases.is_half() ? 1e-5F : 2e-6F};
+}
+
 std::string text_of(const Broadcast& of) { return fmt::format("{} and {}", of.a.text(), of.b.text()); }
 
 Work compute(BinaryFunction function, const Broadcast& of, Place place = Place::kAligned) {
@@ -48,6 +55,31 @@ Work compute(BinaryFunction function, const Broadcast& of, Place place = Place::
     const InputView x = b.in(of.a, some(of.a, 1), place), y = b.in(of.b, some(of.b, 2));
     const OutputView out = b.out(of.out, uniform(of.out.count(), 3));
     return [=, &b] { b.kernels.binary(function, x, y, out, b.stream()); };
+  };
+}
+
+// Bases of 0.1 to 3, exponents of -2 to 2.
+Work raise(BinaryFunction power, const Broadcast& of, Place place = Place::kAligned) {
+  return [=](Bench& b) {
+    Floats bases = uniform(of.a.count(), 1), exponents = uniform(of.b.count(), 2);
+    for (float& base : bases) base = 1.55F + 1.45F * base;
+    for (float& exponent : exponents) exponent *= 2;
+    const InputView x = b.in(of.a, bases, place), y = b.in(of.b, exponents);
+    const OutputView out = b.out(of.out, uniform(of.out.count(), 3));
+    return [=, &b] { b.kernels.binary(power, x, y, out, b.stream()); };
+  };
+}
+
+// Each of these with each: what C's pow() has rules for, and whole numbers, even and odd.
+Work raise_special(BinaryFunction power) {
+  return [=](Bench& b) {
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    const Floats values = {
+        0, -0.0F, 1, -1, 2, -2, 3, -3, 0.5F, -0.5F, 1.5F, -1.5F, 8, 1e-3F, kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()};
+    const auto count = static_cast<Index>(values.size());
+    const InputView x = b.in({count, 1}, values), y = b.in({count}, values);
+    const OutputView out = b.out({count, count}, uniform(count * count, 3));
+    return [=, &b] { b.kernels.binary(power, x, y, out, b.stream()); };
   };
 }
 
@@ -99,7 +131,16 @@ void binary(Cases& cases) {
     cases.test("one element off", {kExact}, compute(function, {{1024}, {1024}, {1024}}, Place::kOneElementOff));
     cases.test("in place", {kExact}, in_place(function, 1024));
   }
+  for (std::size_t i = 0; i < std::size(kPowers); ++i) {
+    for (const Broadcast& of : operand_shapes())
+      cases.test(fmt::format("{} of {}", kPowerNames[i], text_of(of)), {power_bound(cases)}, raise(kPowers[i], of));
+    cases.test(fmt::format("{}, one element off", kPowerNames[i]), {power_bound(cases)},
+               raise(kPowers[i], {{1024}, {1024}, {1024}}, Place::kOneElementOff));
+    cases.test(fmt::format("{}, special values", kPowerNames[i]), {power_bound(cases)}, raise_special(kPowers[i]));
+  }
   const Index n = cases.sizes.elements;
+  for (std::size_t i = 0; i < std::size(kPowers); ++i)
+    cases.large_row(kPowerNames[i], 3 * cases.element_bytes(), raise(kPowers[i], {{n}, {n}, {n}}));
   for (const BinaryFunction function : kFunctions)
     cases.large_row(kFunctionNames[static_cast<int>(function)], 3 * cases.element_bytes(), compute(function, {{n}, {n}, {n}}));
   const Index rows = n / 256;

@@ -27,6 +27,10 @@ void take_functions(const KernelTable& kernels, const Take& take) {
     kernels.unary(operation, in(x), out(y), stream()), take(y);
     kernels.unary_backward(operation, in(x), in(y), out(grad), stream()), take(grad);
   }
+  Floats bases = uniform(kCount, 8);
+  for (float& base : bases) base = 2 + 1.9F * base;
+  for (const BinaryFunction power : {BinaryFunction::kPow, BinaryFunction::kPowBaseSlope, BinaryFunction::kPowExponentSlope})
+    kernels.binary(power, in(bases), in(x), out(y), stream()), take(y);
   kernels.binary_cross_entropy_with_logits(in(x), in(uniform(kCount, 6)), true, {loss.data(), {}}, stream()), take(loss);
   Conv2dShape s;
   s.batch = 3, s.in_height = s.in_width = s.out_height = s.out_width = 9, s.in_channels = s.out_channels = s.groups = 70;

@@ -134,12 +134,34 @@ TEST(VectorMath, PowersOfSpecialValuesAreThoseOfC) {
     }
 }
 
+// Of exponents that differ from element to element: every special one with every other, and the same results as of one exponent.
+TEST(VectorMath, PowersOfAnyTwoAreThoseOfC) {
+  const std::vector<float> values = {0.0F,   -0.0F,      kInfinity,  -kInfinity,  kNan,     1,         -1,       2,          -2,
+                                     3,      -3,         0.5F,       -0.5F,       2.5F,     -2.5F,     1e-40F,   -1e-40F,    3e38F,
+                                     -3e38F, 0.9999999F, 1.0000001F, -1.0000001F, 16777215, -16777215, 16777216, 8388607.5F, 1e-20F};
+  for (const float base : values)
+    for (const float exponent : values) {
+      const auto wanted = static_cast<float>(std::pow(double{base}, double{exponent}));
+      const float got = vm::power(base, exponent);
+      EXPECT_EQ(std::isnan(got), std::isnan(wanted)) << base << " to the " << exponent;
+      if (std::isnan(wanted)) continue;
+      EXPECT_EQ(std::signbit(got), std::signbit(wanted)) << base << " to the " << exponent;
+      EXPECT_FLOAT_EQ(got, wanted) << base << " to the " << exponent;
+    }
+  for (const float exponent : {-1.5F, 0.5F, 3.0F, 100.0F})
+    for (std::uint32_t bits = 1; bits < 0x7f800000U; bits += 39989) {
+      const auto x = std::bit_cast<float>(bits);
+      ASSERT_EQ(vm::power(x, exponent), vm::power(x, vm::power_rule(double{exponent}))) << x << " to the " << exponent;
+    }
+}
+
 // Whatever its sign and payload.
 TEST(VectorMath, NanStaysNan) {
   for (const std::uint32_t bits : {0x7fc00000U, 0xffc00000U, 0x7fc00001U, 0x7fc00002U, 0x7fffffffU, 0xffffffffU, 0x7fd55555U}) {
     const auto x = std::bit_cast<float>(bits);
     for (const float value : {vm::exp(x), vm::normal_exp(x), vm::log(x), vm::tanh(x), vm::sigmoid(x), vm::normal_distribution(x).cdf,
-                              vm::normal_distribution(x).gaussian, vm::power(x, vm::power_rule(-1.5)), vm::power(x, vm::power_rule(3))})
+                              vm::normal_distribution(x).gaussian, vm::power(x, vm::power_rule(-1.5)), vm::power(x, vm::power_rule(3)),
+                              vm::power(x, 3.0F), vm::power(2.0F, x)})
       EXPECT_TRUE(std::isnan(value)) << std::hex << bits;
   }
 }
