@@ -176,9 +176,24 @@ void linear_backward_weights(const LinearShape& s, const float* x, const float* 
   });
 }
 
+// In bands of rows of the result, which threads share; a sum goes through a band aside.
+void transpose(const float* from, Index rows, Index columns, float* to, bool accumulate) {
+  constexpr Index kBand = kLanes;
+  in_parallel((columns + kBand - 1) / kBand, [&](Index band) {
+    const Index first = band * kBand, count = std::min(kBand, columns - first);
+    float* const target = to + first * rows;
+    if (!accumulate) return avx512::transpose(from + first, columns, target, rows, count, rows);
+    const Buffer aside = cpu_device().allocate(count * rows * sizeof(float));
+    avx512::transpose(from + first, columns, floats(aside), rows, count, rows);
+    cpu_device().kernels().add({target, {count * rows}}, {floats(aside), {count * rows}}, {target, {count * rows}},
+                               cpu_device().default_stream());
+  });
+}
+
 #else
 
 bool suits(const LinearShape&) { return false; }
+void transpose(const float*, std::int64_t, std::int64_t, float*, bool) { LOCKSTEP_CHECK(false, "no AVX-512 here"); }
 bool suits_backward_data(const LinearShape&) { return false; }
 bool suits_backward_weights(const LinearShape&) { return false; }
 

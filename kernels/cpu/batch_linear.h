@@ -20,4 +20,7 @@ void linear(const LinearShape& shape, const float* x, const float* weight, const
 void linear_backward_data(const LinearShape& shape, const float* y_grad, const float* weight, float* x_grad, bool accumulate);
 void linear_backward_weights(const LinearShape& shape, const float* x, const float* y_grad, float* weight_grad, bool accumulate);
 
+// to (columns, rows) = or += from (rows, columns) transposed. On a CPU with AVX-512.
+void transpose(const float* from, std::int64_t rows, std::int64_t columns, float* to, bool accumulate);
+
 }  // namespace lockstep::batch_linear

@@ -4,6 +4,7 @@
 #include "kernels/cpu/batch_linear.h"
 #include "kernels/onednn/kernels.h"
 #include "kernels/onednn/product.h"
+#include "lockstep/core/cpu_dispatch.h"
 
 namespace lockstep::onednn {
 
@@ -30,11 +31,27 @@ void linear_backward_data(In y_grad, In weight, Out x_grad, Stream& stream) {
       {'N', 'N', shape.batch, shape.in_features, shape.out_features, y_grad.floats(), weight.floats(), x_grad.accumulate, x_grad.floats()});
 }
 
+// The product of the narrower operand transposed and the wider one is up to half as fast again as the other way round: worth turning its
+// result, where the sums are long.
+bool is_better_turned(const LinearShape& s) {
+  constexpr std::int64_t kLong = 512;
+  return cpu_isa() == Isa::kAvx512 && s.out_features >= 2 * s.in_features && s.batch >= kLong;
+}
+
+void turned_weight_gradient(const LinearShape& s, In x, In y_grad, Out weight_grad) {
+  const Buffer product = cpu_device().allocate(s.in_features * s.out_features * sizeof(float));
+  auto* const turned = reinterpret_cast<float*>(product.data());
+  multiply({'T', 'N', s.in_features, s.out_features, s.batch, x.floats(), y_grad.floats(), false, turned});
+  batch_linear::transpose(turned, s.in_features, s.out_features, weight_grad.floats(), weight_grad.accumulate);
+}
+
 void linear_backward_weights(In x, In y_grad, Out weight_grad, Out bias_grad, Stream& stream) {
   const LinearShape shape = linear_shape(x, y_grad);
   if (empty(shape)) return reference_kernels().linear_backward_weights(x, y_grad, weight_grad, bias_grad, stream);
   if (batch_linear::suits_backward_weights(shape))
     batch_linear::linear_backward_weights(shape, x.floats(), y_grad.floats(), weight_grad.floats(), weight_grad.accumulate);
+  else if (is_better_turned(shape))
+    turned_weight_gradient(shape, x, y_grad, weight_grad);
   else
     multiply({'T', 'N', shape.out_features, shape.in_features, shape.batch, y_grad.floats(), x.floats(), weight_grad.accumulate,
               weight_grad.floats()});

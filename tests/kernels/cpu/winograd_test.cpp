@@ -91,7 +91,9 @@ TEST(Winograd, LetsNanThroughRelu) {
 
 TEST(Winograd, LeavesOtherShapesAlone) {
   const Conv2dShape good = shape_of(5, 1, 6, 6, 64, 64, {2, 2, 2, 2});
-  if (cpu_isa() == Isa::kAvx512) EXPECT_TRUE(winograd::suits(good));
+  if (cpu_isa() == Isa::kAvx512) {
+    EXPECT_TRUE(winograd::suits(good));
+  }
   for (auto change : {+[](Conv2dShape& s) { s.stride_width = 2; }, +[](Conv2dShape& s) { s.kernel_height = 3; },
                       +[](Conv2dShape& s) { s.kernel_height = s.kernel_width = 4; }, +[](Conv2dShape& s) { s.in_channels = 3; },
                       +[](Conv2dShape& s) { s.out_channels = 72; }, +[](Conv2dShape& s) { s.out_channels = 512; },
