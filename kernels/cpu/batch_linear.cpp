@@ -23,21 +23,16 @@ constexpr Index kPanel = 4 * kLanes;
 
 float* floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
 
-LOCKSTEP_INLINE_AVX512 __m512 finished(__m512 value, __m512 bias, bool relu) {
-  value = value + bias;
-  if (!relu) return value;
-  const __mmask16 negative = _mm512_cmp_ps_mask(value, _mm512_setzero_ps(), _CMP_LT_OQ);  // NaN is not, and passes
-  return _mm512_mask_mov_ps(value, negative, _mm512_setzero_ps());
-}
-
 // y (batch, outs) = from (outs, batch) transposed, plus bias, clamped.
 LOCKSTEP_TARGET_AVX512 void finish_transposed(const LinearShape& s, const float* from, const float* bias, bool relu, float* y) {
   Index o = 0;
   for (; o + kLanes <= s.out_features; o += kLanes)
     for (Index n = 0; n < s.batch; n += kLanes) {
       __m512 square[kLanes];
-      for (Index i = 0; i < kLanes; ++i)
-        square[i] = finished(_mm512_loadu_ps(from + (o + i) * s.batch + n), _mm512_set1_ps(bias == nullptr ? 0 : bias[o + i]), relu);
+      for (Index i = 0; i < kLanes; ++i) {
+        const __m512 sum = _mm512_loadu_ps(from + (o + i) * s.batch + n) + _mm512_set1_ps(bias == nullptr ? 0 : bias[o + i]);
+        square[i] = relu ? avx512::clamped(sum) : sum;
+      }
       avx512::transpose_square(square);
       for (Index i = 0; i < kLanes; ++i) _mm512_storeu_ps(y + (n + i) * s.out_features + o, square[i]);
     }
@@ -45,15 +40,6 @@ LOCKSTEP_TARGET_AVX512 void finish_transposed(const LinearShape& s, const float*
     for (Index n = 0; n < s.batch; ++n) {
       const float value = from[o * s.batch + n] + (bias == nullptr ? 0 : bias[o]);
       y[n * s.out_features + o] = relu && value < 0 ? 0 : value;
-    }
-}
-
-// 64 columns of y, its rows `row` apart.
-LOCKSTEP_TARGET_AVX512 void finish_panel(const float* bias, bool relu, Index rows, Index row, float* y) {
-  for (Index n = 0; n < rows; ++n, y += row)
-    for (Index o = 0; o < kPanel; o += kLanes) {
-      const __m512 offset = bias == nullptr ? _mm512_setzero_ps() : _mm512_loadu_ps(bias + o);
-      _mm512_storeu_ps(y + o, finished(_mm512_loadu_ps(y + o), offset, relu));
     }
 }
 
@@ -69,7 +55,7 @@ void by_rows_of_weights(const LinearShape& s, const float* x, const float* weigh
     const Index begin = s.out_features * part / parts, end = s.out_features * (part + 1) / parts;
     for (Index n = 0; n < s.batch; n += kPanel)
       avx512::multiply_panel(end - begin, s.in_features, weight + begin * s.in_features, s.in_features,
-                             floats(columns) + n / kPanel * panel, floats(result) + begin * s.batch + n, s.batch, false);
+                             floats(columns) + n / kPanel * panel, floats(result) + begin * s.batch + n, s.batch, {});
   });
   finish_transposed(s, floats(result), bias, relu, y);
 }
@@ -81,8 +67,8 @@ void by_rows_of_x(const LinearShape& s, const float* x, const float* weight, con
     const Buffer panel = cpu_device().allocate(kPanel * s.in_features * sizeof(float));
     for (Index o = panels * part / parts * kPanel; o < panels * (part + 1) / parts * kPanel; o += kPanel) {
       avx512::transpose(weight + o * s.in_features, s.in_features, floats(panel), kPanel, s.in_features, kPanel);
-      avx512::multiply_panel(s.batch, s.in_features, x, s.in_features, floats(panel), y + o, s.out_features, false);
-      if (bias != nullptr || relu) finish_panel(bias == nullptr ? nullptr : bias + o, relu, s.batch, s.out_features, y + o);
+      avx512::multiply_panel(s.batch, s.in_features, x, s.in_features, floats(panel), y + o, s.out_features,
+                             {bias == nullptr ? nullptr : bias + o, relu});
     }
   });
 }

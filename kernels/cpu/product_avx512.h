@@ -35,14 +35,28 @@ struct FetchResults {
   }
 };
 
+// What sums start from and what becomes of them: a row of 16 * kVectors floats (null: 0), and ReLU.
+struct Ends {
+  const float* start = nullptr;
+  bool relu = false;
+};
+
+LOCKSTEP_INLINE_AVX512 __m512 clamped(__m512 value) {
+  const __mmask16 negative = _mm512_cmp_ps_mask(value, _mm512_setzero_ps(), _CMP_LT_OQ);  // NaN is not, and passes
+  return _mm512_mask_mov_ps(value, negative, _mm512_setzero_ps());
+}
+
 // c (kRows, 16 * kVectors) = or += a * b, where a's element (row, k) lies at row * a_row + k * a_inner, b's (k, column) at k * b_inner +
 // column.
 template <int kRows, int kVectors = 4, typename Fetch = FetchNothing>
 LOCKSTEP_INLINE_AVX512 void multiply_rows(Index inner, const float* a, Index a_row, Index a_inner, const float* b, Index b_inner, float* c,
-                                          Index c_row, bool accumulate, const Fetch& fetch = {}) {
+                                          Index c_row, bool accumulate, const Fetch& fetch = {}, const Ends& ends = {}) {
   __m512 sums[kRows][kVectors];
   for (int row = 0; row < kRows; ++row)
-    for (int v = 0; v < kVectors; ++v) sums[row][v] = accumulate ? _mm512_loadu_ps(c + row * c_row + v * kLanes) : _mm512_setzero_ps();
+    for (int v = 0; v < kVectors; ++v) {
+      const float* const start = accumulate ? c + row * c_row : ends.start;
+      sums[row][v] = start == nullptr ? _mm512_setzero_ps() : _mm512_loadu_ps(start + v * kLanes);
+    }
   for (Index k = 0; k < inner; ++k, a += a_inner, b += b_inner) {
     fetch(k);
     __m512 columns[kVectors];
@@ -55,7 +69,7 @@ LOCKSTEP_INLINE_AVX512 void multiply_rows(Index inner, const float* a, Index a_r
     }
   }
   for (int row = 0; row < kRows; ++row)
-    for (int v = 0; v < kVectors; ++v) _mm512_storeu_ps(c + row * c_row + v * kLanes, sums[row][v]);
+    for (int v = 0; v < kVectors; ++v) _mm512_storeu_ps(c + row * c_row + v * kLanes, ends.relu ? clamped(sums[row][v]) : sums[row][v]);
 }
 
 // The same for any number of vectors: each four of them begin `b_panel` behind the four before.
@@ -93,20 +107,25 @@ LOCKSTEP_TARGET_AVX512 inline void multiply(Index rows, Index columns, Index inn
   if (rest == 1) multiply_column<16, 1>(rows, inner, a, a_row, a_inner, b + column, columns, c + column, columns, accumulate);
 }
 
-// c (rows, 64) = or += a * b as multiply() has them, of a panel b (inner, 64) whose rows follow each other, and c's rows c_row apart. A
-// long sum is made in pieces whose part of b stays in the second-level cache.
+// c (rows, 64) = `ends` of a * b as multiply() has them, of a panel b (inner, 64) whose rows follow each other, and c's rows c_row apart,
+// which are fetched before they are written. A long sum is made in pieces whose part of b stays in the second-level cache.
 LOCKSTEP_TARGET_AVX512 inline void multiply_panel(Index rows, Index inner, const float* a, Index a_row, const float* b, float* c,
-                                                  Index c_row, bool accumulate) {
+                                                  Index c_row, const Ends& ends) {
   constexpr Index kPanel = 4 * kLanes, kPiece = 1024;
-  for (Index begin = 0; begin < inner; begin += kPiece, accumulate = true) {
+  for (Index begin = 0; begin < inner; begin += kPiece) {
     const Index count = inner - begin < kPiece ? inner - begin : kPiece;
+    const Ends own{ends.start, ends.relu && begin + count == inner};
+    const bool accumulate = begin > 0;
     Index row = 0;
     for (; row + 6 <= rows; row += 6)
-      multiply_rows<6>(count, a + row * a_row + begin, a_row, 1, b + begin * kPanel, kPanel, c + row * c_row, c_row, accumulate);
+      multiply_rows<6>(count, a + row * a_row + begin, a_row, 1, b + begin * kPanel, kPanel, c + row * c_row, c_row, accumulate,
+                       FetchResults{c + row * c_row, c_row, 24}, own);
     for (; row + 2 <= rows; row += 2)
-      multiply_rows<2>(count, a + row * a_row + begin, a_row, 1, b + begin * kPanel, kPanel, c + row * c_row, c_row, accumulate);
+      multiply_rows<2>(count, a + row * a_row + begin, a_row, 1, b + begin * kPanel, kPanel, c + row * c_row, c_row, accumulate,
+                       FetchNothing{}, own);
     for (; row < rows; ++row)
-      multiply_rows<1>(count, a + row * a_row + begin, a_row, 1, b + begin * kPanel, kPanel, c + row * c_row, c_row, accumulate);
+      multiply_rows<1>(count, a + row * a_row + begin, a_row, 1, b + begin * kPanel, kPanel, c + row * c_row, c_row, accumulate,
+                       FetchNothing{}, own);
   }
 }
 
