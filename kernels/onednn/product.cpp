@@ -12,7 +12,7 @@ using Index = std::int64_t;
 constexpr Index kBlock = 16;  // rows or columns; parts are whole numbers of them
 // A part of fewer: oneDNN copies the operand that all parts share once for each of them. Parts of columns lose more by that than parts of
 // rows, and are for products of few rows.
-constexpr Index kFewestRows = 128, kFewestColumns = 256;
+constexpr Index kFewestRows = 192, kFewestColumns = 256;
 
 // Rows [row, row + rows), columns [column, column + columns).
 void multiply_part(const Product& p, Index row, Index rows, Index column, Index columns) {
@@ -36,7 +36,7 @@ void multiply_alone(const Product& p, const Strides& strides, float factor) {
 
 void multiply(const Product& p) {
   const Index most_by_rows = p.rows / kFewestRows, most_by_columns = p.columns / kFewestColumns;
-  const bool by_rows = 3 * most_by_rows >= most_by_columns;
+  const bool by_rows = 5 * most_by_rows >= most_by_columns;
   const Index length = by_rows ? p.rows : p.columns, blocks = (length + kBlock - 1) / kBlock;
   const Index parts = parts_of(p.rows * p.columns * p.inner, by_rows ? most_by_rows : most_by_columns);
   in_parallel(parts, [&](Index part) {
