@@ -15,14 +15,14 @@ namespace {
 
 std::int64_t evaluate_metrics(const std::function<Tensor(const Tensor& inputs)>& forward, const data::Dataset& dataset,
                               std::span<Metric* const> metrics, const EvaluateOptions& options) {
-  if (options.batch_size < 1) throw InvalidArgument("evaluate: batch_size {} must be at least 1", options.batch_size);
   const NoGrad no_grad;
   const auto group = options.group ? options.group : default_process_group();
-  for (Metric* const metric : metrics) metric->reset();
-  data::DistributedSampler sampler(dataset.size(), group ? group->place() : Place{},
-                                   {.shuffle = false, .remainder = data::Remainder::kExact});
-  const data::DataLoaderOptions loading{.batch_size = options.batch_size, .device = options.device, .collate = options.collate};
   or_end_group(group.get(), [&] {
+    if (options.batch_size < 1) throw InvalidArgument("evaluate: batch_size {} must be at least 1", options.batch_size);
+    for (Metric* const metric : metrics) metric->reset();
+    data::DistributedSampler sampler(dataset.size(), group ? group->place() : Place{},
+                                     {.shuffle = false, .remainder = data::Remainder::kExact});
+    const data::DataLoaderOptions loading{.batch_size = options.batch_size, .device = options.device, .collate = options.collate};
     for (auto& [inputs, targets] : data::DataLoader(dataset, sampler, loading)) {
       const Tensor outputs = cast(forward(inputs), DType::kFloat32).to(cpu_device()), wanted = targets.to(cpu_device());
       for (Metric* const metric : metrics) metric->update(outputs, wanted);

@@ -73,12 +73,12 @@ Tensor gather(const Outputs& mine, std::int64_t samples, ProcessGroup& group) {
 }  // namespace
 
 Tensor predict(nn::Module& model, const data::Dataset& dataset, const EvaluateOptions& options) {
-  if (options.batch_size < 1) throw InvalidArgument("predict: batch_size {} must be at least 1", options.batch_size);
-  if (dataset.size() < 1) throw InvalidArgument("predict: the data set is empty: at least one sample is needed");
   const auto group = options.group ? options.group : default_process_group();
-  const data::DistributedSampler sampler(dataset.size(), group ? group->place() : Place{},
-                                         {.shuffle = false, .remainder = data::Remainder::kExact});
   return or_end_group(group.get(), [&] {
+    if (options.batch_size < 1) throw InvalidArgument("predict: batch_size {} must be at least 1", options.batch_size);
+    if (dataset.size() < 1) throw InvalidArgument("predict: the data set is empty: at least one sample is needed");
+    const data::DistributedSampler sampler(dataset.size(), group ? group->place() : Place{},
+                                           {.shuffle = false, .remainder = data::Remainder::kExact});
     const Outputs mine = outputs_of_share(model, dataset, sampler, options);
     if (group && group->world_size() > 1) return gather(mine, dataset.size(), *group);
     std::vector<std::int64_t> extents = {dataset.size()};

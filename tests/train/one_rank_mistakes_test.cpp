@@ -156,5 +156,30 @@ TEST_P(OneRanksMistake, IsToldToTheOther) {
   EXPECT_THAT(messages[0], AllOf(HasSubstr("rank 1 aborted the group: "), HasSubstr(mistake.message)));
 }
 
+// Options that one rank alone gives wrongly, to functions that are called without a Trainer.
+TEST(OneRanksOptions, AreToldToTheOther) {
+  const Words set(Wrong::kNothing, "");
+  using Call = std::function<void(const EvaluateOptions& options)>;
+  const std::pair<const char*, Call> calls[] = {{"evaluate",
+                                                 [&](const EvaluateOptions& options) {
+                                                   WordNet net;
+                                                   TopK accuracy(1);
+                                                   evaluate(net, set, {&accuracy}, options);
+                                                 }},
+                                                {"predict", [&](const EvaluateOptions& options) {
+                                                   WordNet net;
+                                                   predict(net, set, options);
+                                                 }}};
+  for (const auto& [name, call] : calls) {
+    std::vector<std::string> messages(2);
+    testing::expect_all_well(testing::run_ranks(2, "threads", [&](std::shared_ptr<ProcessGroup> group) {
+      messages[static_cast<std::size_t>(group->rank())] =
+          message_of([&] { call({.batch_size = group->rank() == 1 ? 0 : 4, .group = group}); });
+    }));
+    EXPECT_EQ(messages[1], std::string(name) + ": batch_size 0 must be at least 1");
+    EXPECT_THAT(messages[0], AllOf(HasSubstr("rank 1 aborted the group: "), HasSubstr(messages[1])));
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::train
