@@ -8,118 +8,13 @@
 #include "src/core/compute_threads.h"
 
 #if defined(__x86_64__)
-#include "kernels/cpu/winograd_avx512.h"
+#include "kernels/cpu/winograd_tiles.h"
 
 namespace lockstep::winograd {
 
 namespace {
 
 constexpr Index kMostParts = 8, kTilesOfAPart = 384;  // of a sum over all tiles: by its size alone
-
-// F(4x4, kTaps x kTaps).
-template <Index kTaps>
-struct Form {
-  static constexpr Index kKernel = kTaps, kOut = 4;
-  static constexpr Index kPoints = kOut + kKernel - 1;  // a direction
-  static constexpr Index kAll = kPoints * kPoints;
-  static constexpr Index kTiles = kPoints == 6 ? 48 : 24;  // in a block
-  // From one point's (kTiles, channels) to the next. Whole pages apart they would all fall into one set of the first-level
-  // cache; five cache lines more spread them.
-  static constexpr Index plane(Index channels) { return kTiles * channels + 5 * kLanes; }
-  static constexpr Index points(Index channels) { return kAll * plane(channels); }
-
-  using Inputs = InputTransform<kPoints>;
-  using Kernels = Evaluation<kPoints, kKernel, true>;
-  using Outputs = Gathering<kPoints, kOut, false>;
-  using OutputGradients = Evaluation<kPoints, kOut, false>;
-  using KernelGradients = Gathering<kPoints, kKernel, true>;
-};
-
-// An image batch, NHWC.
-template <typename Float>
-struct Images {
-  Float* data;
-  Index height, width, channels;
-
-  Float* pixel(Index n, Index row, Index column) const { return data + ((n * height + row) * width + column) * channels; }
-  bool has(Index row, Index column) const { return row >= 0 && row < height && column >= 0 && column < width; }
-};
-
-// How an image's outputs are cut into tiles.
-template <typename F>
-struct Tiling {
-  Index batch, rows, columns;
-
-  Tiling(Index batch, Index height, Index width)
-      : batch(batch), rows((height + F::kOut - 1) / F::kOut), columns((width + F::kOut - 1) / F::kOut) {}
-  Index count() const { return batch * rows * columns; }
-  Index blocks() const { return (count() + F::kTiles - 1) / F::kTiles; }
-  Index image(Index tile) const { return tile / (rows * columns); }
-  Index row(Index tile) const { return tile / columns % rows * F::kOut; }
-  Index column(Index tile) const { return tile % columns * F::kOut; }
-};
-
-class Scratch {
- public:
-  explicit Scratch(Index count) : buffer_(cpu_device().allocate(count * sizeof(float))) {}
-  float* data() const { return reinterpret_cast<float*>(buffer_.data()); }
-
- private:
-  Buffer buffer_;
-};
-
-class Zeros : public Scratch {
- public:
-  explicit Zeros(Index count) : Scratch(count) { std::fill_n(data(), count, 0.0F); }
-};
-
-// The pixels of a square whose corner is (row, column); outside of the image they are `outside`.
-template <Index kSize, typename Float>
-void find_square(const Images<Float>& images, Index n, Index row, Index column, Float* outside, Float** pixels) {
-  for (Index i = 0; i < kSize; ++i)
-    for (Index j = 0; j < kSize; ++j)
-      pixels[i * kSize + j] = images.has(row + i, column + j) ? images.pixel(n, row + i, column + j) : outside;
-}
-
-// The points of tiles [first, first + count), of squares of kFrom x kFrom pixels that begin `top` rows and `left` columns before the tiles'
-// outputs: plane(channels) floats a point. `zeros` has as many floats as there are channels.
-template <typename F, typename Transform, Index kFrom>
-LOCKSTEP_TARGET_AVX512 void transform_images(const Images<const float>& images, const Tiling<F>& tiling, Index first, Index count,
-                                             Index top, Index left, const float* zeros, float* points) {
-  constexpr Index kPoints = F::kPoints;
-  const Index channels = images.channels, plane = F::plane(channels);
-  for (Index tile = first; tile < first + count; ++tile, points += channels) {
-    const float* pixels[kFrom * kFrom];
-    find_square<kFrom>(images, tiling.image(tile), tiling.row(tile) - top, tiling.column(tile) - left, zeros, pixels);
-    for (Index c = 0; c < channels; c += kLanes) {
-      __m512 half[kFrom * kPoints];  // (column, point)
-      for (Index j = 0; j < kFrom; ++j) {
-        __m512 column[kFrom];
-        for (Index i = 0; i < kFrom; ++i) column[i] = _mm512_loadu_ps(pixels[i * kFrom + j] + c);
-        Transform::apply(column, 1, half + j * kPoints);
-      }
-      for (Index i = 0; i < kPoints; ++i) {
-        __m512 row[kPoints];
-        Transform::apply(half + i, kPoints, row);
-        for (Index j = 0; j < kPoints; ++j) _mm512_storeu_ps(points + (i * kPoints + j) * plane + c, row[j]);
-      }
-    }
-  }
-}
-
-// The operations on an output on its way to memory.
-struct Finish {
-  const float* bias = nullptr;
-  bool relu = false, accumulate = false;
-};
-
-LOCKSTEP_INLINE_AVX512 __m512 finished(__m512 value, const Finish& finish, Index channel, const float* slot) {
-  if (finish.bias != nullptr) value = value + _mm512_loadu_ps(finish.bias + channel);
-  if (finish.accumulate) value = value + _mm512_loadu_ps(slot);
-  if (!finish.relu) return value;
-  const __mmask16 negative = _mm512_cmp_ps_mask(value, _mm512_setzero_ps(), _CMP_LT_OQ);  // NaN is not, and passes
-  return _mm512_mask_mov_ps(value, negative, _mm512_setzero_ps());
-}
 
 // `nowhere` takes what lies outside of the image: as many floats as there are channels.
 template <typename F>
@@ -137,14 +32,7 @@ LOCKSTEP_TARGET_AVX512 void gather_outputs(const float* points, const Images<flo
         for (Index i = 0; i < kPoints; ++i) column[i] = _mm512_loadu_ps(points + (i * kPoints + j) * plane + c);
         F::Outputs::apply(column, 1, half + j * kOut);
       }
-      for (Index i = 0; i < kOut; ++i) {
-        __m512 row[kOut];
-        F::Outputs::apply(half + i, kOut, row);
-        for (Index j = 0; j < kOut; ++j) {
-          float* const slot = pixels[i * kOut + j] + c;
-          _mm512_storeu_ps(slot, finished(row[j], finish, c, slot));
-        }
-      }
+      store_outputs<F>(half, finish, c, pixels);
     }
   }
 }
@@ -269,22 +157,11 @@ bool has_small_matrices(const Conv2dShape& s) {
   return s.in_channels * s.out_channels <= kMost / 4 / points;
 }
 
-// Tiles of 4 x 4 compute a quarter to a third of the direct products, and outputs beyond the edge.
-bool wastes_little(Index height, Index width) {
-  const auto whole = [](Index size) { return (size + 3) / 4 * 4; };
-  return whole(height) * whole(width) <= 2 * height * width;
-}
-
 }  // namespace
 
 bool suits(const Conv2dShape& s) {
-  const Index kernel = s.kernel_height;
-  if (cpu_isa() != Isa::kAvx512 || (kernel != 3 && kernel != 5) || s.kernel_width != kernel || s.groups != 1) return false;
-  if (s.stride_height != 1 || s.stride_width != 1 || s.batch <= 0 || s.in_channels <= 0 || s.out_channels <= 0) return false;
-  if (s.in_channels % kLanes != 0 || s.out_channels % kLanes != 0) return false;
-  for (const Index pad : {s.pad_top, s.pad_left, s.pad_bottom, s.pad_right})
-    if (pad < 0 || pad >= kernel) return false;
-  return has_small_matrices(s) && wastes_little(s.out_height, s.out_width) && wastes_little(s.in_height, s.in_width);
+  return has_form(s) && s.in_channels % kLanes == 0 && s.out_channels % kLanes == 0 && has_small_matrices(s) &&
+         wastes_little(s.in_height, s.in_width);
 }
 
 void conv2d(const Conv2dShape& s, const float* x, const float* weight, const float* bias, bool relu, float* y) {

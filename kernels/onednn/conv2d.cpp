@@ -16,6 +16,7 @@
 #include "kernels/cpu/grouped_conv.h"
 #include "kernels/cpu/narrow_conv.h"
 #include "kernels/cpu/winograd.h"
+#include "kernels/cpu/winograd_narrow.h"
 #include "kernels/onednn/kernels.h"
 #include "kernels/onednn/onednn.h"
 #include "lockstep/core/error.h"
@@ -275,6 +276,7 @@ void conv2d(const Conv2dShape& shape, In in, In weights, In bias, bool relu, Out
   const float *x = in.floats(), *weight = weights.floats();
   float* const y = out.floats();
   if (winograd::suits(shape)) return winograd::conv2d(shape, x, weight, bias.floats(), relu, y);
+  if (winograd_narrow::suits(shape)) return winograd_narrow::conv2d(shape, x, weight, bias.floats(), relu, y);
   if (depthwise::suits(shape)) return depthwise::conv2d(shape, x, weight, bias.floats(), relu, y);
   if (grouped_conv::suits(shape)) return grouped_conv::conv2d(shape, x, weight, bias.floats(), relu, y);
   // oneDNN's ReLU makes 0 of NaN, and a broken model would seem whole. Reading x beforehand costs less than ReLU's own pass over y.
@@ -316,6 +318,7 @@ WeightGradients own_weight_gradients(const Conv2dShape& shape) {
 void conv2d_backward_weights(const Conv2dShape& shape, In in, In out_grad, Out weight_grad, Out bias_grad, Stream& lane) {
   if (empty(shape)) return reference_kernels().conv2d_backward_weights(shape, in, out_grad, weight_grad, bias_grad, lane);
   const float *x = in.floats(), *y_grad = out_grad.floats();
+  if (winograd_narrow::suits(shape)) return winograd_narrow::conv2d_backward_weights(shape, x, y_grad, weight_grad, bias_grad);
   if (narrow_conv::suits(shape)) return narrow_conv::conv2d_backward_weights(shape, x, y_grad, weight_grad, bias_grad);
   if (const auto compute = own_weight_gradients(shape)) {
     compute(shape, x, y_grad, weight_grad.floats(), weight_grad.accumulate);

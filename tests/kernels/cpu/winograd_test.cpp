@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "kernels/cpu/winograd.h"
+#include "kernels/cpu/winograd_narrow.h"
 #include "lockstep/core/cpu_dispatch.h"
 #include "tests/kernels/cases/shapes.h"
 #include "tests/kernels/cpu/exact.h"
@@ -51,6 +52,46 @@ TEST(Winograd, IsCloseToThePlainKernels) {
       winograd::conv2d_backward_weights(s, x.data(), y_grad.data(), actual.data(), flag);
       expect_close(actual, expected, kTolerance, name + ", weights");
     }
+  }
+}
+
+TEST(WinogradOfFewChannels, IsCloseToThePlainKernels) {
+  if (cpu_isa() != Isa::kAvx512) GTEST_SKIP() << "needs a CPU with AVX-512 (LOCKSTEP_ISA not lowered)";
+  for (const Conv2dShape& s :
+       {shape_of(5, 3, 12, 12, 3, 64, {2, 2, 2, 2}), shape_of(5, 1, 8, 7, 1, 16, {0, 0, 0, 0}), shape_of(5, 2, 7, 6, 4, 48, {1, 4, 3, 0}),
+        shape_of(5, 90, 9, 9, 2, 32, {2, 0, 1, 2}), shape_of(5, 1, 3, 4, 3, 16, {2, 2, 2, 2})}) {
+    ASSERT_TRUE(winograd_narrow::suits(s)) << name_of(s);
+    const Index y_count = y_shape(s).count(), weights = weight_shape(s).count();
+    const Floats x = uniform(x_shape(s).count(), 1), weight = uniform(weights, 2), bias = uniform(s.out_channels, 3),
+                 y_grad = whole_numbers(y_count, 4);
+    for (const bool flag : {false, true}) {
+      const std::string name = fmt::format("{}, {}", name_of(s), flag);
+      Floats expected(y_count), actual(y_count);
+      plain().conv2d(s, in(x, x_shape(s)), in(weight, weight_shape(s)), flag ? in(bias, bias_shape(s)) : InputView(), flag,
+                     out(expected, y_shape(s)), stream());
+      winograd_narrow::conv2d(s, x.data(), weight.data(), flag ? bias.data() : nullptr, flag, actual.data());
+      expect_close(actual, expected, kTolerance, name);
+      expected = actual = uniform(weights, 6);
+      Floats expected_bias = whole_numbers(s.out_channels, 7), actual_bias = expected_bias;
+      plain().conv2d_backward_weights(s, in(x, x_shape(s)), in(y_grad, y_shape(s)), out(expected, weight_shape(s), flag),
+                                      flag ? OutputView() : out(expected_bias, bias_shape(s), true), stream());
+      winograd_narrow::conv2d_backward_weights(s, x.data(), y_grad.data(), out(actual, weight_shape(s), flag),
+                                               flag ? OutputView() : out(actual_bias, bias_shape(s), true));
+      expect_close(actual, expected, kTolerance, name + ", weights");
+      expect_same_bits(actual_bias, expected_bias, name + ", biases");
+    }
+  }
+}
+
+TEST(WinogradOfFewChannels, LeavesOtherShapesAlone) {
+  const Conv2dShape good = shape_of(5, 1, 8, 8, 3, 16, {2, 2, 2, 2});
+  for (auto change : {+[](Conv2dShape& s) { s.stride_width = 2; }, +[](Conv2dShape& s) { s.kernel_height = s.kernel_width = 3; },
+                      +[](Conv2dShape& s) { s.in_channels = 5; }, +[](Conv2dShape& s) { s.out_channels = 24; },
+                      +[](Conv2dShape& s) { s.pad_bottom = 5; }, +[](Conv2dShape& s) { s.batch = 0; },
+                      +[](Conv2dShape& s) { s.groups = 3; }, +[](Conv2dShape& s) { s.out_height = s.out_width = 2; }}) {
+    Conv2dShape shape = good;
+    change(shape);
+    EXPECT_FALSE(winograd_narrow::suits(shape)) << name_of(shape);
   }
 }
 
