@@ -19,5 +19,12 @@ LOCKSTEP_ALWAYS_INLINE float sum_of(const Lanes& lanes) {
   for (int i = 0; i < 4; ++i) four[i] = eight[i] + eight[i + 4];
   return (four[0] + four[2]) + (four[1] + four[3]);
 }
+LOCKSTEP_ALWAYS_INLINE float largest_of(const Lanes& lanes) {
+  float eight[8], four[4];
+  for (int i = 0; i < 8; ++i) eight[i] = lanes[i] > lanes[i + 8] ? lanes[i] : lanes[i + 8];
+  for (int i = 0; i < 4; ++i) four[i] = eight[i] > eight[i + 4] ? eight[i] : eight[i + 4];
+  const float even = four[0] > four[2] ? four[0] : four[2], odd = four[1] > four[3] ? four[1] : four[3];
+  return even > odd ? even : odd;
+}
 
 }  // namespace lockstep::fast

@@ -9,30 +9,64 @@
 
 namespace lockstep::fast {
 
+// Four chains of vectors: a maximum or a sum waits for the one before it four steps, as long as a row of 64 takes otherwise.
 LOCKSTEP_CPU_DISPATCH(float, row_maximum, (const float* x, Index count), (x, count), {
   const Index whole = count - count % kLanes;
-  Lanes lanes = Lanes{} - std::numeric_limits<float>::infinity();
+  const Index fours = count - count % (4 * kLanes);
+  Lanes a = Lanes{} - std::numeric_limits<float>::infinity();
+  Lanes b = a;
+  Lanes c = a;
+  Lanes d = a;
   Lanes part;
-  for (Index c = 0; c < whole; c += kLanes) {
-    load(x + c, part);
-    lanes = part > lanes ? part : lanes;
+  Index i = 0;
+  for (; i < fours; i += 4 * kLanes) {
+    load(x + i, part);
+    a = part > a ? part : a;
+    load(x + i + kLanes, part);
+    b = part > b ? part : b;
+    load(x + i + 2 * kLanes, part);
+    c = part > c ? part : c;
+    load(x + i + 3 * kLanes, part);
+    d = part > d ? part : d;
   }
-  float largest = lanes[0];
-  for (Index lane = 1; lane < kLanes; ++lane) largest = lanes[lane] > largest ? lanes[lane] : largest;
-  for (Index c = whole; c < count; ++c) largest = x[c] > largest ? x[c] : largest;
+  for (; i < whole; i += kLanes) {
+    load(x + i, part);
+    a = part > a ? part : a;
+  }
+  a = b > a ? b : a;
+  c = d > c ? d : c;
+  a = c > a ? c : a;
+  float largest = largest_of(a);
+  for (; i < count; ++i) largest = x[i] > largest ? x[i] : largest;
   return largest;
 })
 
 LOCKSTEP_CPU_DISPATCH(float, row_sum, (const float* x, Index count), (x, count), {
   const Index whole = count - count % kLanes;
-  Lanes sums{};
+  const Index fours = count - count % (4 * kLanes);
+  Lanes a{};
+  Lanes b{};
+  Lanes c{};
+  Lanes d{};
   Lanes part;
-  for (Index c = 0; c < whole; c += kLanes) {
-    load(x + c, part);
-    sums += part;
+  Index i = 0;
+  for (; i < fours; i += 4 * kLanes) {
+    load(x + i, part);
+    a += part;
+    load(x + i + kLanes, part);
+    b += part;
+    load(x + i + 2 * kLanes, part);
+    c += part;
+    load(x + i + 3 * kLanes, part);
+    d += part;
   }
-  float sum = sum_of(sums);
-  for (Index c = whole; c < count; ++c) sum += x[c];
+  for (; i < whole; i += kLanes) {
+    load(x + i, part);
+    a += part;
+  }
+  a = (a + b) + (c + d);
+  float sum = sum_of(a);
+  for (; i < count; ++i) sum += x[i];
   return sum;
 })
 
