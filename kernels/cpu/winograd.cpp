@@ -150,18 +150,20 @@ void backward_weights(const Conv2dShape& s, const float* x, const float* y_grad,
   cpu_device().kernels().scale({sums.data(), {count}}, 1, {weight_grad, {count}, accumulate}, cpu_device().default_stream());
 }
 
-// Each block of tiles reads them all.
-bool has_small_matrices(const Conv2dShape& s) {
-  constexpr Index kMost = Index{5} << 18;
-  const Index points = s.kernel_height == 5 ? Form<5>::kAll : Form<3>::kAll;
-  return s.in_channels * s.out_channels <= kMost / 4 / points;
+// Do the products pay for the way of the weights to their points, and for reading those once for each block of tiles? Of few channels
+// always, of many with as many tiles as make a part of a sum.
+template <typename F>
+bool is_worthwhile(const Conv2dShape& s) {
+  constexpr Index kSmall = 320 << 10, kLarge = kSmall * 8, kManyTiles = 128;  // floats
+  const Index points = F::kAll * s.in_channels * s.out_channels;
+  return points <= kSmall || (points <= kLarge && Tiling<F>(s.batch, s.out_height, s.out_width).count() >= kManyTiles);
 }
 
 }  // namespace
 
 bool suits(const Conv2dShape& s) {
-  return has_form(s) && s.in_channels % kLanes == 0 && s.out_channels % kLanes == 0 && has_small_matrices(s) &&
-         wastes_little(s.in_height, s.in_width);
+  return has_form(s) && s.in_channels % kLanes == 0 && s.out_channels % kLanes == 0 && wastes_little(s.in_height, s.in_width) &&
+         (s.kernel_height == 5 ? is_worthwhile<Form<5>>(s) : is_worthwhile<Form<3>>(s));
 }
 
 void conv2d(const Conv2dShape& s, const float* x, const float* weight, const float* bias, bool relu, float* y) {

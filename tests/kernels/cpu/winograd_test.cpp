@@ -23,7 +23,7 @@ const std::vector<Conv2dShape>& shapes() {
       shape_of(5, 30, 5, 4, 48, 80, {3, 2, 1, 2}),  shape_of(3, 3, 12, 12, 64, 64, {1, 1, 1, 1}),
       shape_of(3, 1, 6, 6, 16, 16, {0, 0, 0, 0}),   shape_of(3, 2, 3, 8, 32, 96, {1, 0, 2, 1}),
       shape_of(3, 13, 11, 9, 48, 16, {2, 2, 1, 0}), shape_of(3, 60, 8, 8, 16, 32, {1, 1, 1, 1}),
-      shape_of(3, 1, 4, 3, 80, 112, {1, 2, 1, 2})};
+      shape_of(3, 1, 4, 3, 80, 112, {1, 2, 1, 2}),  shape_of(3, 128, 4, 4, 96, 96, {1, 1, 1, 1})};
   return kShapes;
 }
 
@@ -137,8 +137,9 @@ TEST(Winograd, LeavesOtherShapesAlone) {
   }
   for (auto change : {+[](Conv2dShape& s) { s.stride_width = 2; }, +[](Conv2dShape& s) { s.kernel_height = 3; },
                       +[](Conv2dShape& s) { s.kernel_height = s.kernel_width = 4; }, +[](Conv2dShape& s) { s.in_channels = 3; },
-                      +[](Conv2dShape& s) { s.out_channels = 72; }, +[](Conv2dShape& s) { s.out_channels = 512; },
-                      +[](Conv2dShape& s) { s.pad_left = 5; }, +[](Conv2dShape& s) { s.batch = 0; }, +[](Conv2dShape& s) { s.groups = 2; },
+                      +[](Conv2dShape& s) { s.out_channels = 72; }, +[](Conv2dShape& s) { s.out_channels = 128; },
+                      +[](Conv2dShape& s) { s.batch = 100, s.out_channels = 1024; }, +[](Conv2dShape& s) { s.pad_left = 5; },
+                      +[](Conv2dShape& s) { s.batch = 0; }, +[](Conv2dShape& s) { s.groups = 2; },
                       +[](Conv2dShape& s) { s.in_height = s.out_height = 1; }}) {
     Conv2dShape shape = good;
     change(shape);
