@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "kernels/cpu/product_avx512.h"
+#include "kernels/cpu/transpose_avx512.h"
 #include "lockstep/core/cpu_dispatch.h"
 
 namespace lockstep::fused_attention {

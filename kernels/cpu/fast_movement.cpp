@@ -9,6 +9,7 @@
 
 #if defined(__x86_64__)
 #include "kernels/cpu/product_avx512.h"
+#include "kernels/cpu/transpose_avx512.h"
 #endif
 
 namespace lockstep::fast {

@@ -8,6 +8,7 @@
 #include "src/core/compute_threads.h"
 
 #if defined(__x86_64__)
+#include "kernels/cpu/transpose_avx512.h"
 #include "kernels/cpu/winograd_tiles.h"
 
 namespace lockstep::winograd {

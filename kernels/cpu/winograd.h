@@ -8,8 +8,8 @@
 
 namespace lockstep::winograd {
 
-// 5x5 and 3x3 kernels of stride 1, pads smaller than the kernel, channels in multiples of 16, images of which tiles of 4x4 waste little, and
-// more of those the more channels there are, up to some 256 x 256 (3x3) or 192 x 192 (5x5); on a CPU with AVX-512.
+// 5x5 and 3x3 kernels of stride 1, pads smaller than the kernel, channels in multiples of 16, images of which tiles of 4x4 waste little,
+// and more of those the more channels there are, up to some 256 x 256 (3x3) or 192 x 192 (5x5); on a CPU with AVX-512.
 bool suits(const Conv2dShape& shape);
 
 // As the entries of the kernel table; `shape` must suit. Tiles, and parts of the sums over them, are shared among threads.
