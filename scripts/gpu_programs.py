@@ -1,6 +1,7 @@
 """Where test-gpu and bench-gpu find the programs (a build folder, or a bundle) and the libraries that these load: CUDA's, cuDNN, NCCL."""
 
 import glob
+import json
 import os
 import pathlib
 import select
@@ -17,6 +18,10 @@ LIBRARIES = ["libcublasLt.so.13", "libcudnn.so.9", "libnvrtc.so.13", "libnccl.so
 # How long a program may take that only answers a question.
 SHORT_S = 60
 BUILD_FOLDERS = ["launcher", "examples", "bench", "tests/gpu", "tests/kernels"]
+
+
+class Failed(Exception):
+    """What a program said when it failed: the part is listed as not measured."""
 
 
 def is_bundle():
@@ -142,6 +147,13 @@ class Process:
             self.is_out_of_time = True
             self.end()
             return None
+
+
+def row_of(line, process):
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as reason:
+        raise Failed(f"{process.command[0]} printed a line that is no JSON ({reason}): {line[:200]}") from None
 
 
 def ended_by_user(main):

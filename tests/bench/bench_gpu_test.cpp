@@ -133,6 +133,50 @@ TEST(BenchGpu, AContestantThatFailsLateTakesNoRowAlong) {
   EXPECT_FALSE(contestants.contains("pytorch eager")) << contestants;
 }
 
+// A round beside a contestant that compiles or tunes on the same GPU would be slow.
+TEST(BenchGpu, TimesNobodyBeforeEveryModelsContestantsAreReady) {
+  const FakeBuild fake("bench-gpu-together-");
+  const std::string file = fake.folder() / "out.json", tuned = fake.folder() / "tuned";
+  const std::string rounds =
+      "echo '{\"ready\": true}'\nwhile read -r line; do [ -e " + tuned + " ] && ms=1 || ms=2; echo \"{\\\"step_ms\\\": $ms}\"; done";
+  fake.program("bench/train_step", rounds);
+  const std::string python =
+      fake.program("python", "[ \"$1\" = -c ] && exit 0\ncase \"$*\" in *'--model mlp'*) sleep 3; touch " + tuned + " ;; esac\n" + rounds);
+  Child bench(script("bench-gpu", {"--only", "train_step", "--models", "cifar10", "mlp", "--precisions", "float32", "--torch-modes",
+                                   "eager", "--rounds", "2", "--python", python, "--output", file}),
+              {.environment = {{"BUILD", fake.folder().string()}}});
+  ASSERT_EQ(bench.wait(100s), 0) << bench.output() << bench.errors();
+  const auto document = nlohmann::json::parse(std::ifstream(file));
+  EXPECT_TRUE(document["not_measured"].empty()) << document["not_measured"];
+  ASSERT_EQ(document["train_step"].size(), 2U);
+  for (const auto& row : document["train_step"])
+    for (const char* name : {"lockstep", "lockstep graph", "pytorch eager"}) EXPECT_EQ(row["contestants"][name]["step_ms"], 1) << row;
+}
+
+// One of ours takes longer to start than PyTorch may, of another model one fails: neither costs a row.
+TEST(BenchGpu, OursMayStartLate) {
+  const FakeBuild fake("bench-gpu-ours-late-");
+  const std::string file = fake.folder() / "out.json";
+  fake.program("bench/train_step", R"(case "$*" in
+*--graph*) ;;
+*"--model cifar10 "*) exit 3 ;;
+*) sleep 12 ;;
+esac
+echo '{"ready": true}'
+while read -r line; do echo '{"step_ms": 1}'; done)");
+  Child bench(script("bench-gpu", {"--only", "train_step", "--models", "cifar10", "mlp", "--precisions", "float32", "--torch-modes",
+                                   "--rounds", "1", "--time-limit", "20", "--output", file}),
+              {.environment = {{"BUILD", fake.folder().string()}}});
+  ASSERT_EQ(bench.wait(100s), 0) << bench.output() << bench.errors();
+  EXPECT_THAT(bench.output(), ContainsRegex("not measured: train_step cifar10 float32, lockstep: .* ended with 3"));
+  const auto document = nlohmann::json::parse(std::ifstream(file));
+  EXPECT_EQ(document["not_measured"].size(), 1U) << document["not_measured"];
+  ASSERT_EQ(document["train_step"].size(), 2U) << document["not_measured"];
+  EXPECT_FALSE(document["train_step"][0]["contestants"].contains("lockstep"));
+  EXPECT_TRUE(document["train_step"][0]["contestants"].contains("lockstep graph"));
+  EXPECT_EQ(document["train_step"][1]["contestants"].size(), 2U) << document["train_step"][1];
+}
+
 TEST(BenchGpu, APartThatTalksNonsenseOrWithoutEndIsNotMeasured) {
   const FakeBuild fake("bench-gpu-nonsense-");
   const std::string file = fake.folder() / "out.json";
@@ -225,7 +269,7 @@ TEST(BenchGpu, WritesEveryPart) {
   EXPECT_EQ(document["matmul"][0]["sum"], 180875753);
   ASSERT_EQ(document["goals"].size(), 5U);
   EXPECT_TRUE(document["goals"][0]["reached"].is_null()) << "nobody compared it with PyTorch";
-  EXPECT_GT(document["goals"][1]["reached"].get<double>(), 0);
+  EXPECT_TRUE(document["goals"][1]["reached"].is_number()) << "of arrays so small it may round to 0";
 }
 
 }  // namespace
