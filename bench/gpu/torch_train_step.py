@@ -8,7 +8,8 @@ eager           channels_last, fused SGD
 compile         the same; forward, loss and their gradients by torch.compile
 compile-graphs  torch.compile(mode="reduce-overhead"), which replays CUDA graphs
 
-Steps are queued one after the other, and the device is waited for at the end of a round, as bench/train_step does.
+Steps are queued one after the other, and the device is waited for at the end of a round, as bench/train_step does. Products of less than
+50 us are replayed as a CUDA graph, as bench/operators does: the host would need longer to queue them than they take.
 """
 
 import argparse
@@ -24,7 +25,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "peers")
 import train_step_ddp  # noqa: E402  (its folder has no package)
 
 WARM_UP = 10
-ROUND_SECONDS = 0.002
+# As in bench/operators.cpp: how long a round is, which calls are small, and how many of them a graph has.
+ROUND_SECONDS, SMALL_SECONDS, MOST_CALLS, MOST_IN_GRAPH = 0.002, 50e-6, 1000, 200
 
 
 def wait(device):
@@ -97,6 +99,28 @@ def seconds_of(call, calls, device):
     return (time.perf_counter() - start) / calls
 
 
+def in_graph(call, calls):
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            call()
+    return graph.replay
+
+
+def median_seconds(call, rounds, device):
+    seconds_of(call, 3, device)
+    calls, in_call = 1, 1
+    if device.type == "cuda":
+        once = seconds_of(call, 10, device)
+        calls = max(1, min(MOST_CALLS, int(ROUND_SECONDS / once)))
+        if once < SMALL_SECONDS:
+            in_call = min(calls, MOST_IN_GRAPH)
+            call, calls = in_graph(call, in_call), -(-calls // in_call)
+    seconds_of(call, calls, device)
+    measured = sorted(seconds_of(call, calls, device) for _ in range(rounds))
+    return measured[len(measured) // 2] / in_call
+
+
 def linear(flags, device):
     name, (batch, inputs, outputs) = flags.linear[0], map(int, flags.linear[1:])
     x, weight, bias = torch.randn(batch, inputs), torch.randn(outputs, inputs), torch.randn(outputs)
@@ -108,10 +132,7 @@ def linear(flags, device):
         "backward weights": lambda: torch.mm(y.t(), x),
     }
     for what, call in products.items():
-        seconds_of(call, 3, device)
-        calls = max(1, min(1000, int(ROUND_SECONDS / seconds_of(call, 10, device)))) if device.type == "cuda" else 1
-        rounds = sorted(seconds_of(call, calls, device) for _ in range(flags.rounds))
-        median = rounds[len(rounds) // 2]
+        median = median_seconds(call, flags.rounds, device)
         gflops = 2 * batch * inputs * outputs / median * 1e-9
         line = {"operator": f"{name} {what}", "peer": "pytorch-" + torch.__version__, "precision": flags.precision}
         print(json.dumps({**line, "ms": median * 1e3, "gflops": gflops}), flush=True)
