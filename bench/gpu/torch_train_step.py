@@ -1,10 +1,10 @@
-"""PyTorch's training steps and linear layers on one GPU, for scripts/bench-gpu: the networks of bench/peers/train_step_ddp.py.
+"""PyTorch's training steps and linear layers on one GPU, for scripts/bench-gpu: the networks and optimizers of bench/peers/train_step_ddp.py.
 
 python3 bench/gpu/torch_train_step.py --model cifar10 --mode eager --rounds 5      one JSON line a round
 python3 bench/gpu/torch_train_step.py --model cifar10 --mode compile --serve       one for each line on stdin, so that others take turns
 python3 bench/gpu/torch_train_step.py --linear local3 128 2304 384                 the products of a linear layer
 
-eager           channels_last, fused SGD
+eager           channels_last, fused optimizers
 compile         the same; forward, loss and their gradients by torch.compile
 compile-graphs  torch.compile(mode="reduce-overhead"), which replays CUDA graphs
 
@@ -47,7 +47,7 @@ def make_step(flags, device):
     model, labels = model.to(device), labels.to(device)
     channels_last = {"memory_format": torch.channels_last} if samples.dim() == 4 else {}
     samples = samples.to(device, **channels_last)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=device.type == "cuda")
+    optimizer = train_step_ddp.make_optimizer(flags.model, model.parameters(), tuned=True, on_gpu=device.type == "cuda")
 
     def loss_of(inputs, targets):
         with torch.autocast(device.type, torch.bfloat16, enabled=flags.precision == "bf16"):
@@ -61,7 +61,7 @@ def make_step(flags, device):
         loss_of(samples, labels).backward()
         optimizer.step()
 
-    return step, len(labels)
+    return step, len(samples)
 
 
 def train(flags, device):
@@ -140,7 +140,7 @@ def linear(flags, device):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=["cifar10", "cifar10-nolrn", "mlp"], default="cifar10")
+    parser.add_argument("--model", choices=train_step_ddp.MODELS, default="cifar10")
     parser.add_argument("--mode", choices=["eager", "compile", "compile-graphs"], default="eager")
     parser.add_argument("--precision", choices=["float32", "tf32", "bf16"], default="float32")
     parser.add_argument("--device", default="cuda")

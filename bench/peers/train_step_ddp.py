@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+MODELS = ["cifar10", "cifar10-nolrn", "mlp", "resnet20", "gpt"]
 SKIPPED_STEPS = 4
 
 
@@ -98,12 +99,13 @@ class Gpt(nn.Module):
         return nn.functional.linear(self.norm(self.blocks(x)), self.words.weight).flatten(0, 1)
 
 
-def make_optimizer(name, parameters, tuned):
+def make_optimizer(name, parameters, tuned, on_gpu=False):
     if name == "gpt":
         return torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.1, fused=tuned)
+    fused = {"fused": True} if tuned and on_gpu else {}
     if name == "resnet20":
-        return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, weight_decay=1e-4)
-    return torch.optim.SGD(parameters, lr=0.01)
+        return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, weight_decay=1e-4, **fused)
+    return torch.optim.SGD(parameters, lr=0.01, **fused)
 
 
 def make(name, tuned):
@@ -135,7 +137,7 @@ def time_steps(model, optimizer, samples, labels, steps):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--model", choices=["cifar10", "cifar10-nolrn", "mlp", "resnet20", "gpt"], default="cifar10")
+    parser.add_argument("--model", choices=MODELS, default="cifar10")
     parser.add_argument("--tuned", action="store_true")
     parser.add_argument("--steps", type=int, default=15)
     flags = parser.parse_args()

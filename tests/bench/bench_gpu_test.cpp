@@ -74,7 +74,7 @@ while read -r line; do echo "{\"step_ms\": $ms}"; done)");
   ASSERT_EQ(bench.wait(100s), 0) << bench.output() << bench.errors();
   const auto document = nlohmann::json::parse(std::ifstream(file));
   EXPECT_TRUE(document["not_measured"].empty()) << document["not_measured"];
-  ASSERT_EQ(document["train_step"].size(), 9U) << "three models in three precisions";
+  ASSERT_EQ(document["train_step"].size(), 15U) << "five models in three precisions";
   const std::map<std::string, double> ours = {{"float32", 4}, {"tf32", 3}, {"bf16", 2}};
   for (const auto& row : document["train_step"]) {
     const std::string precision = row["precision"];
@@ -246,7 +246,7 @@ while read -r line; do sleep 2; echo '{"step_ms": 1}'; done)");
               {.environment = {{"BUILD", fake.folder().string()}}});
   ASSERT_EQ(bench.wait(100s), 0) << bench.output() << bench.errors();
   const auto document = nlohmann::json::parse(std::ifstream(file));
-  ASSERT_EQ(document["train_step"].size(), 3U) << document["not_measured"];
+  ASSERT_EQ(document["train_step"].size(), 5U) << document["not_measured"];
   for (const auto& row : document["train_step"]) EXPECT_LT(row["contestants"]["lockstep"]["rounds_step_ms"].size(), 25U) << row;
 }
 

@@ -32,5 +32,23 @@ TEST(TorchTrainStep, SmallProductsAreReplayedAsAGraphAndLargeOnesAreNot) {
   EXPECT_NEAR(nlohmann::json::parse(large->output().substr(0, large->output().find('\n')))["ms"].get<double>(), 0.1, 1e-9);
 }
 
+// Those of bench/lib/train_step_models.cpp.
+TEST(TorchTrainStep, EveryModelHasOurOptimizerAndBatch) {
+  struct Model {
+    const char *name, *optimizer;
+    int batch;
+  };
+  for (const auto& [name, optimizer, batch] : {Model{"cifar10", "SGD fused=True lr=0.01\n", 128},
+                                               {"cifar10-nolrn", "SGD fused=True lr=0.01\n", 128},
+                                               {"mlp", "SGD fused=True lr=0.01\n", 64},
+                                               {"resnet20", "SGD fused=True lr=0.01 momentum=0.9 weight_decay=0.0001\n", 64},
+                                               {"gpt", "AdamW fused=True lr=0.001 weight_decay=0.1\n", 8}}) {
+    const auto child = torch_train_step({"--model", name, "--rounds", "1", "--steps", "2"});
+    ASSERT_EQ(child->wait(60s), 0) << child->errors();
+    EXPECT_EQ(child->errors(), optimizer) << name;
+    EXPECT_NEAR(nlohmann::json::parse(child->output())["samples_per_s"].get<double>(), batch * 1000.0, 1e-6) << "of steps of 1 ms";
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::testing
