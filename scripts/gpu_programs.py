@@ -165,24 +165,54 @@ def ended_by_user(main):
         return 128 + signal.SIGINT
 
 
-def build(folder, targets):
-    """What a source tree needs before; the CUDA part along with it, where it is configured. Where packages are missing and cannot be had,
-    what is there must do: else a bundle that was made elsewhere is used, if it lies in build-bundle."""
-    if subprocess.run([ROOT / "scripts/dependencies"], check=False, cwd=ROOT).returncode != 0:
-        print("scripts/dependencies failed: going on with what is installed", flush=True)
+def run_until(until, command):
+    """Prints what it prints; its exit code. Ends this program when the time is over, and the command with all that it started; at a
+    terminal it is in this program's group, since sudo may have to ask there."""
+    is_apart = not sys.stdin.isatty()
+    process = subprocess.Popen([str(word) for word in command], cwd=ROOT, start_new_session=is_apart)
     try:
-        subprocess.run([ROOT / "scripts/configure", folder], check=True, cwd=ROOT)
-        known = subprocess.run(["ninja", "-C", folder, "-t", "targets", "all"], check=True, capture_output=True, text=True).stdout
-        cuda = "src/cuda/liblockstep_cuda.so"
-        subprocess.run(["ninja", "-C", folder, "launcher/lockrun", *targets, *([cuda] if f"\n{cuda}:" in known else [])], check=True)
-    except (OSError, subprocess.CalledProcessError) as reason:
-        use_bundle_instead(reason)
+        return process.wait(None if until == float("inf") else max(0.0, until - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        sys.exit(f"{command[0]} has not ended in time (--time-limit)")
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL) if is_apart else process.terminate()
+            process.wait(timeout=10)
 
 
-def use_bundle_instead(reason):
-    """The same script, of the bundle; does not return."""
-    script = ROOT / "build-bundle/lockstep/scripts" / pathlib.Path(sys.argv[0]).name
+def build(folder, targets, until, wants_cuda=True):
+    """What a source tree needs before; the CUDA part along with it, where it is configured. Where packages are missing and cannot be had,
+    what is there must do. A bundle that was made elsewhere is used instead, if it lies in build-bundle, where nothing can be built, or not
+    the CUDA part."""
+    if run_until(until, [ROOT / "scripts/dependencies"]) != 0:
+        print("scripts/dependencies failed: going on with what is installed", flush=True)
+    cuda = "src/cuda/liblockstep_cuda.so"
+    try:
+        if (code := run_until(until, [ROOT / "scripts/configure", folder])) != 0:
+            raise OSError(f"scripts/configure ended with {code}")
+        known = subprocess.run(["ninja", "-C", folder, "-t", "targets", "all"], check=True, capture_output=True, text=True,
+                               timeout=SHORT_S).stdout
+        has_cuda = f"\n{cuda}:" in known
+        if wants_cuda and not has_cuda:
+            print("the build has no CUDA part: its summary says why", flush=True)
+            if other_script().exists():
+                raise OSError("no CUDA part")
+        if (code := run_until(until, ["ninja", "-C", folder, "launcher/lockrun", *targets, *([cuda] if has_cuda else [])])) != 0:
+            raise OSError(f"ninja ended with {code}")
+    except (OSError, subprocess.CalledProcessError, subprocess.TimeoutExpired) as reason:
+        use_bundle_instead(reason, until)
+
+
+def other_script():
+    """The one that runs, in a bundle."""
+    return ROOT / "build-bundle/lockstep/scripts" / pathlib.Path(sys.argv[0]).name
+
+
+def use_bundle_instead(reason, until):
+    """Does not return."""
+    script = other_script()
     if not script.exists():
         sys.exit(f"the programs cannot be built here: {reason}. Make them elsewhere by `scripts/bundle`, and bring build-bundle along")
     print(f"the programs cannot be built here: {reason}; using {script.parent.parent}", flush=True)
-    os.execv(sys.executable, [sys.executable, str(script), *sys.argv[1:]])
+    left = [] if until == float("inf") else ["--time-limit", f"{max(1.0, until - time.monotonic()):.0f}"]  # the last one counts
+    os.execv(sys.executable, [sys.executable, str(script), *sys.argv[1:], *left])

@@ -132,23 +132,75 @@ TEST(TestGpu, AFilterThatRunsNothingFails) {
   EXPECT_THAT(broken.output(), HasSubstr("failed 1: gpu_ranks_test: cannot list its tests: exit 127: no libcudnn.so.9 here\n"));
 }
 
+// A source tree that has the scripts alone, and its own ninja.
+class FakeTree : public FakeBuild {
+ public:
+  explicit FakeTree(const std::string& name) : FakeBuild(name) {
+    std::filesystem::create_directories(folder() / "scripts");
+    for (const char* file : {"test-gpu", "gpu_programs.py"})
+      std::filesystem::copy_file(std::filesystem::path(SCRIPTS) / file, folder() / "scripts" / file);
+    program("scripts/dependencies", "echo no packages; exit 1");
+  }
+  void add_bundle() const {
+    program("build-bundle/lockstep/scripts/test-gpu", "");
+    std::ofstream(folder() / "build-bundle/lockstep/scripts/test-gpu") << "import sys\nprint('the bundle does', sys.argv[1:])\n";
+  }
+  std::unique_ptr<Child> test_gpu(const std::vector<std::string>& arguments) const {
+    std::vector<std::string> command = {"python3", (folder() / "scripts/test-gpu").string(), "kill"};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    return std::make_unique<Child>(
+        command, ChildOptions{.environment = {{"PATH", (folder() / "path").string() + ":" + std::getenv("PATH")}}, .unset = {"BUILD"}});
+  }
+};
+
 // As where neither packages nor compilers can be had.
 TEST(TestGpu, UsesABundleWhereItCannotBuild) {
-  namespace fs = std::filesystem;
-  const FakeBuild fake("test-gpu-bundle-");
-  fs::create_directories(fake.folder() / "scripts");
-  for (const char* name : {"test-gpu", "gpu_programs.py"}) fs::copy_file(fs::path(SCRIPTS) / name, fake.folder() / "scripts" / name);
-  fake.program("scripts/dependencies", "echo no packages; exit 1");
-  fake.program("scripts/configure", "echo no meson; exit 1");
-  Child none({"python3", (fake.folder() / "scripts/test-gpu").string(), "kill"});
-  EXPECT_EQ(none.wait(60s), 1);
-  EXPECT_THAT(none.errors(), HasSubstr("Make them elsewhere by `scripts/bundle`, and bring build-bundle along"));
-  const fs::path bundle = fake.folder() / "build-bundle/lockstep/scripts";
-  fs::create_directories(bundle);
-  std::ofstream(bundle / "test-gpu") << "import sys\nprint('the bundle does', sys.argv[1:])\n";
-  Child there({"python3", (fake.folder() / "scripts/test-gpu").string(), "kill"});
-  EXPECT_EQ(there.wait(60s), 0) << there.errors();
-  EXPECT_THAT(there.output(), HasSubstr("the bundle does ['kill']"));
+  const FakeTree tree("test-gpu-bundle-");
+  tree.program("scripts/configure", "echo no meson; exit 1");
+  const auto none = tree.test_gpu({});
+  EXPECT_EQ(none->wait(60s), 1);
+  EXPECT_THAT(none->errors(), HasSubstr("Make them elsewhere by `scripts/bundle`, and bring build-bundle along"));
+  EXPECT_THAT(none->output(), ContainsRegex("libcudnn.so.9 (.|\n)*no packages\n")) << "what needs no build comes first";
+  tree.add_bundle();
+  const auto there = tree.test_gpu({});
+  EXPECT_EQ(there->wait(60s), 0) << there->errors();
+  EXPECT_THAT(there->output(), HasSubstr("the bundle does ['kill']"));
+}
+
+// As where there are compilers, but no nvcc.
+TEST(TestGpu, UsesABundleWhereTheBuildWouldHaveNoCudaPart) {
+  const FakeTree tree("test-gpu-no-cuda-");
+  tree.program("scripts/configure", "exit 0");
+  tree.program("path/ninja", "case \"$*\" in *' -t targets '*) echo 'launcher/lockrun: phony' ;; *) touch \"$0.built\" ;; esac");
+  const auto none = tree.test_gpu({});
+  EXPECT_EQ(none->wait(60s), 1);
+  EXPECT_THAT(none->output(), HasSubstr("the build has no CUDA part: its summary says why"));
+  EXPECT_TRUE(std::filesystem::exists(tree.folder() / "path/ninja.built")) << "without a bundle there is nothing better";
+  tree.add_bundle();
+  const auto there = tree.test_gpu({});
+  EXPECT_EQ(there->wait(60s), 0) << there->errors();
+  EXPECT_THAT(there->output(), HasSubstr("the bundle does ['kill']"));
+  tree.program("path/ninja", "case \"$*\" in *' -t targets '*) printf 'a: b\\nsrc/cuda/liblockstep_cuda.so: c\\n' ;; esac");
+  const auto both = tree.test_gpu({});
+  EXPECT_EQ(both->wait(60s), 1);
+  EXPECT_THAT(both->output(), Not(HasSubstr("the bundle does"))) << "what can be built here comes first";
+}
+
+TEST(TestGpu, TheTimeLimitHoldsForTheBuildAndForTheBundle) {
+  const FakeTree tree("test-gpu-build-time-");
+  tree.program("scripts/dependencies", "sleep 2");
+  tree.program("scripts/configure", "exit 1");
+  tree.add_bundle();
+  const auto rest = tree.test_gpu({"--time-limit", "60"});
+  EXPECT_EQ(rest->wait(60s), 0) << rest->errors();
+  EXPECT_THAT(rest->output(), ContainsRegex("the bundle does \\['kill', '--time-limit', '60', '--time-limit', '[1-5][0-9]'\\]"));
+  for (const char* script : {"scripts/configure", "scripts/dependencies"}) {
+    tree.program(script, "sleep 600; true");
+    const auto late = tree.test_gpu({"--time-limit", "5"});
+    EXPECT_EQ(late->wait(60s), 1);
+    EXPECT_TRUE(late->nothing_left());
+    EXPECT_THAT(late->errors(), HasSubstr(std::string(script) + " has not ended in time (--time-limit)"));
+  }
 }
 
 TEST(TestGpu, EndsWithAllThatItStarted) {
