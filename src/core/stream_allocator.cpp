@@ -23,7 +23,7 @@ StreamAllocator::StreamAllocator(Device& device, MemoryPool& pool, const MemoryP
   if (policy_.kind != MemoryPolicy::Kind::kAll) return;
   const std::size_t free = pool_.free_on_device();
   if (policy_.bytes == 0) policy_.bytes = free > 2 * kLeftToLibraries ? free - kLeftToLibraries : free / 2;
-  std::byte* const block = pool_.take(policy_.bytes);
+  std::byte* const block = policy_.bytes <= device_bytes_ ? pool_.take(policy_.bytes) : nullptr;  // CUDA has other errors for more
   if (block == nullptr)
     throw Error(
         "{}: {:.0f} MiB were to be taken at the start, but only {:.0f} of its {:.0f} MiB are free: end what else uses it, or ask for less",

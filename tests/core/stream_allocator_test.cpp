@@ -226,6 +226,10 @@ TEST(StreamAllocator, AllThatIsNotThereIsAnErrorAtTheStart) {
   pool.of_others = 8 * kMiB;
   const std::string said = message_of([&] { StreamAllocator(cpu_device(), pool, {MemoryPolicy::Kind::kAll, 12 * kMiB}); });
   EXPECT_THAT(said, HasSubstr("12 MiB were to be taken at the start, but only 8 of its 16 MiB are free"));
+  const int takes = pool.takes;
+  const std::string more = message_of([&] { StreamAllocator(cpu_device(), pool, {MemoryPolicy::Kind::kAll, 17 * kMiB}); });
+  EXPECT_THAT(more, HasSubstr("17 MiB were to be taken at the start, but only 8 of its 16 MiB are free"));
+  EXPECT_EQ(pool.takes, takes) << "the pool was asked for more than the device has";
 }
 
 TEST(MemoryPolicy, ReadsItsForms) {
