@@ -39,10 +39,10 @@ struct [[gnu::visibility("hidden")]] PassAccess;  // the library's own
 // (InvalidArgument from forward() and module() otherwise); its parameters must not be replaced or moved afterwards. Backward must run on
 // the thread that runs the other collectives.
 //
-// On a GPU the host waits for nothing between zero_grad() and the end of step(): all-reduces run on a stream of their own, and backward
-// leaves the default stream ordered behind them. A failed one is thrown by the first call that comes to know of it. Three options make it
-// wait for the other ranks' hosts, not for a device: set_weight() and join() before a pass's first bucket, find_unused_parameters at its
-// end.
+// On a GPU the host does not wait for the device between zero_grad() and the end of step(), only for NCCL to queue a bucket's call (see
+// docs/nccl.md): all-reduces run on a stream of their own, and backward leaves the default stream ordered behind them. A failed one is
+// thrown by the first call that comes to know of it. Three options make it wait for the other ranks' hosts, not for a device: set_weight()
+// and join() before a pass's first bucket, find_unused_parameters at its end.
 class DistributedDataParallel {
  public:
   DistributedDataParallel(nn::Module& module, std::shared_ptr<ProcessGroup> group, const DistributedDataParallelOptions& options = {});
