@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <vector>
 
 #include "lockstep/reduce/reducer.h"
@@ -25,30 +26,42 @@ struct Sums {
 };
 constexpr Sums kSums[] = {{DType::kBFloat16, 256}, {DType::kFloat16, 2048}};
 
+constexpr std::size_t kCount = 1001;
+
+// Of what each rank puts into a bucket; the reducer runs three passes.
+void expect_average(int ranks, DType type, const std::function<float(int rank, std::size_t element)>& put, float expected) {
+  EXPECT_THAT(run_gpu_ranks(ranks,
+                            [&](auto group, RecordingDevice& device) {
+                              Reducer reducer(group, {{.name = "w", .count = kCount, .dtype = type, .device = DeviceKind::kCuda}}, {});
+                              for (int pass = 0; pass < 3; ++pass) {
+                                std::vector<std::uint16_t> values(kCount);
+                                for (std::size_t i = 0; i < kCount; ++i) values[i] = bits_of(type, put(group->rank(), i));
+                                device.upload(reducer.slot(0).data(), values.data(), 2 * kCount, device.default_stream());
+                                reducer.mark_ready(0);
+                                reducer.finish();
+                                device.copy(values.data(), reducer.slot(0).data(), 2 * kCount, device.default_stream());
+                                device.default_stream().synchronize();
+                                EXPECT_THAT(values, Each(bits_of(type, expected)));
+                              }
+                            }),
+              Each(""));
+}
+
+// One rank, another for each element, has the large number, the others have ones.
 TEST(DeviceWideAverage, OfThreeAndMoreRanksIsRoundedOnce) {
   for (const Sums& sums : kSums)
-    for (const int ranks : {2, 3, 5})
-      EXPECT_THAT(run_gpu_ranks(ranks,
-                                [&](auto group, RecordingDevice& device) {
-                                  constexpr std::size_t kCount = 1001;
-                                  Reducer reducer(group, {{.name = "w", .count = kCount, .dtype = sums.type, .device = DeviceKind::kCuda}},
-                                                  {});
-                                  for (int pass = 0; pass < 3; ++pass) {
-                                    // One rank, another for each element, has the large number, the others have ones.
-                                    std::vector<std::uint16_t> values(kCount);
-                                    for (std::size_t i = 0; i < kCount; ++i)
-                                      values[i] = bits_of(sums.type, static_cast<int>(i) % ranks == group->rank() ? sums.large : 1);
-                                    device.upload(reducer.slot(0).data(), values.data(), 2 * kCount, device.default_stream());
-                                    reducer.mark_ready(0);
-                                    reducer.finish();
-                                    device.copy(values.data(), reducer.slot(0).data(), 2 * kCount, device.default_stream());
-                                    device.default_stream().synchronize();
-                                    const float total = ranks == 2 ? sums.large : sums.large + static_cast<float>(ranks - 1);
-                                    const float share = 1 / static_cast<float>(ranks);
-                                    EXPECT_THAT(values, Each(bits_of(sums.type, total * share)));
-                                  }
-                                }),
-                  Each(""));
+    for (const int ranks : {2, 3, 5}) {
+      const float total = ranks == 2 ? sums.large : sums.large + static_cast<float>(ranks - 1);
+      expect_average(
+          ranks, sums.type, [&](int rank, std::size_t i) { return static_cast<int>(i) % ranks == rank ? sums.large : 1.0F; },
+          total * (1 / static_cast<float>(ranks)));
+    }
+}
+
+// float16 ends at 65,504, and so would a sum in it.
+TEST(DeviceWideAverage, OfTwoRanksWhoseSumIsBeyondFloat16) {
+  expect_average(
+      2, DType::kFloat16, [](int rank, std::size_t) { return rank == 0 ? 32768.0F : 49152.0F; }, 40960);
 }
 
 }  // namespace
