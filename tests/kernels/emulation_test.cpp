@@ -15,6 +15,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pad.h"
 #include "lockstep/core/device.h"
+#include "src/core/half.h"
 #include "tests/kernels/cases/shapes.h"
 #include "tests/kernels/emulated_cuda/table.h"
 #include "tests/kernels/twin.h"
@@ -192,6 +193,38 @@ TEST(EmulatedCudnn, IsLetDoWhatTheEnvironmentSays) {
   };
   EXPECT_EXIT(with("LOCKSTEP_TF32"), ::testing::ExitedWithCode(1), "");
   EXPECT_EXIT(with("LOCKSTEP_CUDNN_NONDETERMINISTIC"), ::testing::ExitedWithCode(3), "");
+}
+
+// How the emulated cuBLASLt was told to compute, in every operator that multiplies: 0: in float32, 1: in TF32, 2: some so, some so.
+int kind_of_products() {
+  constexpr float kRounded = 1 + 0x1p-9F, kValue = kRounded + 0x1p-12F;
+  alignas(16) const float row[4] = {kValue}, one[4] = {1}, square[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  alignas(16) float results[4][16];
+  const KernelTable& kernels = testing::emulated_kernels();
+  Stream& stream = cpu_device().default_stream();
+  const auto bits = [](float value) { return narrow_bfloat16(value).bits; };
+  alignas(16) const std::uint16_t half[16] = {bits(1)};
+  alignas(16) std::uint16_t half_result[16];
+  kernels.linear({row, {1, 4}}, {square, {4, 4}}, {}, false, {results[0], {1, 4}}, stream);
+  kernels.linear_backward_data({row, {1, 4}}, {square, {4, 4}}, {results[1], {1, 4}}, stream);
+  kernels.linear_backward_weights({row, {1, 4}}, {one, {1, 4}}, {results[2], {4, 4}}, {}, stream);
+  kernels.matmul({row, {1, 1, 4}}, false, {square, {1, 4, 4}}, false, {results[3], {1, 1, 4}}, stream);
+  kernels.matmul({half, DType::kBFloat16, {1, 1, 4}}, false, {half, DType::kBFloat16, {1, 4, 4}}, false,
+                 {half_result, DType::kBFloat16, {1, 1, 4}}, stream);
+  if (half_result[0] != bits(1)) return 2;
+  const auto are_all = [&](float value) { return std::all_of(results, results + 4, [&](const float* y) { return y[0] == value; }); };
+  return are_all(kValue) ? 0 : are_all(kRounded) ? 1 : 2;
+}
+
+TEST(EmulatedCublas, MultipliesInTf32WhereTheEnvironmentSaysSo) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto with = [](const char* value) {
+    setenv("LOCKSTEP_TF32", value, 1);
+    std::_Exit(kind_of_products());
+  };
+  EXPECT_EXIT(std::_Exit(kind_of_products()), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(with("0"), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(with("1"), ::testing::ExitedWithCode(1), "");
 }
 
 TEST(EmulatedCudnn, EnginesThatRemainAreNamed) {

@@ -2,7 +2,8 @@
 // layouts as the library's documentation has it, https://docs.nvidia.com/cuda/cublas/#cublasltmatmul.
 //
 // Products with an epilogue and an odd number of rows are "not supported", by the call's status or by its result's: the caller's other way
-// is tried, too. For 16-bit products whose result is aligned to 4 bytes nothing is found.
+// is tried, too. For 16-bit products whose result is aligned to 4 bytes nothing is found. Float32 is rounded to TF32 first where the product
+// says so; inputs of 16 bits are refused there.
 #pragma once
 
 #include <cstddef>
@@ -45,6 +46,7 @@ struct EmulatedLayout {
   std::int64_t distance = 0;  // of one matrix of a batch from the next, in elements
 };
 struct EmulatedProduct {
+  cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
   cublasOperation_t a_op = CUBLAS_OP_N, b_op = CUBLAS_OP_N;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;

@@ -10,6 +10,7 @@ namespace {
 
 using emulated_cuda::kWorkspace;
 using emulated_cuda::read_element;
+using emulated_cuda::round_to_tf32;
 using emulated_cuda::write_element;
 
 lockstep::DType dtype_of(cudaDataType_t type) {
@@ -29,6 +30,7 @@ bool fits(const EmulatedProduct& product, const EmulatedLayout& a, const Emulate
   for (const EmulatedLayout* each : {&a, &b, &c, &d})
     if (each->leading < static_cast<std::int64_t>(each->rows) || each->rows == 0 || each->columns == 0 || each->batch != d.batch)
       return false;
+  if (product.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a.type != CUDA_R_32F) return false;
   return a.type == b.type && c.type == d.type && (d.type == a.type || d.type == CUDA_R_32F) && rows_of(a, product.a_op) == d.rows &&
          columns_of(b, product.b_op) == d.columns && columns_of(a, product.a_op) == rows_of(b, product.b_op) && c.rows == d.rows &&
          c.columns == d.columns;
@@ -61,12 +63,17 @@ void multiply_one(const OneProduct& of) {
   const auto& [product, a_layout, b_layout, c_layout, d_layout, a, b, c, d, by, of_c] = of;
   const bool adds_bias = (product->epilogue & CUBLASLT_EPILOGUE_BIAS) != 0, clamps = (product->epilogue & CUBLASLT_EPILOGUE_RELU) != 0;
   const std::uint64_t depth = columns_of(*a_layout, product->a_op);
+  const auto factor = [in_tf32 = product->compute == CUBLAS_COMPUTE_32F_FAST_TF32](const EmulatedLayout& layout, const void* data,
+                                                                                   std::size_t i) {
+    const float value = read_element(dtype_of(layout.type), data, i);
+    return in_tf32 ? round_to_tf32(value) : value;
+  };
   for (std::uint64_t column = 0; column < d_layout->columns; ++column)
     for (std::uint64_t row = 0; row < d_layout->rows; ++row) {
       float sum = 0;
       for (std::uint64_t k = 0; k < depth; ++k)
-        sum += read_element(dtype_of(a_layout->type), a, index_in(*a_layout, product->a_op, row, k)) *
-               read_element(dtype_of(b_layout->type), b, index_in(*b_layout, product->b_op, k, column));
+        sum += factor(*a_layout, a, index_in(*a_layout, product->a_op, row, k)) *
+               factor(*b_layout, b, index_in(*b_layout, product->b_op, k, column));
       sum *= by;
       if (of_c != 0)
         sum += of_c * read_element(dtype_of(c_layout->type), c, index_in(*c_layout, CUBLAS_OP_N, row, column));  // else C is not read
@@ -101,9 +108,9 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* product, cublasComputeType_t, cudaDataType_t scale_type) {
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* product, cublasComputeType_t compute, cudaDataType_t scale_type) {
   if (scale_type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
-  *product = new EmulatedProduct;
+  *product = new EmulatedProduct{.compute = compute};
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) {

@@ -1,7 +1,5 @@
 #include "tests/kernels/emulated_cuda/cudnn_frontend.h"
 
-#include <bit>
-#include <cmath>
 #include <cstring>
 
 #include "tests/kernels/emulated_cuda/elements.h"
@@ -54,12 +52,11 @@ void round_to_bfloat16(std::vector<float>& values) {
   for (float& value : values) value = lockstep::widen(lockstep::narrow_bfloat16(value));
 }
 
-// What an engine makes of float32 before it multiplies. TF32 keeps 10 bits of the fraction.
+// What an engine makes of float32 before it multiplies.
 void round_inputs(const Engine& engine, std::vector<float>& values) {
   if (engine.has(NumericalNote_t::DOWN_CONVERT_INPUTS)) return round_to_bfloat16(values);
   if (!engine.has(NumericalNote_t::TENSOR_CORE)) return;
-  for (float& value : values)
-    if (std::isfinite(value)) value = std::bit_cast<float>((std::bit_cast<std::uint32_t>(value) + 0x1000) & ~0x1fffU);
+  for (float& value : values) value = emulated_cuda::round_to_tf32(value);
 }
 
 // Calls `product(x, weight, y)` with the indices of the values of each product that a convolution sums.

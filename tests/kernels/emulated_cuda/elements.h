@@ -1,6 +1,8 @@
 // What the stand-ins of cuBLASLt and cuDNN share: elements of the types that they compute in, and their workspace.
 #pragma once
 
+#include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -23,6 +25,10 @@ inline void write_element(lockstep::DType type, void* data, std::size_t i, float
   else
     static_cast<std::uint16_t*>(data)[i] =
         type == lockstep::DType::kFloat16 ? lockstep::narrow_float16(value).bits : lockstep::narrow_bfloat16(value).bits;
+}
+// TF32 keeps 10 bits of the fraction.
+inline float round_to_tf32(float value) {
+  return std::isfinite(value) ? std::bit_cast<float>((std::bit_cast<std::uint32_t>(value) + 0x1000) & ~0x1fffU) : value;
 }
 
 }  // namespace emulated_cuda
