@@ -41,52 +41,76 @@ class StreamAllocator::Arena {
   explicit Arena(StreamAllocator& allocator) : allocator_(allocator) {}
   ~Arena() {
     const std::lock_guard lock(allocator_.mutex_);
-    for (const auto& [block, bytes] : blocks_) allocator_.release_now_or_later(block, bytes);
+    for (const Block& each : blocks_) allocator_.release_now_or_later(each.order, each.block, each.bytes);
   }
 
-  void put(std::byte* block, std::size_t bytes) {
+  void put(Stream* order, std::byte* block, std::size_t bytes) {
     const std::lock_guard lock(allocator_.mutex_);
-    free_.emplace(bytes, block);
+    free_[order].emplace(bytes, block);
   }
   // The members below are called with the allocator's mutex held.
-  std::byte* take(std::size_t rounded, std::size_t asked) {
-    if (const auto found = free_.find(rounded); found != free_.end()) {
+  std::byte* take(Stream* order, std::size_t rounded, std::size_t asked) {
+    auto& free = free_[order];
+    if (const auto found = free.find(rounded); found != free.end()) {
       std::byte* const block = found->second;
-      free_.erase(found);
+      free.erase(found);
       ++allocator_.stats_.cache_hits;
       return block;
     }
-    blocks_.emplace_back(allocator_.take(rounded, asked), rounded);
-    return blocks_.back().first;
+    // A graph is launched on the default stream, in whose order its blocks are free when it has gone.
+    blocks_.push_back({nullptr, allocator_.take(order, rounded, asked), rounded});
+    return blocks_.back().block;
   }
-  void keep(std::byte* block, std::size_t bytes) { blocks_.emplace_back(block, bytes); }
+  void keep(Stream* order, std::byte* block, std::size_t bytes) { blocks_.push_back({order, block, bytes}); }
+  void forget(Stream& stream) {
+    for (Block& each : blocks_)
+      if (each.order == &stream) each.order = nullptr;
+  }
 
  private:
+  struct Block {
+    Stream* order;
+    std::byte* block;
+    std::size_t bytes;
+  };
   StreamAllocator& allocator_;
-  std::vector<std::pair<std::byte*, std::size_t>> blocks_;
-  std::multimap<std::size_t, std::byte*> free_;
+  std::vector<Block> blocks_;
+  std::map<Stream*, std::multimap<std::size_t, std::byte*>> free_;
 };
 
-Buffer StreamAllocator::allocate(std::size_t bytes) {
+Buffer StreamAllocator::allocate_on(Stream& stream, std::size_t bytes) {
+  return allocate_for(&stream == &device_.default_stream() ? nullptr : &stream, bytes);
+}
+
+Buffer StreamAllocator::allocate_for(Stream* order, std::size_t bytes) {
   const std::size_t rounded = std::max<std::size_t>(1, (bytes + kUnit - 1) / kUnit) * kUnit;
   const std::lock_guard lock(mutex_);
   if (rounded < bytes) report_exhausted(bytes);
   if (arena_ && capturing_ == std::this_thread::get_id()) {
-    std::byte* const block = arena_->take(rounded, bytes);
-    return Buffer(block, bytes, &device_, [arena = arena_, block, rounded] { arena->put(block, rounded); });
+    std::byte* const block = arena_->take(order, rounded, bytes);
+    return Buffer(block, bytes, &device_, [arena = arena_, order, block, rounded] { arena->put(order, block, rounded); });
   }
-  std::byte* const block = take(rounded, bytes);
-  return Buffer(block, bytes, &device_, [this, block, rounded] { release(block, rounded); });
+  std::byte* const block = take(order, rounded, bytes);
+  return Buffer(block, bytes, &device_, [this, order, block, rounded] { release(order, block, rounded); });
 }
 
-std::byte* StreamAllocator::take(std::size_t rounded, std::size_t asked) {
+void StreamAllocator::forget(Stream& stream) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (arena_) arena_->forget(stream);
+  const auto found = kept_.find(&stream);
+  if (found == kept_.end()) return;
+  give_back(&stream, found->second);
+  kept_.erase(found);
+}
+
+std::byte* StreamAllocator::take(Stream* order, std::size_t rounded, std::size_t asked) {
   const bool within =
       policy_.kind == MemoryPolicy::Kind::kGrow || (rounded <= policy_.bytes && stats_.bytes_in_use <= policy_.bytes - rounded);
-  std::byte* block = within ? take_kept(rounded) : nullptr;
+  std::byte* block = within ? take_kept(order, rounded) : nullptr;
   if (block != nullptr) {
     ++stats_.cache_hits;
   } else {
-    if (within && rounded <= device_bytes_) block = take_from_pool(rounded);  // CUDA has other errors for more than there is
+    if (within && rounded <= device_bytes_) block = take_from_pool(order, rounded);  // CUDA has other errors for more than there is
     if (block == nullptr) report_exhausted(asked);
     const std::size_t held = pool_.held();
     ++(held > stats_.bytes_held ? stats_.system_allocations : stats_.cache_hits);
@@ -97,46 +121,52 @@ std::byte* StreamAllocator::take(std::size_t rounded, std::size_t asked) {
   return block;
 }
 
-std::byte* StreamAllocator::take_kept(std::size_t rounded) {
-  const auto found = kept_.find(rounded);
-  if (found == kept_.end() || found->second.empty()) return nullptr;
-  std::byte* const block = found->second.back();
-  found->second.pop_back();
+std::byte* StreamAllocator::take_kept(Stream* order, std::size_t rounded) {
+  std::vector<std::byte*>& blocks = kept_[order][rounded];
+  if (blocks.empty()) return nullptr;
+  std::byte* const block = blocks.back();
+  blocks.pop_back();
   kept_bytes_ -= rounded;
   return block;
 }
 
-std::byte* StreamAllocator::take_from_pool(std::size_t rounded) {
+std::byte* StreamAllocator::take_from_pool(Stream* order, std::size_t rounded) {
   if (arena_) return pool_.take_apart(rounded);
   const std::size_t in_hand = stats_.bytes_in_use + kept_bytes_;
   const bool at_limit = policy_.kind != MemoryPolicy::Kind::kGrow && in_hand > policy_.bytes - rounded;
   if (at_limit || kept_bytes_ / 2 > peak_bytes_) empty_kept();
-  std::byte* block = pool_.take(rounded);
+  std::byte* block = take_in_order(order, rounded);
   if (block != nullptr) return block;
   if (kept_bytes_ > 0) {
     empty_kept();
-    block = pool_.take(rounded);
+    block = take_in_order(order, rounded);
   }
   if (block != nullptr) return block;
   pool_.settle(policy_.kind == MemoryPolicy::Kind::kAll ? policy_.bytes : 0);  // what was taken at the start stays this process's
-  return pool_.take(rounded);
+  return take_in_order(order, rounded);
+}
+
+void StreamAllocator::give_back(Stream* order, Kept& kept) noexcept {
+  for (const auto& [bytes, blocks] : kept)
+    for (std::byte* const block : blocks) {
+      order != nullptr ? pool_.give_back_on(*order, block, bytes) : pool_.give_back(block, bytes);
+      kept_bytes_ -= bytes;
+    }
+  kept.clear();
 }
 
 void StreamAllocator::empty_kept() noexcept {
-  for (const auto& [bytes, blocks] : kept_)
-    for (std::byte* const block : blocks) pool_.give_back(block, bytes);
-  kept_.clear();
-  kept_bytes_ = 0;
+  for (auto& [order, kept] : kept_) give_back(order, kept);
 }
 
-void StreamAllocator::release(std::byte* block, std::size_t bytes) {
+void StreamAllocator::release(Stream* order, std::byte* block, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  release_now_or_later(block, bytes);
+  release_now_or_later(order, block, bytes);
 }
 
-void StreamAllocator::release_now_or_later(std::byte* block, std::size_t bytes) {
-  if (arena_) return arena_->keep(block, bytes);
-  kept_[bytes].push_back(block);
+void StreamAllocator::release_now_or_later(Stream* order, std::byte* block, std::size_t bytes) {
+  if (arena_) return arena_->keep(order, block, bytes);
+  kept_[order][bytes].push_back(block);
   kept_bytes_ += bytes;
   stats_.bytes_in_use -= bytes;
 }

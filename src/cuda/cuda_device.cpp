@@ -28,6 +28,7 @@ CudaStream::CudaStream(int device, int priority) : device_(device) {
 }
 CudaStream::~CudaStream() {
   use_device_to_free(device_);
+  if (!outlives_) allocator_->forget(*this);
   cudaStreamDestroy(stream_);
 }
 bool CudaStream::is_capturing() const {
@@ -46,17 +47,6 @@ void CudaStream::synchronize() {
 void* CudaStream::native() const {
   use_device(device_);
   return stream_;
-}
-
-Buffer CudaStream::take_scratch(std::size_t bytes) {
-  if (allocator_ != nullptr) return allocator_->allocate(bytes);
-  use_device(device_);
-  void* block = nullptr;
-  LOCKSTEP_CUDA(cudaMallocAsync(&block, bytes, stream_));
-  return Buffer(static_cast<std::byte*>(block), bytes, nullptr, [block, device = device_, stream = stream_] {
-    use_device_to_free(device);
-    cudaFreeAsync(block, stream);
-  });
 }
 
 Buffer take_scratch(Stream& stream, std::size_t bytes) { return static_cast<CudaStream&>(stream).take_scratch(bytes); }
@@ -94,7 +84,7 @@ CudaPool::CudaPool(int device, CudaStream& stream) : device_(device), stream_(st
   LOCKSTEP_CUDA(cudaMemPoolCreate(&pool_, &properties));
   std::uint64_t keep = std::numeric_limits<std::uint64_t>::max();
   LOCKSTEP_CUDA(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep));
-  LOCKSTEP_CUDA(cudaDeviceSetMemPool(device, pool_));  // scratch memory comes from it as well
+  LOCKSTEP_CUDA(cudaDeviceSetMemPool(device, pool_));  // what libraries ask the driver for comes from it as well
 }
 CudaPool::~CudaPool() { cudaMemPoolDestroy(pool_); }
 
@@ -117,9 +107,9 @@ std::byte* CudaPool::take_apart(std::size_t bytes) {
   return block;
 }
 
-void CudaPool::give_back(std::byte* block, std::size_t) noexcept {
+void CudaPool::give_back_on(Stream& stream, std::byte* block, std::size_t) noexcept {
   use_device_to_free(device_);
-  cudaFreeAsync(block, stream_.get());
+  cudaFreeAsync(block, static_cast<CudaStream&>(stream).get());
 }
 
 void CudaPool::settle(std::size_t keep) {
@@ -200,7 +190,7 @@ CudaDevice::CudaDevice(const Gpu& gpu, std::string name, const MemoryPolicy& pol
       pinned_(*this, pinned_source_),
       uploader_(*this, pinned_) {
   allocator_ = std::make_unique<StreamAllocator>(*this, pool_, policy);
-  default_stream_.take_scratch_from(*allocator_);
+  default_stream_.take_scratch_from(*allocator_, /*outlives=*/true);
   ++devices_made;
 }
 
@@ -237,12 +227,17 @@ std::unique_ptr<Graph> CudaDevice::end_capture(Stream& stream) {
   return std::make_unique<CudaGraph>(gpu_.ordinal, captured, std::move(memory));
 }
 
-std::unique_ptr<Stream> CudaDevice::new_stream() { return std::make_unique<CudaStream>(gpu_.ordinal, 0); }
+std::unique_ptr<Stream> CudaDevice::stream_of(int priority) {
+  auto stream = std::make_unique<CudaStream>(gpu_.ordinal, priority);
+  stream->take_scratch_from(*allocator_, /*outlives=*/false);
+  return stream;
+}
+std::unique_ptr<Stream> CudaDevice::new_stream() { return stream_of(0); }
 std::unique_ptr<Stream> CudaDevice::new_priority_stream() {
   use_device(gpu_.ordinal);
   int least = 0, greatest = 0;
   LOCKSTEP_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-  return std::make_unique<CudaStream>(gpu_.ordinal, greatest);
+  return stream_of(greatest);
 }
 std::unique_ptr<Event> CudaDevice::new_event() { return std::make_unique<CudaEvent>(gpu_.ordinal); }
 

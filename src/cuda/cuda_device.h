@@ -27,14 +27,15 @@ class CudaStream : public Stream {
   bool is_capturing() const override;
   cudaStream_t get() const { return stream_; }
   int device() const { return device_; }
-  // Of the device's default stream, whose order the allocator keeps; other streams ask the driver.
-  void take_scratch_from(StreamAllocator& allocator) { allocator_ = &allocator; }
-  Buffer take_scratch(std::size_t bytes);
+  // From the device's allocator, which keeps what streams give back; unless the stream `outlives` it, it is told when the stream goes.
+  void take_scratch_from(StreamAllocator& allocator, bool outlives) { allocator_ = &allocator, outlives_ = outlives; }
+  Buffer take_scratch(std::size_t bytes) { return allocator_->allocate_on(*this, bytes); }
 
  private:
   int device_;
   cudaStream_t stream_ = nullptr;
   StreamAllocator* allocator_ = nullptr;
+  bool outlives_ = true;
 };
 
 class CudaEvent : public Event {
@@ -58,15 +59,15 @@ class CudaPool : public MemoryPool {
   ~CudaPool() override;
   std::byte* take(std::size_t bytes) override { return take_on(stream_, bytes); }
   std::byte* take_apart(std::size_t bytes) override;
-  void give_back(std::byte* block, std::size_t bytes) noexcept override;
+  void give_back(std::byte* block, std::size_t bytes) noexcept override { give_back_on(stream_, block, bytes); }
+  std::byte* take_on(Stream& stream, std::size_t bytes) override;
+  void give_back_on(Stream& stream, std::byte* block, std::size_t bytes) noexcept override;
   void settle(std::size_t keep) override;
   std::size_t held() const override;
   std::size_t free_on_device() const override;
   std::size_t size_of_device() const override;
 
  private:
-  std::byte* take_on(Stream& stream, std::size_t bytes);
-
   int device_;
   CudaStream& stream_;
   CudaStream apart_;  // never captured
@@ -122,6 +123,7 @@ class CudaDevice : public Device {
 
  private:
   Buffer take_pinned(std::size_t bytes) override { return pinned_.allocate(bytes); }
+  std::unique_ptr<Stream> stream_of(int priority);
 
   Gpu gpu_;
   const std::string name_;

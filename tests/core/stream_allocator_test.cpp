@@ -14,6 +14,7 @@
 namespace lockstep {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // A device of `size` bytes. Keeps what is given back and hands it out again when it is large enough, as the driver's pool does; makes one
@@ -45,6 +46,14 @@ class MadeUpPool : public MemoryPool {
     for (auto block = used_.begin(); block != used_.end(); ++block)
       if (block->data() == data) return cached_.splice(cached_.end(), used_, block);
   }
+  std::byte* take_on(Stream& stream, std::size_t bytes) override {
+    taken_on.push_back(&stream);
+    return cached_or_made(bytes);
+  }
+  void give_back_on(Stream& stream, std::byte* data, std::size_t bytes) noexcept override {
+    given_back_on.push_back(&stream);
+    give_back(data, bytes);
+  }
   void settle(std::size_t keep) override {
     ++settles;
     for (; held_ > keep && !cached_.empty(); cached_.pop_front()) held_ -= cached_.front().size();
@@ -55,6 +64,7 @@ class MadeUpPool : public MemoryPool {
 
   std::size_t of_others = 0;
   int takes = 0, takes_apart = 0, gives_back = 0, settles = 0;
+  std::vector<Stream*> taken_on, given_back_on;
   mutable int questions = 0;
 
  private:
@@ -170,6 +180,55 @@ TEST(StreamAllocator, ACaptureBeginsWithNothingKept) {
   EXPECT_EQ(large.gives_back, gives_back);
   EXPECT_LE(limited.stats().bytes_held, 4 * kMiB);
   limited.end_capture();
+}
+
+class OtherStream : public Stream {
+ public:
+  void synchronize() override {}
+};
+
+TEST(StreamAllocator, WorkspacesOnOtherStreamsAreKeptInTheirOwnOrder) {
+  MadeUpPool pool(64 * kMiB);
+  StreamAllocator allocator(cpu_device(), pool, {});
+  OtherStream one, two;
+  const std::byte* const block = allocator.allocate_on(one, kMiB).data();
+  EXPECT_NE(allocator.allocate(kMiB).data(), block) << "the default stream does not know when the other one is done with it";
+  EXPECT_NE(allocator.allocate_on(two, kMiB).data(), block);
+  EXPECT_EQ(allocator.allocate_on(one, kMiB).data(), block);
+  EXPECT_EQ(allocator.stats().bytes_in_use, 0U);
+  { const Buffer of_default = allocator.allocate_on(cpu_device().default_stream(), kMiB); }
+  EXPECT_THAT(pool.taken_on, ElementsAre(&one, &two));
+  EXPECT_EQ(pool.takes, 1);
+  EXPECT_EQ(pool.gives_back, 0);
+  allocator.forget(one);
+  EXPECT_THAT(pool.given_back_on, ElementsAre(&one)) << "before the stream goes, in its order";
+  EXPECT_EQ(pool.gives_back, 1);
+}
+
+TEST(StreamAllocator, WhatOtherStreamsKeepMakesRoom) {
+  MadeUpPool pool(4 * kMiB);
+  StreamAllocator allocator(cpu_device(), pool, {});
+  OtherStream other;
+  { const Buffer three = allocator.allocate_on(other, 3 * kMiB); }
+  const Buffer four = allocator.allocate(4 * kMiB);
+  EXPECT_THAT(pool.given_back_on, ElementsAre(&other));
+}
+
+// Two streams of a graph run beside each other.
+TEST(StreamAllocator, ACapturesStreamsDoNotShareBlocks) {
+  MadeUpPool pool(64 * kMiB);
+  StreamAllocator allocator(cpu_device(), pool, {});
+  OtherStream other;
+  { const Buffer before = allocator.allocate_on(other, kMiB); }
+  allocator.begin_capture();
+  EXPECT_THAT(pool.given_back_on, ElementsAre(&other));
+  const std::byte* const block = allocator.allocate_on(other, kMiB).data();
+  EXPECT_NE(allocator.allocate(kMiB).data(), block);
+  EXPECT_EQ(allocator.allocate_on(other, kMiB).data(), block);
+  EXPECT_THAT(pool.taken_on, ElementsAre(&other)) << "before the capture";
+  EXPECT_EQ(pool.takes_apart, 2);
+  allocator.end_capture();
+  EXPECT_EQ(allocator.stats().bytes_in_use, 0U);
 }
 
 TEST(StreamAllocator, AWindowKeepsItsBlock) {

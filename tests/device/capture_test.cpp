@@ -52,6 +52,35 @@ TEST(Capture, TakesOtherStreamsInByTheirEvents) {
   EXPECT_THAT(values_of(value), Each(5.0F));
 }
 
+// What passes elsewhere says something only if this is noticed.
+TEST(Capture, MemoryFromOutsideThatIsGivenBackInAGraphIsRefused) {
+  RecordingDevice device;
+  Stream& stream = device.default_stream();
+  const auto fork = device.new_event(), join = device.new_event();
+  const auto other = device.new_stream();
+  MemoryPool& pool = device.pool();
+  std::byte* const first = pool.take(512);
+  std::byte* const second = pool.take_on(*other, 512);
+  const auto message_of_capture = [&](auto&& work) {
+    device.begin_capture(stream);
+    fork->record(stream);
+    fork->stream_wait(*other);
+    work();
+    join->record(*other);
+    join->stream_wait(stream);
+    return message_of([&] { device.end_capture(stream); });
+  };
+  EXPECT_THAT(message_of_capture([&] { pool.give_back(first, 512); }), HasSubstr("memory from outside of a graph was given back in it"));
+  EXPECT_THAT(message_of_capture([&] { pool.give_back_on(*other, second, 512); }), HasSubstr("was given back in it"));
+  EXPECT_THAT(message_of_capture([&] { EXPECT_THROW(pool.settle(0), InvalidArgument); }), HasSubstr("was given back in it"));
+  EXPECT_EQ(device.counts().allocation_nodes, 0);
+  std::byte* third = nullptr;
+  EXPECT_NO_THROW(message_of_capture([&] { pool.take_on(*other, 512), third = pool.take(1024); }));
+  EXPECT_EQ(device.counts().allocation_nodes, 2);
+  for (std::byte* const block : {first, second}) EXPECT_NE(block, nullptr);
+  pool.give_back(third, 1024);
+}
+
 TEST(Capture, AStreamThatIsNotWaitedForMakesNoGraph) {
   RecordingDevice device;
   const auto other = device.new_stream();

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <limits>
+#include <utility>
 
 #include "lockstep/core/philox.h"
 #include "lockstep/reduce/hooks.h"
@@ -134,6 +135,43 @@ TEST(DeviceCompression, TrainsEqualReplicasAndTheHostWaitsForNothing) {
                                 EXPECT_THAT(device.log(), Contains(HasSubstr(kernel)));
                                 group->barrier();
                                 device.release_default_stream();
+                              }),
+                Each(""));
+}
+
+int scratches_beside_stream_0(const RecordingDevice& device) {
+  int all = 0;
+  for (const auto& [stream, scratches] : device.counts().scratches) all += stream != 0 ? scratches : 0;
+  return all;
+}
+
+// A hook computes on NCCL's stream: its workspaces come from what that stream keeps, and from the graph's own memory in a graph.
+TEST(DeviceCompression, WorkspacesOnNcclsStreamAreKept) {
+  const RecordedDevicesCompute emulated(emulated_kernels());
+  for (const auto& [make, is_captured] :
+       {std::pair(MakeHook([] { return hooks::top_k({.ratio = 0.2}); }), true),
+        std::pair(MakeHook([] { return hooks::power_sgd({.matrix_rank = 2, .start_step = 0, .min_compression = 1}); }), false)})
+    EXPECT_THAT(run_gpu_ranks(2,
+                              [make = make, is_captured = is_captured](auto group, RecordingDevice& device) {
+                                const Trainee trainee(group, device, make());
+                                trainee.train(5, [&](int) { return trainee.step(); });
+                                trainee.fill(5);
+                                device.default_stream().synchronize();
+                                device.clear_log();
+                                trainee.step();
+                                EXPECT_EQ(device.counts().pool_calls, 0);
+                                EXPECT_GT(scratches_beside_stream_0(device), 0);
+                                if (!is_captured) return;
+                                CapturedStep step = trainee.captured({.warm_up = 1});
+                                step();
+                                device.default_stream().synchronize();
+                                device.clear_log();
+                                step();
+                                expect_counts(step, 1, 1, 0);
+                                EXPECT_GT(scratches_beside_stream_0(device), 0);
+                                EXPECT_EQ(device.counts().allocation_nodes, 0) << "the graph has nodes that take memory";
+                                step();
+                                check_replicas_equal(*group, trainee.net->named_parameters(), "weights");
                               }),
                 Each(""));
 }

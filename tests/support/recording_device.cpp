@@ -48,13 +48,10 @@ struct Kept<std::span<const T>> {
 template <auto entry>
 struct Queued;
 std::atomic<const KernelTable*> g_kernels = nullptr;  // null: the plain ones
-const KernelTable& kernels_to_run(const KernelTable*) {
-  const KernelTable* const others = g_kernels;
-  return others != nullptr ? *others : reference_kernels();
-}
+const KernelTable& table_of(const KernelTable& kernels, const KernelTable*) { return kernels; }
 template <typename Family>
-const Family& kernels_to_run(const Family*) {
-  return kernels_to_run(static_cast<const KernelTable*>(nullptr)).families.get<Family>();
+const Family& table_of(const KernelTable& kernels, const Family*) {
+  return kernels.families.get<Family>();
 }
 
 template <typename T>
@@ -70,11 +67,15 @@ struct Queued<entry> {
   static void call(Arguments... arguments) {
     Stream& stream = std::get<sizeof...(Arguments) - 1>(std::tie(arguments...));
     const bool is_mixed = (is_half_view(arguments) || ...);
-    as_thread(stream).push(is_mixed ? std::string("mixed ") + name : name,
-                           [kept = std::make_shared<std::tuple<Kept<Arguments>...>>(Kept<Arguments>(arguments)...)] {
-                             std::apply([](auto&... each) { (kernels_to_run(static_cast<const Table*>(nullptr)).*entry)(each.get()...); },
-                                        *kept);
-                           });
+    const std::string what = is_mixed ? std::string("mixed ") + name : name;
+    constexpr const Table* kTable = nullptr;
+    if (const KernelTable* const others = g_kernels) {
+      as_thread(stream).push(what, [] {});
+      return (table_of(*others, kTable).*entry)(arguments...);
+    }
+    as_thread(stream).push(what, [kept = std::make_shared<std::tuple<Kept<Arguments>...>>(Kept<Arguments>(arguments)...)] {
+      std::apply([](auto&... each) { (table_of(reference_kernels(), kTable).*entry)(each.get()...); }, *kept);
+    });
   }
   static inline const char* name = "";
 };
@@ -118,7 +119,7 @@ const KernelTable& queued_kernels() {
   return kTable;
 }
 
-// As the driver's pool: what was given back in the order of the default stream is handed out again in that order, so at once. While that
+// As the driver's pool: what was given back in the order of a stream is handed out again in that order, so at once. While that
 // stream is captured, what is taken is a part of the graph, and what lies outside cannot be given back.
 class HostPool : public MemoryPool {
  public:
@@ -128,35 +129,25 @@ class HostPool : public MemoryPool {
   bool has_wrong_frees() { return wrong_frees_.exchange(false); }
 
   ~HostPool() override {
-    for (auto& [bytes, block] : cached_) std::free(block);
+    for (auto& [order, cached] : cached_)
+      for (auto& [bytes, block] : cached) std::free(block);
   }
-  std::byte* take(std::size_t bytes) override {
-    count_call();
-    if (is_captured()) log_.count([](auto& counts) { ++counts.allocation_nodes; });
-    const std::lock_guard lock(mutex_);
-    const auto cached = cached_.find(bytes);
-    if (cached == cached_.end()) return make(bytes);
-    std::byte* const block = cached->second;
-    cached_.erase(cached);
-    return block;
-  }
+  std::byte* take(std::size_t bytes) override { return take_in_order(stream_, bytes); }
+  std::byte* take_on(Stream& stream, std::size_t bytes) override { return take_in_order(&stream, bytes); }
   std::byte* take_apart(std::size_t bytes) override {
     count_call();
     const std::lock_guard lock(mutex_);
     return make(bytes);
   }
-  void give_back(std::byte* block, std::size_t bytes) noexcept override {
-    count_call();
-    if (is_captured()) wrong_frees_ = true;
-    const std::lock_guard lock(mutex_);
-    cached_.emplace(bytes, block);
-  }
+  void give_back(std::byte* block, std::size_t bytes) noexcept override { give_back_in_order(stream_, block, bytes); }
+  void give_back_on(Stream& stream, std::byte* block, std::size_t bytes) noexcept override { give_back_in_order(&stream, block, bytes); }
   void settle(std::size_t keep) override {
     count_call();
-    if (is_captured()) wrong_frees_ = true;
+    if (is_captured(stream_)) wrong_frees_ = true;
     if (stream_ != nullptr) stream_->synchronize();
     const std::lock_guard lock(mutex_);
-    for (auto block = cached_.begin(); held_ > keep && block != cached_.end(); block = cached_.erase(block)) {
+    auto& cached = cached_[stream_];
+    for (auto block = cached.begin(); held_ > keep && block != cached.end(); block = cached.erase(block)) {
       held_ -= block->first;
       std::free(block->second);
     }
@@ -173,6 +164,23 @@ class HostPool : public MemoryPool {
   std::size_t size_of_device() const override { return size_; }
 
  private:
+  std::byte* take_in_order(Stream* order, std::size_t bytes) {
+    count_call();
+    if (is_captured(order)) log_.count([](auto& counts) { ++counts.allocation_nodes; });
+    const std::lock_guard lock(mutex_);
+    auto& cached = cached_[order];
+    const auto found = cached.find(bytes);
+    if (found == cached.end()) return make(bytes);
+    std::byte* const block = found->second;
+    cached.erase(found);
+    return block;
+  }
+  void give_back_in_order(Stream* order, std::byte* block, std::size_t bytes) noexcept {
+    count_call();
+    if (is_captured(order)) wrong_frees_ = true;
+    const std::lock_guard lock(mutex_);
+    cached_[order].emplace(bytes, block);
+  }
   std::byte* make(std::size_t bytes) {
     if (bytes > size_ - held_) return nullptr;
     held_ += bytes;
@@ -182,7 +190,7 @@ class HostPool : public MemoryPool {
   void count_call() const {
     log_.count([](auto& counts) { ++counts.pool_calls; });
   }
-  bool is_captured() const { return stream_ != nullptr && stream_->is_capturing(); }
+  static bool is_captured(Stream* stream) { return stream != nullptr && stream->is_capturing(); }
 
   const std::size_t size_;
   Log& log_;
@@ -190,7 +198,7 @@ class HostPool : public MemoryPool {
   std::atomic<bool> wrong_frees_{false};
   mutable std::mutex mutex_;
   std::size_t held_ = 0;
-  std::multimap<std::size_t, std::byte*> cached_;
+  std::map<Stream*, std::multimap<std::size_t, std::byte*>> cached_;  // in the order of each stream
 };
 
 class PinnedHeap : public PinnedSource {
@@ -204,7 +212,11 @@ class PinnedHeap : public PinnedSource {
 class RecordingDevice::Impl {
  public:
   Impl(RecordingDevice& device, std::size_t memory_bytes)
-      : pool(memory_bytes, log), allocator(device, pool, {}), pinned(device, heap), uploader(device, pinned), stream(stream_number++, log) {
+      : pool(memory_bytes, log),
+        allocator(device, pool, {}),
+        pinned(device, heap),
+        uploader(device, pinned),
+        stream(stream_number++, log, allocator) {
     pool.follow(stream);
   }
   ~Impl() { pool.follow(cpu_device().default_stream()); }  // the stream goes before the memory does
@@ -254,7 +266,7 @@ std::unique_ptr<Graph> RecordingDevice::end_capture(Stream& stream) {
 Stream& RecordingDevice::default_stream() { return impl_->stream; }
 std::unique_ptr<Stream> RecordingDevice::new_stream() {
   const std::lock_guard lock(impl_->mutex);
-  return std::make_unique<ThreadStream>(impl_->stream_number++, impl_->log);
+  return std::make_unique<ThreadStream>(impl_->stream_number++, impl_->log, impl_->allocator);
 }
 std::unique_ptr<Stream> RecordingDevice::new_priority_stream() { return new_stream(); }
 std::unique_ptr<Event> RecordingDevice::new_event() { return std::make_unique<FlagEvent>(impl_->log); }
@@ -263,6 +275,7 @@ const KernelTable& RecordingDevice::kernels() const { return impl_->kernels; }
 std::vector<std::string> RecordingDevice::log() const { return impl_->log.lines(); }
 RecordingDevice::Counts RecordingDevice::counts() const { return impl_->log.counts(); }
 void RecordingDevice::clear_log() { impl_->log.clear(); }
+MemoryPool& RecordingDevice::pool() { return impl_->pool; }
 
 void RecordingDevice::hold_default_stream() {
   impl_->hold = std::make_shared<Flag>();

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "lockstep/core/device.h"
+#include "src/core/stream_allocator.h"
 
 namespace lockstep::testing {
 
@@ -17,6 +19,7 @@ class HostStream {
   virtual ~HostStream() = default;
   virtual void push(std::string what, std::function<void()> work) = 0;
   virtual bool is_recorded() const = 0;  // is what is pushed now part of a graph?
+  virtual Buffer take_scratch(std::size_t bytes) = 0;
 };
 
 class RecordingDevice : public Device {
@@ -46,14 +49,16 @@ class RecordingDevice : public Device {
   // one.
   std::vector<std::string> log() const;
   struct Counts {
-    int host_waits = 0;        // for a stream or an event
-    int captures = 0;          // that became graphs
-    int launches = 0;          // of graphs
-    int pool_calls = 0;        // of the driver's memory pool: to take, to give back, to ask
-    int allocation_nodes = 0;  // memory that was taken in the order of a captured stream: a part of the graph
+    int host_waits = 0;            // for a stream or an event
+    int captures = 0;              // that became graphs
+    int launches = 0;              // of graphs
+    int pool_calls = 0;            // of the driver's memory pool: to take, to give back, to ask
+    int allocation_nodes = 0;      // memory that was taken in the order of a captured stream: a part of the graph
+    std::map<int, int> scratches;  // operators' workspaces, by stream
   };
   Counts counts() const;
-  void clear_log();  // and counts
+  void clear_log();    // and counts
+  MemoryPool& pool();  // below the allocator
   // While it is held, nothing that was queued on the default stream later runs: how tests see who waits for whom.
   void hold_default_stream();
   void release_default_stream();
@@ -66,7 +71,7 @@ class RecordingDevice : public Device {
   std::unique_ptr<Impl> impl_;
 };
 
-// While it lives, the kernels that such devices run are these, not the plain ones.
+// While it lives, the kernels that such devices run are these, which queue their work themselves, not the plain ones.
 class RecordedDevicesCompute {
  public:
   explicit RecordedDevicesCompute(const KernelTable& kernels);

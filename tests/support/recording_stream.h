@@ -88,7 +88,8 @@ struct Capture {
 
 class ThreadStream : public Stream, public HostStream {
  public:
-  ThreadStream(int number, Log& log) : number_(number), log_(log), thread_([this] { serve(); }) {}
+  ThreadStream(int number, Log& log, StreamAllocator& allocator)
+      : number_(number), log_(log), allocator_(allocator), thread_([this] { serve(); }) {}
   ~ThreadStream() override {
     {
       const std::lock_guard lock(mutex_);
@@ -96,6 +97,7 @@ class ThreadStream : public Stream, public HostStream {
       changed_.notify_all();
     }
     thread_.join();
+    allocator_.forget(*this);
   }
 
   void push(std::string what, std::function<void()> work) override {
@@ -121,6 +123,10 @@ class ThreadStream : public Stream, public HostStream {
   void* native() const override { return const_cast<HostStream*>(static_cast<const HostStream*>(this)); }
   bool is_capturing() const override { return capture() != nullptr; }
   bool is_recorded() const override { return is_capturing(); }
+  Buffer take_scratch(std::size_t bytes) override {
+    log_.count([&](auto& counts) { ++counts.scratches[number_]; });
+    return allocator_.allocate_on(*this, bytes);
+  }
 
   std::shared_ptr<Capture> capture() const {
     const std::lock_guard lock(mutex_);
@@ -154,6 +160,7 @@ class ThreadStream : public Stream, public HostStream {
 
   const int number_;
   Log& log_;
+  StreamAllocator& allocator_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> queue_;

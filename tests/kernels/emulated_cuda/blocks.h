@@ -39,6 +39,10 @@ bool is_valid(Dim3 grid, Dim3 block, std::size_t shared_bytes);
 void launch(Dim3 grid, Dim3 block, std::size_t shared_bytes, const char* kernel, const std::function<void()>& body);
 std::size_t launches();  // of this process so far
 
+// Of a cudaStream_t: see cuda_runtime.h.
+void on_stream(void* stream, std::function<void()> work);
+bool is_recorded(void* stream);
+
 enum class Order { kForwards, kBackwards };
 void set_order(Order order);  // of threads in a block, and of blocks
 

@@ -52,8 +52,8 @@ cublasStatus_t read(const void* value, std::size_t bytes, T& out) {
 
 // One product of a batch: its operands, and what the result and C are multiplied by.
 struct OneProduct {
-  const EmulatedProduct* product;
-  const EmulatedLayout *a_layout, *b_layout, *c_layout, *d_layout;
+  EmulatedProduct product;
+  EmulatedLayout a_layout, b_layout, c_layout, d_layout;
   const void *a, *b, *c;
   void* d;
   float by, of_c;
@@ -61,24 +61,24 @@ struct OneProduct {
 
 void multiply_one(const OneProduct& of) {
   const auto& [product, a_layout, b_layout, c_layout, d_layout, a, b, c, d, by, of_c] = of;
-  const bool adds_bias = (product->epilogue & CUBLASLT_EPILOGUE_BIAS) != 0, clamps = (product->epilogue & CUBLASLT_EPILOGUE_RELU) != 0;
-  const std::uint64_t depth = columns_of(*a_layout, product->a_op);
-  const auto factor = [in_tf32 = product->compute == CUBLAS_COMPUTE_32F_FAST_TF32](const EmulatedLayout& layout, const void* data,
-                                                                                   std::size_t i) {
+  const bool adds_bias = (product.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0, clamps = (product.epilogue & CUBLASLT_EPILOGUE_RELU) != 0;
+  const std::uint64_t depth = columns_of(a_layout, product.a_op);
+  const auto factor = [in_tf32 = product.compute == CUBLAS_COMPUTE_32F_FAST_TF32](const EmulatedLayout& layout, const void* data,
+                                                                                  std::size_t i) {
     const float value = read_element(dtype_of(layout.type), data, i);
     return in_tf32 ? round_to_tf32(value) : value;
   };
-  for (std::uint64_t column = 0; column < d_layout->columns; ++column)
-    for (std::uint64_t row = 0; row < d_layout->rows; ++row) {
+  for (std::uint64_t column = 0; column < d_layout.columns; ++column)
+    for (std::uint64_t row = 0; row < d_layout.rows; ++row) {
       float sum = 0;
       for (std::uint64_t k = 0; k < depth; ++k)
-        sum += factor(*a_layout, a, index_in(*a_layout, product->a_op, row, k)) *
-               factor(*b_layout, b, index_in(*b_layout, product->b_op, k, column));
+        sum += factor(a_layout, a, index_in(a_layout, product.a_op, row, k)) *
+               factor(b_layout, b, index_in(b_layout, product.b_op, k, column));
       sum *= by;
       if (of_c != 0)
-        sum += of_c * read_element(dtype_of(c_layout->type), c, index_in(*c_layout, CUBLAS_OP_N, row, column));  // else C is not read
-      if (adds_bias) sum += read_element(dtype_of(d_layout->type), product->bias, row);
-      write_element(dtype_of(d_layout->type), d, index_in(*d_layout, CUBLAS_OP_N, row, column),
+        sum += of_c * read_element(dtype_of(c_layout.type), c, index_in(c_layout, CUBLAS_OP_N, row, column));  // else C is not read
+      if (adds_bias) sum += read_element(dtype_of(d_layout.type), product.bias, row);
+      write_element(dtype_of(d_layout.type), d, index_in(d_layout, CUBLAS_OP_N, row, column),
                     clamps ? std::fmax(sum, 0.0F) : sum);  // of NaN and 0 the GPU's maximum takes 0
     }
 }
@@ -165,7 +165,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, const void* alpha, const void* a,
                               cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout, const void* beta,
                               const void* c, cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
-                              const cublasLtMatmulAlgo_t* algorithm, void* workspace, std::size_t workspace_bytes, cudaStream_t) {
+                              const cublasLtMatmulAlgo_t* algorithm, void* workspace, std::size_t workspace_bytes, cudaStream_t stream) {
   const auto& least = algorithm->chosen_for.alignment;
   const bool adds_bias = (product->epilogue & CUBLASLT_EPILOGUE_BIAS) != 0;
   if (!fits(*product, *a_layout, *b_layout, *c_layout, *d_layout) || !is_aligned(a, least[0]) || !is_aligned(b, least[1]) ||
@@ -173,14 +173,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
     return CUBLAS_STATUS_INVALID_VALUE;
   if (adds_bias && alignment_of(product->bias) < alignment_of(algorithm->bias)) return CUBLAS_STATUS_INVALID_VALUE;
   ++lockstep::testing::emulated_calls().products;
-  std::memset(workspace, 0xff, kWorkspace);
+  emulated_cuda::on_stream(stream, [workspace] { std::memset(workspace, 0xff, kWorkspace); });
   const float by = *static_cast<const float*>(alpha), of_c = *static_cast<const float*>(beta);
   for (std::int32_t n = 0; n < d_layout->batch; ++n) {
     const auto of_batch = [&](const void* matrix, const EmulatedLayout& layout) {
       return static_cast<const std::byte*>(matrix) + n * layout.distance * static_cast<std::int64_t>(size_of(dtype_of(layout.type)));
     };
-    multiply_one({product, a_layout, b_layout, c_layout, d_layout, of_batch(a, *a_layout), of_batch(b, *b_layout), of_batch(c, *c_layout),
-                  const_cast<std::byte*>(of_batch(d, *d_layout)), by, of_c});
+    emulated_cuda::on_stream(stream, [one = OneProduct{*product, *a_layout, *b_layout, *c_layout, *d_layout, of_batch(a, *a_layout),
+                                                       of_batch(b, *b_layout), of_batch(c, *c_layout),
+                                                       const_cast<std::byte*>(of_batch(d, *d_layout)), by, of_c}] { multiply_one(one); });
   }
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -75,6 +75,7 @@ T __shfl_up_sync(unsigned mask, T value, int delta) {
   return exchange_lanes(mask, value, lane >= delta ? lane - delta : lane);
 }
 
+// A testing::HostStream, on which work is queued; null: the CPU's, and the work runs at once.
 using cudaStream_t = void*;
 enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidConfiguration = 9 };
 inline const char* cudaGetErrorName(cudaError_t) { return "cudaErrorInvalidConfiguration"; }
@@ -85,8 +86,8 @@ inline cudaError_t& pending_launch_error() {
 }
 inline cudaError_t cudaGetLastError() { return std::exchange(pending_launch_error(), cudaSuccess); }
 
-inline cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t) {
-  std::memset(memory, value, bytes);
+inline cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
+  emulated_cuda::on_stream(stream, [=] { std::memset(memory, value, bytes); });
   return cudaSuccess;
 }
 inline cudaError_t cudaGetDevice(int* device) {
@@ -94,8 +95,8 @@ inline cudaError_t cudaGetDevice(int* device) {
   return cudaSuccess;
 }
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
-inline cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  *status = cudaStreamCaptureStatusNone;
+inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  *status = emulated_cuda::is_recorded(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
 
@@ -108,16 +109,23 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel*) {
 
 namespace lockstep::cuda {
 
-// Arguments are copied, as a launch does; it has run when this returns.
-#define LOCKSTEP_LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                                             \
-  do {                                                                                                                  \
-    if (!::emulated_cuda::is_valid(blocks, threads, shared_bytes)) {                                                    \
-      pending_launch_error() = cudaErrorInvalidConfiguration;                                                           \
-    } else {                                                                                                            \
-      auto lockstep_arguments = std::make_tuple(__VA_ARGS__);                                                           \
-      ::emulated_cuda::launch(blocks, threads, shared_bytes, #kernel, [&] { std::apply(kernel, lockstep_arguments); }); \
-    }                                                                                                                   \
-    LOCKSTEP_CUDA(cudaGetLastError());                                                                                  \
+// Arguments are copied, as a launch does.
+#define LOCKSTEP_LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                \
+  do {                                                                                     \
+    if (!::emulated_cuda::is_valid(blocks, threads, shared_bytes)) {                       \
+      pending_launch_error() = cudaErrorInvalidConfiguration;                              \
+    } else {                                                                               \
+      const dim3 lockstep_grid = blocks;                                                   \
+      const dim3 lockstep_block = threads;                                                 \
+      const std::size_t lockstep_shared = shared_bytes;                                    \
+      const auto lockstep_kernel = kernel;                                                 \
+      auto lockstep_arguments = std::make_tuple(__VA_ARGS__);                              \
+      ::emulated_cuda::on_stream(::lockstep::cuda::native(stream), [=]() mutable {         \
+        ::emulated_cuda::launch(lockstep_grid, lockstep_block, lockstep_shared, #kernel,   \
+                                [&] { std::apply(lockstep_kernel, lockstep_arguments); }); \
+      });                                                                                  \
+    }                                                                                      \
+    LOCKSTEP_CUDA(cudaGetLastError());                                                     \
   } while (false)
 
 template <typename T>

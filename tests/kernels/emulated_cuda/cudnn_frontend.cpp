@@ -175,27 +175,35 @@ error_t Graph::build_plans(BuildPlanPolicy_t) {
 }
 std::int64_t Graph::get_autotune_workspace_size() const { return 2 * kWorkspace; }
 error_t Graph::autotune(cudnnHandle_t handle, std::unordered_map<std::int64_t, void*>& pointers, void* workspace) {
-  std::memset(workspace, 0xff, 2 * kWorkspace);
+  emulated_cuda::on_stream(handle->stream, [workspace] { std::memset(workspace, 0xff, 2 * kWorkspace); });
   for (int repeat = 0; repeat < 2; ++repeat)  // as measuring does: outputs are written more than once
     if (error_t result = execute(handle, pointers, workspace); result.is_bad()) return result;
   return {};
 }
 error_t Graph::get_workspace_size(std::int64_t& bytes) const { return bytes = kWorkspace, error_t(); }
 
-error_t Graph::execute(cudnnHandle_t, std::unordered_map<std::int64_t, void*>& pointers, void* workspace) const {
+error_t Graph::execute(cudnnHandle_t handle, std::unordered_map<std::int64_t, void*>& pointers, void* workspace) const {
   if (built_ == nullptr) return error_t("no plan is built");
   ++lockstep::testing::emulated_calls().convolutions;
-  std::memset(workspace, 0xff, kWorkspace);
   for (const Tensor& each : {x_, weight_, y_ == convolved_ ? output_ : y_, bias_})
     if (each && (pointers.count(each->uid) == 0 || reinterpret_cast<std::uintptr_t>(pointers[each->uid]) % 16 != 0))
       return error_t("a tensor is not there, or not aligned to 16 bytes");
+  // The graph may be gone when the stream comes to it.
+  emulated_cuda::on_stream(handle->stream, [graph = *this, engine = *built_, number = ++executions_, pointers, workspace]() mutable {
+    std::memset(workspace, 0xff, kWorkspace);
+    graph.compute(engine, number, pointers);
+  });
+  return {};
+}
+
+void Graph::compute(const Engine& engine, int execution, std::unordered_map<std::int64_t, void*>& pointers) const {
   const auto values = [&](const Tensor& tensor) {
     return tensor == convolved_ ? std::vector<float>(static_cast<std::size_t>(count_of(*tensor)))
                                 : values_of(*tensor, pointers[tensor->uid]);
   };
   std::vector<float> x = values(x_), weight = values(weight_), y = values(y_);
   if (x_->type == DataType_t::FLOAT)
-    for (std::vector<float>* const each : {&x, &weight, &y}) round_inputs(*built_, *each);
+    for (std::vector<float>* const each : {&x, &weight, &y}) round_inputs(engine, *each);
   std::vector<float>& result = convolved_ == x_ ? x : convolved_ == weight_ ? weight : y;
   for_each_product(*x_, *weight_, *y_, geometry_, [&](std::size_t i, std::size_t w, std::size_t o) {
     if (convolved_ == x_)
@@ -205,8 +213,8 @@ error_t Graph::execute(cudnnHandle_t, std::unordered_map<std::int64_t, void*>& p
     else
       y[o] += x[i] * weight[w];
   });
-  if (built_->has(NumericalNote_t::REDUCED_PRECISION_REDUCTION)) round_to_bfloat16(result);
-  if (built_->has(NumericalNote_t::NONDETERMINISTIC) && !result.empty()) result.back() += 1e-3F * static_cast<float>(++executions_);
+  if (engine.has(NumericalNote_t::REDUCED_PRECISION_REDUCTION)) round_to_bfloat16(result);
+  if (engine.has(NumericalNote_t::NONDETERMINISTIC) && !result.empty()) result.back() += 1e-3F * static_cast<float>(execution);
   if (bias_)
     for (std::int64_t n = 0; n < y_->dim[0]; ++n)
       for (std::int64_t k = 0; k < y_->dim[1]; ++k)
@@ -215,7 +223,6 @@ error_t Graph::execute(cudnnHandle_t, std::unordered_map<std::int64_t, void*>& p
             result[index_of(*y_, n, k, p, q)] += read_element(dtype_of(*bias_), pointers[bias_->uid], static_cast<std::size_t>(k));
   for (std::size_t i = 0; i < result.size(); ++i)
     write_element(dtype_of(*output_), pointers[output_->uid], i, clamps_ && result[i] < 0 ? 0 : result[i]);
-  return {};
 }
 
 }  // namespace cudnn_frontend::graph

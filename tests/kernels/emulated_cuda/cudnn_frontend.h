@@ -131,6 +131,7 @@ class Graph {
 
  private:
   Tensor convolution(Tensor x, Tensor weight, Tensor y, const Tensor& result, const Geometry& geometry);
+  void compute(const Engine& engine, int execution, std::unordered_map<std::int64_t, void*>& pointers) const;
 
   Tensor x_, weight_, y_, bias_;
   Tensor convolved_, output_;  // the same, unless something follows
