@@ -44,6 +44,8 @@ TEST(BenchGpu, CountsTheGpusThatProgramsSee) {
   EXPECT_EQ(document["gpus"][0]["uuid"], "GPU-b");
   EXPECT_EQ(document["gpus"][0]["driver_version"], "580");
   EXPECT_EQ(document["all_reduce"]["rows"][0]["shared"], 2) << "two ranks share the one";
+  EXPECT_EQ(document["all_reduce"]["rows"][0]["blocking"], 0);
+  EXPECT_EQ(document["all_reduce"]["rows_of_blocking_calls"][0]["blocking"], 1);
   const auto beyond = bench({"--device", "cuda:1"});
   EXPECT_EQ(beyond->wait(60s), 1);
   EXPECT_THAT(beyond->errors(), HasSubstr("--device cuda:1: this machine shows 1, counted from 0"));

@@ -27,7 +27,7 @@ class FakeBuild {
   explicit FakeBuild(const std::string& name) : folder_(::testing::TempDir() + name + std::to_string(::getpid())) {
     const std::string visible = R"({"gpus":[{"name":"Fake H200","uuid":"GPU-b","memory_bytes":9,"compute_capability":"9.0"}]})";
     program("launcher/lockrun", "[ \"$1\" = topology ] && { echo '" + visible + R"('; exit 0; }
-echo "{\"bytes\": 4, \"p50_us\": 1, \"ranks\": $2, \"shared\": $4}")");
+echo "{\"bytes\": 4, \"p50_us\": 1, \"ranks\": $2, \"shared\": $4, \"blocking\": $LOCKSTEP_NCCL_BLOCKING}")");
   }
   ~FakeBuild() { std::filesystem::remove_all(folder_); }
   FakeBuild(const FakeBuild&) = delete;

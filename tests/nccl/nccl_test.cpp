@@ -100,6 +100,7 @@ class Nccl : public ::testing::Test {
     stub().fail_call.store(nullptr);
     stub().async_error.store(0);
     stub().stall.store(false);
+    stub().polls_until_ready.store(3);
   }
 };
 
@@ -273,6 +274,42 @@ TEST_F(Nccl, AFailureWhileAGraphIsRecordedEndsTheGroupWithItsReason) {
   EXPECT_THAT(said, Each(HasSubstr(reason)));
 }
 
+TEST_F(Nccl, AFirstCallThatWaitsForPeersEndsAtItsDeadlineAndWhenOneHasGone) {
+  const auto late = run_ranks(2, [](GpuRank& rank) {
+    rank.backend.start(rank.call(OperationKind::kBarrier, nullptr, nullptr, 0)).wait();
+    stub().polls_until_ready.store(kForEver);
+    float data[8] = {};
+    rank.backend.start(rank.all_reduce(data, 8, milliseconds(300))).wait();
+  });
+  EXPECT_THAT(late[0] + late[1], HasSubstr("waited 0.3 s for its peers"));
+  stub().polls_until_ready.store(3);
+  const auto gone = run_ranks(2, [](GpuRank& rank) {
+    rank.backend.start(rank.call(OperationKind::kBarrier, nullptr, nullptr, 0)).wait();
+    stub().polls_until_ready.store(kForEver);
+    float data[8] = {};
+    if (rank.place.rank == 0) rank.backend.start(rank.all_reduce(data, 8)).wait();
+  });
+  EXPECT_THAT(gone[0], HasSubstr("rank 1"));
+}
+
+TEST_F(Nccl, MakingACommunicatorEndsAtTheDeadlineAndWhenAPeerHasGone) {
+  for (const bool blocks : {false, true}) {
+    stub().polls_until_ready.store(kForEver);
+    RecordingDevice device;
+    const auto make = [&](milliseconds timeout, const std::function<void()>& keep_waiting) {
+      ncclUniqueId id{};
+      stub_api().ncclGetUniqueId(&id);
+      return message_of([&] {
+        const nccl::Communicator communicator(stub_api(), {0, 2, 0, 2}, device.default_stream(), id, timeout, keep_waiting, blocks);
+      });
+    };
+    EXPECT_THAT(make(milliseconds(100), [] {}), HasSubstr("NCCL: ncclCommInitRankConfig of rank 0 waited 0.1 s for its peers"));
+    EXPECT_THAT(make(std::chrono::seconds(20), [] { throw PeerLost("rank 1 died"); }), HasSubstr("rank 1 died"));
+    stub().polls_until_ready.store(3);
+    EXPECT_EQ(make(std::chrono::seconds(20), [] {}), kNothing) << "blocks: " << blocks;
+  }
+}
+
 TEST_F(Nccl, ItsErrorsSayWhetherAPeersEndMayBeTheCause) {
   const auto may_be = [](ncclResult_t result) {
     try {
@@ -333,6 +370,7 @@ class FailingCalls : public Nccl, public ::testing::WithParamInterface<const cha
 TEST_P(FailingCalls, AreNamedWithNcclsReason) {
   stub().fail_result.store(ncclSystemError);
   stub().fail_call.store(GetParam());
+  stub().stall.store(std::string(GetParam()) == "ncclCommGetAsyncError");  // asked of a call that is not done, if not before
   const auto said = run_ranks(1, [](GpuRank& rank) {
     const Buffer memory = rank.backend.allocate(64);
     rank.backend.start(rank.all_reduce(reinterpret_cast<float*>(memory.data()), 16)).wait();

@@ -192,7 +192,7 @@ TEST_F(NoticedByNcclFirst, ADeathWhileTheCommunicatorIsMadeIsNamedAllTheSame) {
       {.wire = Wire::kNccl, .ranks = 2}, [](Rank&, RankReport&) { throw Error("the group was made without rank 1"); },
       [this](int rank) {
         if (rank == 0) stub().async_error.store(ncclRemoteError);
-        if (rank == 1) stub().polls_until_ready.store(std::numeric_limits<int>::max());
+        if (rank == 1) stub().polls_until_ready.store(kForEver);
         std::thread([this, rank] { rank == 0 ? await_word_of_nccl() : die_in_time(); }).detach();
         return true;
       });

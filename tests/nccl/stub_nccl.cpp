@@ -3,19 +3,21 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "src/comm/host/reduce/reduce_kernels.h"
 #include "src/comm/operation/composite.h"
 #include "src/core/half.h"
+#include "tests/nccl/stub_sums.h"
 #include "tests/nccl/stub_types.h"
 #include "tests/nccl/stub_world.h"
 #include "tests/support/recording_device.h"
@@ -45,6 +47,8 @@ struct ncclComm {
   std::thread launcher;     // of the last call, or group of calls
   std::atomic<bool> is_launching{false};
   std::atomic<int> polls{0};
+  bool blocks = false;
+  std::atomic<int> inside{0};     // calls that block
   std::map<int, double> factors;  // by number of the reduction
   int next_op = 100;
   // Held by what was captured: as NCCL's, a communicator does not end before the graphs that use it.
@@ -53,7 +57,27 @@ struct ncclComm {
 
   bool is_in_graphs() const { return graphs.use_count() > 1; }
   // As NCCL's that do not block: nothing may be asked of one that is still at the last call.
-  bool is_busy() const { return is_launching.load() || polls.load() < control.polls_until_ready.load(); }
+  bool is_busy() const {
+    return !blocks &&
+           (is_launching.load() || (polls.load() < control.polls_until_ready.load() && control.polls_until_ready.load() != kForEver));
+  }
+  // Of one that blocks: returns when the peers have come, or why they do not.
+  ncclResult_t await_peers() {
+    ncclResult_t result = ncclInProgress;
+    while (result == ncclInProgress) {
+      if (const auto error = static_cast<ncclResult_t>(control.async_error.load()); error != ncclSuccess) {
+        ++control.async_errors_told;
+        result = error;
+      } else if (world->is_aborted_now(rank)) {
+        result = ncclInternalError;
+      } else if (control.polls_until_ready.load() != kForEver) {
+        result = ncclSuccess;
+      } else {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+    return result;
+  }
 
   ~ncclComm() {
     if (launcher.joinable()) launcher.join();
@@ -104,9 +128,14 @@ void push(const Queued& queued, std::size_t grouped) {
 }
 
 // As NCCL's that do not block: a thread of the call's queues it, some time after the call has returned.
-void launch(std::vector<Queued> calls) {
-  if (calls.empty()) return;
+ncclResult_t launch(std::vector<Queued> calls) {
+  if (calls.empty()) return ncclSuccess;
   ncclComm& communicator = *calls.front().communicator;
+  if (communicator.blocks) {
+    if (const ncclResult_t result = communicator.await_peers(); result != ncclSuccess) return result;
+    for (const Queued& queued : calls) push(queued, calls.size());
+    return ncclSuccess;
+  }
   if (communicator.launcher.joinable()) communicator.launcher.join();
   communicator.polls.store(0);
   communicator.is_launching.store(true);
@@ -115,55 +144,16 @@ void launch(std::vector<Queued> calls) {
     for (const Queued& queued : calls) push(queued, calls.size());
     communicator.is_launching.store(false);
   });
+  return ncclInProgress;
 }
 
 ncclResult_t enqueue(const char* call, ncclComm_t communicator, cudaStream_t stream, Part part) {
   if (const ncclResult_t result = fails(call); result != ncclSuccess) return result;
   if (communicator->is_busy()) return ncclInvalidUsage;
   Queued queued{communicator, reinterpret_cast<HostStream*>(stream), call, std::move(part)};
-  if (group_depth > 0)
-    group.push_back(std::move(queued));
-  else
-    launch({queued});
-  return ncclInProgress;
-}
-
-std::size_t bytes_of(std::size_t count, ncclDataType_t type) { return count * size_of(dtype_of(type)); }
-
-// out = the reduction of all ranks' offers, from element `begin`, in the order of a ring that begins behind rank `last`: each rank rounds
-// to the element's type.
-void reduce_chunk(ncclComm& comm, const std::vector<Data>& all, std::byte* out, std::size_t begin, std::size_t count, ncclDataType_t type,
-                  ncclRedOp_t op, std::size_t last) {
-  std::vector<const std::byte*> in;
-  for (const Data& each : all) {
-    if (!each || each->size() < bytes_of(begin + count, type)) return;  // the ranks' calls disagree
-    in.push_back(each->data() + bytes_of(begin, type));
-  }
-  const auto n = static_cast<std::size_t>(comm.ranks);
-  if (count != 0) std::memcpy(out, in[(last + 1) % n], bytes_of(count, type));
-  for (std::size_t hop = 2; hop <= n; ++hop) {
-    const std::byte* const inputs[] = {out, in[(last + hop) % n]};
-    std::byte* const outputs[] = {out};
-    host::reduce({dtype_of(type), op_of(op), 2, 1, inputs, outputs, count});
-  }
-}
-
-// Every chunk's sum ends at another rank; calls that are launched together are cut into chunks together.
-void reduce_all(ncclComm& comm, const std::vector<Data>& all, std::byte* out, std::size_t count, ncclDataType_t type, ncclRedOp_t op) {
-  const auto n = static_cast<std::size_t>(comm.ranks);
-  for (std::size_t chunk = 0; chunk < n; ++chunk) {
-    const std::size_t begin = count * chunk / n, end = count * (chunk + 1) / n;
-    reduce_chunk(comm, all, out + bytes_of(begin, type), begin, end - begin, type, op, chunk + comm.grouped - 1);
-  }
-}
-
-// 1 / n as the type has it.
-double share_of_average(int ranks, ncclDataType_t type) {
-  const double share = 1.0 / ranks;
-  return type == ncclFloat64    ? share
-         : type == ncclBfloat16 ? widen(narrow_bfloat16(static_cast<float>(share)))
-         : type == ncclFloat16  ? widen(narrow_float16(static_cast<float>(share)))
-                                : static_cast<float>(share);
+  if (group_depth == 0) return launch({queued});
+  group.push_back(std::move(queued));
+  return communicator->blocks ? ncclSuccess : ncclInProgress;
 }
 
 // What this rank offers to a reduction: times its factor if it has one, as it has in an average.
@@ -234,18 +224,21 @@ STUB ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 }
 STUB ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
   if (const ncclResult_t result = fails("ncclCommInitRankConfig"); result != ncclSuccess) return result;
-  if (config == nullptr || config->blocking != 0) return ncclInvalidUsage;
-  *communicator = new ncclComm;
-  (*communicator)->world = world_of(std::string(id.internal, sizeof id.internal), ranks);
-  (*communicator)->rank = rank;
-  (*communicator)->ranks = ranks;
+  if (config == nullptr || (config->blocking != 0 && config->blocking != 1)) return ncclInvalidUsage;
+  auto* const made = new ncclComm;
+  made->world = world_of(std::string(id.internal, sizeof id.internal), ranks);
+  made->rank = rank;
+  made->ranks = ranks;
+  made->blocks = config->blocking == 1;
   ++control.communicators;
-  return ncclInProgress;
+  std::atomic_ref<ncclComm_t>(*communicator).store(made);  // as NCCL: before it waits for peers
+  return made->blocks ? made->await_peers() : ncclInProgress;
 }
 STUB ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state) {
   if (const ncclResult_t result = fails("ncclCommGetAsyncError"); result != ncclSuccess) return result;
   *state = static_cast<ncclResult_t>(control.async_error.load());
   if (*state != ncclSuccess) ++control.async_errors_told;
+  if (communicator->blocks) return ncclSuccess;
   if (*state == ncclSuccess && communicator->polls.fetch_add(1) < control.polls_until_ready.load()) *state = ncclInProgress;
   if (*state == ncclSuccess && communicator->is_launching.load()) *state = ncclInProgress;
   if (*state == ncclSuccess && communicator->is_finalizing && communicator->is_in_graphs()) *state = ncclInProgress;
@@ -256,12 +249,21 @@ STUB ncclResult_t ncclCommFinalize(ncclComm_t communicator) {
   ++control.finalized;
   communicator->is_finalizing = true;
   communicator->polls.store(0);
-  return ncclInProgress;
+  while (communicator->blocks && communicator->is_in_graphs() && !communicator->world->is_aborted_now(communicator->rank))
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return communicator->blocks ? ncclSuccess : ncclInProgress;
 }
 STUB ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
   --control.communicators;
   control.reductions_made -= static_cast<int>(communicator->factors.size());
-  delete communicator;
+  // The owner of one that blocks may be in a call, or about to enter one, when another thread aborts it.
+  static std::mutex mutex;
+  static std::vector<std::unique_ptr<ncclComm>> kept;
+  const std::lock_guard lock(mutex);
+  if (communicator->blocks)
+    kept.emplace_back(communicator);
+  else
+    delete communicator;
   return ncclSuccess;
 }
 // Ends what this rank's streams wait for, then waits for the graphs to go. Other ranks are left to their own.
@@ -327,7 +329,7 @@ STUB ncclResult_t ncclAllReduce(const void* send, void* receive, std::size_t cou
     const auto offer = offer_of(comm, send, count, type, op);
     std::vector<Data> all;
     if (!comm.world->meet(comm.rank, offer, all)) return;
-    reduce_all(comm, all, static_cast<std::byte*>(receive), count, type, op);
+    reduce_all(all, static_cast<std::byte*>(receive), count, type, op, comm.grouped);
   });
 }
 STUB ncclResult_t ncclReduce(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
@@ -336,7 +338,7 @@ STUB ncclResult_t ncclReduce(const void* send, void* receive, std::size_t count,
     const auto offer = offer_of(comm, send, count, type, op);
     std::vector<Data> all;
     if (!comm.world->meet(comm.rank, offer, all)) return;
-    if (comm.rank == root) reduce_chunk(comm, all, static_cast<std::byte*>(receive), 0, count, type, op, static_cast<std::size_t>(root));
+    if (comm.rank == root) reduce_chunk(all, static_cast<std::byte*>(receive), 0, count, type, op, static_cast<std::size_t>(root));
   });
 }
 STUB ncclResult_t ncclReduceScatter(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
@@ -345,7 +347,7 @@ STUB ncclResult_t ncclReduceScatter(const void* send, void* receive, std::size_t
     const auto offer = offer_of(comm, send, count * static_cast<std::size_t>(comm.ranks), type, op);
     std::vector<Data> all;
     if (!comm.world->meet(comm.rank, offer, all)) return;
-    reduce_chunk(comm, all, static_cast<std::byte*>(receive), static_cast<std::size_t>(comm.rank) * count, count, type, op,
+    reduce_chunk(all, static_cast<std::byte*>(receive), static_cast<std::size_t>(comm.rank) * count, count, type, op,
                  static_cast<std::size_t>(comm.rank));
   });
 }
@@ -394,6 +396,5 @@ STUB ncclResult_t ncclGroupEnd() {
         {transfers_of, transfers_on, "ncclSend and ncclRecv", [mine = transfers](ncclComm& comm) { run_transfers(comm, mine); }});
   transfers.clear();
   transfers_of = nullptr;
-  launch(std::exchange(group, {}));
-  return ncclInProgress;
+  return launch(std::exchange(group, {}));
 }

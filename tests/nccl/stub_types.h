@@ -4,6 +4,7 @@
 #include <nccl.h>
 
 #include "lockstep/comm/operation.h"
+#include "src/core/half.h"
 
 namespace lockstep::testing {
 
@@ -39,6 +40,15 @@ inline ReduceOp op_of(ncclRedOp_t op) {
     default:
       return ReduceOp::kSum;  // and averages, and what was made with a factor: every rank multiplies its own
   }
+}
+
+// 1 / n as the type has it.
+inline double share_of_average(int ranks, ncclDataType_t type) {
+  const double share = 1.0 / ranks;
+  return type == ncclFloat64    ? share
+         : type == ncclBfloat16 ? widen(narrow_bfloat16(static_cast<float>(share)))
+         : type == ncclFloat16  ? widen(narrow_float16(static_cast<float>(share)))
+                                : static_cast<float>(share);
 }
 
 }  // namespace lockstep::testing

@@ -40,6 +40,11 @@ struct World {
 
   bool is_aborted(int rank) const { return aborted[static_cast<std::size_t>(rank)]; }
 
+  bool is_aborted_now(int rank) {
+    const std::lock_guard lock(mutex);
+    return is_aborted(rank);
+  }
+
   // All ranks' offers, once all have come; false: aborted.
   bool meet(int rank, Data offer, std::vector<Data>& all) {
     std::unique_lock lock(mutex);

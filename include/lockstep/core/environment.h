@@ -42,6 +42,7 @@ inline constexpr const char* kLogicalDevices = "LOCKSTEP_LOGICAL_DEVICES";  // o
 inline constexpr const char* kGpuMemory = "LOCKSTEP_GPU_MEMORY";  // grow (default), all, 8G (at most), all:8G
 inline constexpr const char* kCudaLibrary = "LOCKSTEP_CUDA_LIBRARY";      // where liblockstep_cuda.so lies
 inline constexpr const char* kNcclLibrary = "LOCKSTEP_NCCL_LIBRARY";      // NCCL's file, default libnccl.so.2
+inline constexpr const char* kNcclBlocking = "LOCKSTEP_NCCL_BLOCKING";    // "1": NCCL's calls block the caller, and are watched over
 inline constexpr const char* kShareGpu = "LOCKSTEP_SHARE_GPU";            // set by lockrun --share-gpu K: so many ranks on one GPU
 inline constexpr const char* kTf32 = "LOCKSTEP_TF32";                     // "1": float32 products and convolutions on the GPU in TF32
 inline constexpr const char* kCudnnAutotune = "LOCKSTEP_CUDNN_AUTOTUNE";  // "0": cuDNN's first choice instead of the fastest measured

@@ -88,7 +88,15 @@ void use_device_of(const Stream& stream) noexcept {
 
 }  // namespace
 
-#define LOCKSTEP_NCCL(function, ...) must(api_.function(__VA_ARGS__), #function)
+#define LOCKSTEP_NCCL(function, ...) run([&] { return api_.function(__VA_ARGS__); }, #function)
+
+// One call of NCCL. An abort may have come between two of one operation.
+template <typename Call>
+void Communicator::run(const Call& call, const char* name) {
+  throw_if_over();
+  if (!watch_ || look_ == nullptr || is_in_group_) return must(call(), name);
+  watch_->over(*look_, [&] { must(call(), name); });
+}
 
 // A reduction as NCCL names it; one with a factor is made for the call and goes when that is queued.
 class Communicator::Reduction {
@@ -124,30 +132,36 @@ class Communicator::Reduction {
 // Calls that NCCL launches together. One that fails in between leaves the thread in no group.
 class Communicator::Group {
  public:
-  explicit Group(Communicator& owner) : owner_(owner) { owner_.must(owner_.api_.ncclGroupStart(), "ncclGroupStart"); }
+  explicit Group(Communicator& owner) : owner_(owner) {
+    owner_.must(owner_.api_.ncclGroupStart(), "ncclGroupStart");
+    owner_.is_in_group_ = true;
+  }
   void end() {
-    open_ = false;
-    owner_.must(owner_.api_.ncclGroupEnd(), "ncclGroupEnd");
+    owner_.is_in_group_ = is_open_ = false;
+    owner_.run([this] { return owner_.api_.ncclGroupEnd(); }, "ncclGroupEnd");
   }
   ~Group() {
-    if (open_) owner_.api_.ncclGroupEnd();
+    try {
+      if (is_open_) end();
+    } catch (const std::exception&) {  // of what failed before it
+    }
   }
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
  private:
   Communicator& owner_;
-  bool open_ = true;
+  bool is_open_ = true;
 };
 
 Communicator::Communicator(const Api& api, const Place& place, const Stream& stream, const ncclUniqueId& id,
-                           std::chrono::milliseconds timeout, const std::function<void()>& keep_waiting)
-    : api_(api), place_(place), stream_(stream) {
+                           std::chrono::milliseconds timeout, const std::function<void()>& keep_waiting, bool blocks)
+    : api_(api), place_(place), stream_(stream), watch_(blocks ? std::make_unique<CallWatch>([this] { abort(); }) : nullptr) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
+  config.blocking = blocks ? 1 : 0;
   try {
-    LOCKSTEP_NCCL(ncclCommInitRankConfig, &communicator_, place.world_size, id, place.rank, &config);
-    await_ready("ncclCommInitRankConfig", timeout, keep_waiting);
+    call("ncclCommInitRankConfig", timeout, keep_waiting,
+         [&] { LOCKSTEP_NCCL(ncclCommInitRankConfig, &communicator_, place.world_size, id, place.rank, &config); });
   } catch (...) {
     abort();
     throw;
@@ -160,16 +174,32 @@ Communicator::~Communicator() {
 }
 
 void Communicator::must(ncclResult_t result, const char* call) {
-  if (result != ncclSuccess && result != ncclInProgress) throw_nccl_error(api_, result, call, communicator_);
+  if (result != ncclSuccess && result != ncclInProgress) throw_nccl_error(api_, result, call, over_ ? nullptr : communicator_);
 }
 
-void Communicator::await_ready(const char* call, std::chrono::milliseconds timeout, const std::function<void()>& keep_waiting) {
-  const auto deadline = Clock::now() + timeout;
-  for (int round = 0; !is_ready(call); ++round) {
+// Of one that blocks it is over when this returns.
+void Communicator::call(const char* name, std::chrono::milliseconds timeout, const std::function<void()>& keep_waiting,
+                        const std::function<void()>& make) {
+  const std::function<void()> look = [&, deadline = Clock::now() + timeout] {
     keep_waiting();
     if (Clock::now() > deadline)
-      throw TimeoutError("NCCL: {} of rank {} waited {:.1f} s for its peers", call, place_.rank,
+      throw TimeoutError("NCCL: {} of rank {} waited {:.1f} s for its peers", name, place_.rank,
                          std::chrono::duration<double>(timeout).count());
+  };
+  {
+    const std::lock_guard lock(mutex_);
+    throw_if_over();
+    look_ = &look;
+    try {
+      make();
+    } catch (...) {
+      look_ = nullptr;
+      throw;
+    }
+    look_ = nullptr;
+  }
+  for (int round = 0; !watch_ && !is_ready(name); ++round) {
+    look();
     short_nap(round);
   }
 }
@@ -189,16 +219,13 @@ void Communicator::throw_if_over() const {
 
 void Communicator::enqueue(const Operation& operation, cudaStream_t stream, const std::function<void()>& keep_waiting) {
   Reduction reduction(*this);
-  {
-    const std::lock_guard lock(mutex_);
-    throw_if_over();
+  call("an operation", operation.timeout, keep_waiting, [&] {
     reduction.make(operation);
     if (operation.layout && !operation.layout->regions.empty())
       coalesced(operation, reduction.get(), stream);
     else
       plain(operation, reduction.get(), stream);
-  }
-  await_ready("an operation", operation.timeout, keep_waiting);
+  });
 }
 
 void Communicator::plain(const Operation& operation, ncclRedOp_t reduction, cudaStream_t stream) {
@@ -309,28 +336,31 @@ void Communicator::free(void* memory) noexcept {
 }
 
 void Communicator::check() {
-  const std::lock_guard lock(mutex_);
-  if (over_) return;
+  std::unique_lock lock(mutex_, std::defer_lock);
+  if (!watch_) lock.lock();
+  if (over_ || (!lock.owns_lock() && !lock.try_lock())) return;
   ncclResult_t state = ncclSuccess;
   must(api_.ncclCommGetAsyncError(communicator_, &state), "ncclCommGetAsyncError");
   must(state, "an operation on the GPU");
 }
 
 // In a thread of its own, which needs nothing of ours once it has chosen its device: a graph may go later than the communicator, by the
-// thread that calls this.
+// thread that calls this. A call that blocks is what must end; NCCL has written the communicator before it waits for peers.
 void Communicator::abort() noexcept {
   {
-    const std::lock_guard lock(mutex_);
-    if (over_ || communicator_ == nullptr) return;
-    over_ = true;
+    std::unique_lock lock(mutex_, std::defer_lock);
+    if (!watch_) lock.lock();
+    while (!lock.owns_lock() && !lock.try_lock() && !watch_->has_call()) nap(0);
+    const std::lock_guard abort_lock(abort_mutex_);
+    const ncclComm_t made = std::atomic_ref<ncclComm_t>(communicator_).load();
+    if (made == nullptr || over_.exchange(true)) return;
     std::promise<void> begun, ended;
     auto has_begun = begun.get_future();
     aborting_ = ended.get_future().share();
-    std::thread([abort = api_.ncclCommAbort, communicator = communicator_, &stream = stream_, begun = std::move(begun),
-                 ended = std::move(ended)]() mutable {
+    std::thread([abort = api_.ncclCommAbort, made, &stream = stream_, begun = std::move(begun), ended = std::move(ended)]() mutable {
       use_device_of(stream);
       begun.set_value();
-      abort(communicator);
+      abort(made);
       ended.set_value();
     }).detach();
     has_begun.wait();
@@ -341,7 +371,7 @@ void Communicator::abort() noexcept {
 void Communicator::await_abort(std::chrono::milliseconds at_most) const noexcept {
   std::shared_future<void> aborting;
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(abort_mutex_);
     aborting = aborting_;
   }
   if (aborting.valid()) aborting.wait_for(at_most);
@@ -351,16 +381,12 @@ void Communicator::await_abort(std::chrono::milliseconds at_most) const noexcept
 // wait for peers that are late, or gone.
 void Communicator::finish(std::chrono::milliseconds at_most) noexcept {
   use_device_of(stream_);
+  if (over_) return;
   try {
-    {
-      const std::lock_guard lock(mutex_);
-      if (over_) return;
-      LOCKSTEP_NCCL(ncclCommFinalize, communicator_);
-    }
-    await_ready("ncclCommFinalize", at_most, [] {});
+    call(
+        "ncclCommFinalize", at_most, [] {}, [this] { LOCKSTEP_NCCL(ncclCommFinalize, communicator_); });
     const std::lock_guard lock(mutex_);
-    if (over_) return;
-    over_ = true;
+    if (over_.exchange(true)) return;
     api_.ncclCommDestroy(communicator_);
   } catch (const std::exception&) {
     abort();

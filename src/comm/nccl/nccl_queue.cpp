@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "src/comm/call/continuation.h"
 #include "src/comm/call/group_gone.h"
@@ -52,9 +53,11 @@ auto or_as(Backend& watch, const Doing& doing, const IsOver& is_over, Step&& ste
 
 Communicator communicator_for(const BackendContext& context, const Api& api, const Stream& stream, const ncclUniqueId& id, Backend& watch) {
   const auto doing = [] { return std::string("making NCCL's communicator"); };
+  const auto look = [&] { watch.throw_if_over(doing); };
+  const bool blocks = env::integer(env::kNcclBlocking, 0, 1) == 1;
   return or_as(
       watch, doing, [] { return false; },
-      [&] { return Communicator(api, context.place, stream, id, context.store_timeout, [&] { watch.throw_if_over(doing); }); });
+      [&] { return Communicator(api, context.place, stream, id, context.store_timeout, look, blocks); });
 }
 
 }  // namespace
