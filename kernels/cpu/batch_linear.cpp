@@ -106,6 +106,9 @@ void copy_rows(const float* in, Index in_row, float* out, Index out_row, Index r
 
 bool has_more_rows_of_x(const LinearShape& s) { return s.out_features % kPanel == 0 && s.batch >= s.out_features; }
 
+// Too large for the second-level cache.
+bool has_large_weights(const LinearShape& s) { return s.in_features * s.out_features >= Index{1} << 20; }
+
 bool is_small_batch(const LinearShape& s, Index most) {
   return cpu_isa() == Isa::kAvx512 && s.batch > 0 && s.batch <= most && s.in_features > 0 && s.in_features % kPanel == 0 &&
          s.out_features > 0;
@@ -123,8 +126,8 @@ void linear(const LinearShape& s, const float* x, const float* weight, const flo
   compute(s, x, weight, bias, relu, y);
 }
 
-bool suits_backward_data(const LinearShape& s) { return is_small_batch(s, 96); }
-bool suits_backward_weights(const LinearShape& s) { return is_small_batch(s, 128); }
+bool suits_backward_data(const LinearShape& s) { return is_small_batch(s, 96) && has_large_weights(s); }
+bool suits_backward_weights(const LinearShape& s) { return is_small_batch(s, 128) && (s.batch >= 48 || !has_large_weights(s)); }
 
 // Threads share the panels of 64 input features. Of the weights a square of 64 x 64 is multiplied by all rows of y_grad while the next is
 // fetched; their rows follow each other in memory, 64 at a time, so that the whole passes once.

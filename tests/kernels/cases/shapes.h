@@ -71,7 +71,7 @@ inline const std::vector<Conv2dShape>& conv2d_shapes() {
 inline const std::vector<LinearShape>& linear_shapes() {
   static const std::vector<LinearShape> kShapes = {{1, 1, 1},     {3, 5, 7},     {128, 192, 10}, {2, 300, 65},   {0, 4, 3},
                                                    {3, 64, 64},   {64, 33, 5},   {192, 70, 64},  {66, 1030, 64}, {128, 1030, 20},
-                                                   {5, 192, 130}, {70, 128, 53}, {96, 64, 200},  {100, 128, 49}};
+                                                   {5, 192, 130}, {70, 128, 53}, {96, 64, 200},  {100, 128, 49}, {13, 1024, 1029}};
   return kShapes;
 }
 
