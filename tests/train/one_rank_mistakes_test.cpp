@@ -158,25 +158,26 @@ TEST_P(OneRanksMistake, IsToldToTheOther) {
 
 // Options that one rank alone gives wrongly, to functions that are called without a Trainer.
 TEST(OneRanksOptions, AreToldToTheOther) {
+  struct Call {
+    std::string name;
+    std::function<void(nn::Module& model, const data::Dataset& set, const EvaluateOptions& options)> make;
+  };
+  const Call calls[] = {
+      {"evaluate",
+       [](nn::Module& model, const data::Dataset& set, const EvaluateOptions& options) {
+         TopK accuracy(1);
+         evaluate(model, set, {&accuracy}, options);
+       }},
+      {"predict", [](nn::Module& model, const data::Dataset& set, const EvaluateOptions& options) { predict(model, set, options); }}};
   const Words set(Wrong::kNothing, "");
-  using Call = std::function<void(const EvaluateOptions& options)>;
-  const std::pair<const char*, Call> calls[] = {{"evaluate",
-                                                 [&](const EvaluateOptions& options) {
-                                                   WordNet net;
-                                                   TopK accuracy(1);
-                                                   evaluate(net, set, {&accuracy}, options);
-                                                 }},
-                                                {"predict", [&](const EvaluateOptions& options) {
-                                                   WordNet net;
-                                                   predict(net, set, options);
-                                                 }}};
-  for (const auto& [name, call] : calls) {
+  for (const Call& call : calls) {
     std::vector<std::string> messages(2);
     testing::expect_all_well(testing::run_ranks(2, "threads", [&](std::shared_ptr<ProcessGroup> group) {
+      WordNet net;
       messages[static_cast<std::size_t>(group->rank())] =
-          message_of([&] { call({.batch_size = group->rank() == 1 ? 0 : 4, .group = group}); });
+          message_of([&] { call.make(net, set, {.batch_size = group->rank() == 1 ? 0 : 4, .group = group}); });
     }));
-    EXPECT_EQ(messages[1], std::string(name) + ": batch_size 0 must be at least 1");
+    EXPECT_EQ(messages[1], call.name + ": batch_size 0 must be at least 1");
     EXPECT_THAT(messages[0], AllOf(HasSubstr("rank 1 aborted the group: "), HasSubstr(messages[1])));
   }
 }
