@@ -74,11 +74,12 @@ TEST(Capture, MemoryFromOutsideThatIsGivenBackInAGraphIsRefused) {
   EXPECT_THAT(message_of_capture([&] { pool.give_back_on(*other, second, 512); }), HasSubstr("was given back in it"));
   EXPECT_THAT(message_of_capture([&] { EXPECT_THROW(pool.settle(0), InvalidArgument); }), HasSubstr("was given back in it"));
   EXPECT_EQ(device.counts().allocation_nodes, 0);
-  std::byte* third = nullptr;
-  EXPECT_NO_THROW(message_of_capture([&] { pool.take_on(*other, 512), third = pool.take(1024); }));
+  std::byte *third = nullptr, *fourth = nullptr;
+  EXPECT_NO_THROW(message_of_capture([&] { third = pool.take(1024), fourth = pool.take_on(*other, 512); }));
   EXPECT_EQ(device.counts().allocation_nodes, 2);
   for (std::byte* const block : {first, second}) EXPECT_NE(block, nullptr);
   pool.give_back(third, 1024);
+  pool.give_back_on(*other, fourth, 512);
 }
 
 TEST(Capture, AStreamThatIsNotWaitedForMakesNoGraph) {
