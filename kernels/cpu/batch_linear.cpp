@@ -61,67 +61,18 @@ void by_rows_of_weights(const LinearShape& s, const float* x, const float* weigh
   finish_transposed(s, floats(result), bias, relu, y);
 }
 
-// Rows of `columns` floats, from in_row to out_row apart.
-void copy_rows(const float* in, Index in_row, float* out, Index out_row, Index rows, Index columns) {
-  for (Index row = 0; row < rows; ++row) std::copy_n(in + row * in_row, columns, out + row * out_row);
-}
-
-// The right-hand operand of a product: element (k, column) at k * row + column, or, where it lies transposed, at column * row + k.
-struct RightHand {
-  const float* data;
-  Index row;
-  bool is_transposed;
-};
-
-void make_panel(const RightHand& b, Index inner, Index column, float* panel) {
-  if (b.is_transposed)
-    avx512::transpose(b.data + column * b.row, b.row, panel, kPanel, inner, kPanel);
-  else
-    copy_rows(b.data + column, b.row, panel, kPanel, inner, kPanel);
-}
-
-// Does a matrix fit the second-level cache beside another?
-bool is_small(Index rows, Index columns) { return rows * columns <= Index{1} << 18; }
-
-// A product c (rows, columns) = or += a (rows, inner) * b, whose rows follow each other; columns in multiples of 64. Of b panels of 64
-// columns are copied. All of them at once where they fit the second-level cache: they are multiplied by blocks of rows of a that do, too.
-// Else each passes once, and all of a beside it.
-struct PanelProduct {
-  Index rows, columns, inner;
-  const float* a;
-  RightHand b;
-  float* c;
-  avx512::Ends ends = {};  // of sums that are not added to c
-  bool accumulate = false;
-
-  void multiply() const {
-    const Index panels = columns / kPanel, threads = compute_threads();
-    constexpr Index kFewestRows = 96;
-    if (panels < threads && rows / kFewestRows > panels) {
-      const Index parts = std::min(threads, rows / kFewestRows);
-      return in_parallel(parts, [&](Index part) { multiply_part(rows * part / parts, rows * (part + 1) / parts, 0, columns); });
+// y = x * weight^T: threads share the panels of 64 output features.
+void by_rows_of_x(const LinearShape& s, const float* x, const float* weight, const float* bias, bool relu, float* y) {
+  const Index panels = s.out_features / kPanel, parts = std::min<Index>(panels, compute_threads());
+  in_parallel(parts, [&](Index part) {
+    const Buffer panel = cpu_device().allocate(kPanel * s.in_features * sizeof(float));
+    for (Index o = panels * part / parts * kPanel; o < panels * (part + 1) / parts * kPanel; o += kPanel) {
+      avx512::transpose(weight + o * s.in_features, s.in_features, floats(panel), kPanel, s.in_features, kPanel);
+      avx512::multiply_panel(s.batch, s.in_features, x, s.in_features, floats(panel), y + o, s.out_features,
+                             {bias == nullptr ? nullptr : bias + o, relu});
     }
-    const Index parts = std::min(threads, panels);
-    in_parallel(parts, [&](Index part) { multiply_part(0, rows, panels * part / parts * kPanel, panels * (part + 1) / parts * kPanel); });
-  }
-
- private:
-  void multiply_part(Index first_row, Index last_row, Index first_column, Index last_column) const {
-    constexpr Index kBlockFloats = Index{3} << 16, kRowsAtOnce = 6;
-    const bool at_once = is_small(inner, columns);
-    const Index group = at_once ? last_column - first_column : kPanel;
-    const Index block = at_once ? std::max(kBlockFloats / (kRowsAtOnce * inner), Index{1}) * kRowsAtOnce : rows;
-    const Buffer panels = cpu_device().allocate(group * inner * sizeof(float));
-    for (Index first = first_column; first < last_column; first += group) {
-      for (Index column = 0; column < group; column += kPanel) make_panel(b, inner, first + column, floats(panels) + column * inner);
-      for (Index row = first_row; row < last_row; row += block)
-        for (Index column = 0; column < group; column += kPanel)
-          avx512::multiply_panel(std::min(block, last_row - row), inner, a + row * inner, inner, floats(panels) + column * inner,
-                                 c + row * columns + first + column, columns,
-                                 {ends.start == nullptr ? nullptr : ends.start + first + column, ends.relu}, accumulate);
-    }
-  }
-};
+  });
+}
 
 // c (rows, 64) = or += a * b, of rows and columns as they lie. While the first rows are multiplied, the panel of b at `next` is fetched, of
 // which each row has four lines; null: nothing is.
@@ -148,6 +99,11 @@ LOCKSTEP_TARGET_AVX512 void multiply_and_fetch_results(Index rows, Index inner, 
   avx512::multiply_column<4, 4>(rows - row, inner, a + row, 1, rows, b, kPanel, c + row * c_row, c_row, accumulate);
 }
 
+// Rows of `columns` floats, from in_row to out_row apart.
+void copy_rows(const float* in, Index in_row, float* out, Index out_row, Index rows, Index columns) {
+  for (Index row = 0; row < rows; ++row) std::copy_n(in + row * in_row, columns, out + row * out_row);
+}
+
 bool has_more_rows_of_x(const LinearShape& s) { return s.out_features % kPanel == 0 && s.batch >= s.out_features; }
 
 // Too large for the second-level cache.
@@ -166,18 +122,8 @@ bool suits(const LinearShape& s) {
 }
 
 void linear(const LinearShape& s, const float* x, const float* weight, const float* bias, bool relu, float* y) {
-  if (!has_more_rows_of_x(s)) return by_rows_of_weights(s, x, weight, bias, relu, y);
-  PanelProduct{s.batch, s.out_features, s.in_features, x, {weight, s.in_features, true}, y, {bias, relu}}.multiply();
-}
-
-bool suits_long_backward_data(const LinearShape& s) {
-  constexpr Index kLong = 192, kMostFeatures = 512;
-  return cpu_isa() == Isa::kAvx512 && s.batch >= kLong && s.in_features > 0 && s.in_features % kPanel == 0 &&
-         s.in_features <= kMostFeatures && s.out_features > 0 && is_small(s.out_features, s.in_features);
-}
-
-void long_backward_data(const LinearShape& s, const float* y_grad, const float* weight, float* x_grad, bool accumulate) {
-  PanelProduct{s.batch, s.in_features, s.out_features, y_grad, {weight, s.in_features, false}, x_grad, {}, accumulate}.multiply();
+  const auto compute = has_more_rows_of_x(s) ? by_rows_of_x : by_rows_of_weights;
+  compute(s, x, weight, bias, relu, y);
 }
 
 bool suits_backward_data(const LinearShape& s) { return is_small_batch(s, 96) && has_large_weights(s); }
@@ -238,12 +184,10 @@ void transpose(const float* from, Index rows, Index columns, float* to, bool acc
 
 bool suits(const LinearShape&) { return false; }
 void transpose(const float*, std::int64_t, std::int64_t, float*, bool) { LOCKSTEP_CHECK(false, "no AVX-512 here"); }
-bool suits_long_backward_data(const LinearShape&) { return false; }
 bool suits_backward_data(const LinearShape&) { return false; }
 bool suits_backward_weights(const LinearShape&) { return false; }
 
 void linear(const LinearShape&, const float*, const float*, const float*, bool, float*) { LOCKSTEP_CHECK(false, "no AVX-512 here"); }
-void long_backward_data(const LinearShape&, const float*, const float*, float*, bool) { LOCKSTEP_CHECK(false, "no AVX-512 here"); }
 void linear_backward_data(const LinearShape&, const float*, const float*, float*, bool) { LOCKSTEP_CHECK(false, "no AVX-512 here"); }
 void linear_backward_weights(const LinearShape&, const float*, const float*, float*, bool) { LOCKSTEP_CHECK(false, "no AVX-512 here"); }
 

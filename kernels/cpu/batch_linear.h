@@ -16,12 +16,8 @@ bool suits(const LinearShape& shape);
 bool suits_backward_data(const LinearShape& shape);
 bool suits_backward_weights(const LinearShape& shape);
 
-// There: batches of at least 192 rows, of weights that fit the second-level cache and input features in multiples of 64, 512 at most.
-bool suits_long_backward_data(const LinearShape& shape);
-
 // As the entries of the kernel table; `shape` must suit.
 void linear(const LinearShape& shape, const float* x, const float* weight, const float* bias, bool relu, float* y);
-void long_backward_data(const LinearShape& shape, const float* y_grad, const float* weight, float* x_grad, bool accumulate);
 void linear_backward_data(const LinearShape& shape, const float* y_grad, const float* weight, float* x_grad, bool accumulate);
 void linear_backward_weights(const LinearShape& shape, const float* x, const float* y_grad, float* weight_grad, bool accumulate);
 

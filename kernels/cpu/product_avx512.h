@@ -106,25 +106,25 @@ LOCKSTEP_TARGET_AVX512 inline void multiply(Index rows, Index columns, Index inn
   if (rest == 1) multiply_column<16, 1>(rows, inner, a, a_row, a_inner, b + column, columns, c + column, columns, accumulate);
 }
 
-// c (rows, 64) = `ends` of a * b as multiply() has them, or += a * b, of a panel b (inner, 64) whose rows follow each other, and c's rows
-// c_row apart, which are fetched before they are written. A long sum is made in pieces whose part of b stays in the second-level cache.
+// c (rows, 64) = `ends` of a * b as multiply() has them, of a panel b (inner, 64) whose rows follow each other, and c's rows c_row apart,
+// which are fetched before they are written. A long sum is made in pieces whose part of b stays in the second-level cache.
 LOCKSTEP_TARGET_AVX512 inline void multiply_panel(Index rows, Index inner, const float* a, Index a_row, const float* b, float* c,
-                                                  Index c_row, const Ends& ends, bool accumulate = false) {
+                                                  Index c_row, const Ends& ends) {
   constexpr Index kPanel = 4 * kLanes, kPiece = 1024;
   for (Index begin = 0; begin < inner; begin += kPiece) {
     const Index count = inner - begin < kPiece ? inner - begin : kPiece;
     const Ends own{ends.start, ends.relu && begin + count == inner};
-    const bool adds = accumulate || begin > 0;
+    const bool accumulate = begin > 0;
     Index row = 0;
     for (; row + 6 <= rows; row += 6)
-      multiply_rows<6>(count, a + row * a_row + begin, a_row, 1, b + begin * kPanel, kPanel, c + row * c_row, c_row, adds,
+      multiply_rows<6>(count, a + row * a_row + begin, a_row, 1, b + begin * kPanel, kPanel, c + row * c_row, c_row, accumulate,
                        FetchResults{c + row * c_row, c_row, 24}, own);
     for (; row + 2 <= rows; row += 2)
-      multiply_rows<2>(count, a + row * a_row + begin, a_row, 1, b + begin * kPanel, kPanel, c + row * c_row, c_row, adds, FetchNothing{},
-                       own);
+      multiply_rows<2>(count, a + row * a_row + begin, a_row, 1, b + begin * kPanel, kPanel, c + row * c_row, c_row, accumulate,
+                       FetchNothing{}, own);
     for (; row < rows; ++row)
-      multiply_rows<1>(count, a + row * a_row + begin, a_row, 1, b + begin * kPanel, kPanel, c + row * c_row, c_row, adds, FetchNothing{},
-                       own);
+      multiply_rows<1>(count, a + row * a_row + begin, a_row, 1, b + begin * kPanel, kPanel, c + row * c_row, c_row, accumulate,
+                       FetchNothing{}, own);
   }
 }
 

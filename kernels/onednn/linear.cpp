@@ -27,8 +27,6 @@ void linear_backward_data(In y_grad, In weight, Out x_grad, Stream& stream) {
   if (empty(shape)) return reference_kernels().linear_backward_data(y_grad, weight, x_grad, stream);
   if (batch_linear::suits_backward_data(shape))
     return batch_linear::linear_backward_data(shape, y_grad.floats(), weight.floats(), x_grad.floats(), x_grad.accumulate);
-  if (batch_linear::suits_long_backward_data(shape))
-    return batch_linear::long_backward_data(shape, y_grad.floats(), weight.floats(), x_grad.floats(), x_grad.accumulate);
   multiply(
       {'N', 'N', shape.batch, shape.in_features, shape.out_features, y_grad.floats(), weight.floats(), x_grad.accumulate, x_grad.floats()});
 }
