@@ -127,7 +127,10 @@ void linear(const LinearShape& s, const float* x, const float* weight, const flo
 }
 
 bool suits_backward_data(const LinearShape& s) { return is_small_batch(s, 96) && has_large_weights(s); }
-bool suits_backward_weights(const LinearShape& s) { return is_small_batch(s, 128) && (s.batch >= 48 || !has_large_weights(s)); }
+bool suits_backward_weights(const LinearShape& s) {
+  constexpr Index kFewestOuts = 48, kFewestRows = 48;
+  return is_small_batch(s, 128) && s.out_features >= kFewestOuts && (s.batch >= kFewestRows || !has_large_weights(s));
+}
 
 // Threads share the panels of 64 input features. Of the weights a square of 64 x 64 is multiplied by all rows of y_grad while the next is
 // fetched; their rows follow each other in memory, 64 at a time, so that the whole passes once.
