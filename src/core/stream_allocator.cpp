@@ -41,6 +41,7 @@ class StreamAllocator::Arena {
   explicit Arena(StreamAllocator& allocator) : allocator_(allocator) {}
   ~Arena() {
     const std::lock_guard lock(allocator_.mutex_);
+    allocator_.arenas_.erase(this);
     for (const Block& each : blocks_) allocator_.release_now_or_later(each.order, each.block, each.bytes);
   }
 
@@ -65,6 +66,7 @@ class StreamAllocator::Arena {
   void forget(Stream& stream) {
     for (Block& each : blocks_)
       if (each.order == &stream) each.order = nullptr;
+    free_.erase(&stream);  // another stream may come to lie there
   }
 
  private:
@@ -96,7 +98,7 @@ Buffer StreamAllocator::allocate_for(Stream* order, std::size_t bytes) {
 
 void StreamAllocator::forget(Stream& stream) noexcept {
   const std::lock_guard lock(mutex_);
-  if (arena_) arena_->forget(stream);
+  for (Arena* const each : arenas_) each->forget(stream);
   const auto found = kept_.find(&stream);
   if (found == kept_.end()) return;
   give_back(&stream, found->second);
@@ -184,6 +186,7 @@ void StreamAllocator::begin_capture() {
   if (arena_) throw InvalidArgument("{}: a graph is being recorded already: one at a time", device_.name());
   empty_kept();  // until the end it could not be given back, whatever is short
   arena_ = std::make_shared<Arena>(*this);
+  arenas_.insert(arena_.get());
   capturing_ = std::this_thread::get_id();
 }
 

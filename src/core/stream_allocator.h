@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -89,6 +90,7 @@ class StreamAllocator {
   std::map<Stream*, Kept> kept_;                 // in the order of each stream; null: the default one
   std::size_t kept_bytes_ = 0, peak_bytes_ = 0;  // peak: of the bytes in use
   std::shared_ptr<Arena> arena_;                 // of the capture that is under way
+  std::set<Arena*> arenas_;                      // that one, and those that graphs and buffers keep
   std::thread::id capturing_;
 };
 

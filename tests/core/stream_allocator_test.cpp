@@ -214,6 +214,24 @@ TEST(StreamAllocator, WhatOtherStreamsKeepMakesRoom) {
   EXPECT_THAT(pool.given_back_on, ElementsAre(&other));
 }
 
+// What was freed during a capture stays with the graph, which may go after the stream.
+TEST(StreamAllocator, AGraphGivesNothingBackOnAStreamThatHasGone) {
+  MadeUpPool pool(64 * kMiB);
+  StreamAllocator allocator(cpu_device(), pool, {});
+  {
+    OtherStream other;
+    Buffer workspace = allocator.allocate_on(other, kMiB);
+    allocator.begin_capture();
+    workspace = {};
+    std::shared_ptr<void> graph = allocator.end_capture();
+    allocator.forget(other);
+    graph = nullptr;
+  }
+  allocator.empty_cache();
+  EXPECT_THAT(pool.given_back_on, ::testing::IsEmpty());
+  EXPECT_EQ(pool.gives_back, 1);
+}
+
 // Two streams of a graph run beside each other.
 TEST(StreamAllocator, ACapturesStreamsDoNotShareBlocks) {
   MadeUpPool pool(64 * kMiB);
