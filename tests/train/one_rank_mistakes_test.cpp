@@ -156,6 +156,21 @@ TEST_P(OneRanksMistake, IsToldToTheOther) {
   EXPECT_THAT(messages[0], AllOf(HasSubstr("rank 1 aborted the group: "), HasSubstr(mistake.message)));
 }
 
+// The loss of another group, a part of this one, is a reason like any other.
+TEST(AbortOnError, TheLossOfAnotherGroupEndsThisOne) {
+  std::vector<std::string> messages(2);
+  testing::expect_all_well(testing::run_ranks(2, "threads", [&](std::shared_ptr<ProcessGroup> group) {
+    messages[static_cast<std::size_t>(group->rank())] = message_of([&] {
+      abort_on_error(*group, [&] {
+        if (group->rank() == 1) throw PeerLost("of the part: rank 3 has left");
+        group->barrier();
+      });
+    });
+  }));
+  EXPECT_EQ(messages[1], "of the part: rank 3 has left");
+  EXPECT_THAT(messages[0], HasSubstr("rank 1 aborted the group: of the part: rank 3 has left"));
+}
+
 // Options that one rank alone gives wrongly, to functions that are called without a Trainer.
 TEST(OneRanksOptions, AreToldToTheOther) {
   struct Call {

@@ -21,14 +21,12 @@ void abort_for(ProcessGroup& group, const std::exception_ptr& error);
 
 // Returns call(), which may be of any length: a loop over steps, a whole training. What it throws on this rank, of any type, passes on, and
 // ends the group: the other ranks throw PeerLost with "rank R aborted the group: " and its text from the call that they are in, or from
-// their next one. A PeerLost passes on and does no more: the group is over already. An error that all ranks throw together
-// (MismatchError, say) stays each rank's own.
+// their next one. Where the group is over already, that changes nothing: its first error stays. A PeerLost of another group, a part of
+// this one, say, ends this one as well. An error that all ranks throw together (MismatchError, say) stays each rank's own.
 template <typename Call>
 auto abort_on_error(ProcessGroup& group, const Call& call) {
   try {
     return call();
-  } catch (const PeerLost&) {
-    throw;
   } catch (...) {
     abort_for(group, std::current_exception());
     throw;
