@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -36,6 +37,27 @@ void check_loader(const Dataset& dataset, const Sampler& sampler, const DataLoad
   if (options.drop_last && sampler.size() < options.batch_size)
     throw InvalidArgument("DataLoader: a batch of {} is larger than the {} samples of rank {}: nothing is left to train on",
                           options.batch_size, sampler.size(), sampler.place().rank);
+}
+
+// What this thread's sample numbers were before each of its passes that are under way, in the order of their beginnings.
+thread_local std::vector<std::weak_ptr<SampleNumbers>> numbers_before_passes;
+
+std::shared_ptr<SampleNumbers> keep_sample_numbers() {
+  auto before = std::make_shared<SampleNumbers>(sample_numbers());
+  numbers_before_passes.push_back(before);
+  return before;
+}
+
+// At the end of a pass. One that began later, and goes on, restores them in its place.
+void restore_sample_numbers(const std::shared_ptr<SampleNumbers>& before) {
+  auto& passes = numbers_before_passes;
+  std::erase_if(passes, [](const auto& pass) { return pass.expired(); });
+  const auto own = std::find_if(passes.begin(), passes.end(), [&](const auto& pass) { return pass.lock() == before; });
+  if (own == passes.end() || own + 1 == passes.end())
+    set_sample_numbers(*before);
+  else
+    *(own + 1)->lock() = *before;
+  if (own != passes.end()) passes.erase(own);
 }
 
 }  // namespace
@@ -79,7 +101,7 @@ class DataLoader::Impl {
     first_ = sampler_.state_.consumed;
     jumps_ = sampler_.jumps_;
     begun_ = true;
-    numbers_before_ = sample_numbers();
+    numbers_before_ = keep_sample_numbers();
     taken_ = handed_out_ = claimed_ = queued_ = 0;
     failure_ = nullptr;
     stop_ = false;
@@ -142,7 +164,7 @@ class DataLoader::Impl {
     changed_.notify_all();
     for (std::thread& worker : workers_) worker.join();
     workers_.clear();
-    if (numbers_before_) set_sample_numbers(*std::exchange(numbers_before_, std::nullopt));
+    if (numbers_before_) restore_sample_numbers(std::exchange(numbers_before_, nullptr));
     if (feed_ && !ready_.empty()) feed_->drop_the_rest();
     ready_.clear();
     berths_.clear();
@@ -242,7 +264,7 @@ class DataLoader::Impl {
   std::int64_t first_ = 0, handed_out_ = 0;  // where the pass began, over all ranks; batches that the iterator has stood at
   std::uint64_t jumps_ = 0;                  // the sampler's when the pass began
   std::optional<Batch> current_;
-  std::optional<SampleNumbers> numbers_before_;  // this thread's, while a pass is under way
+  std::shared_ptr<SampleNumbers> numbers_before_;  // of the pass under way
   std::vector<std::thread> workers_;
 
   std::mutex mutex_;  // guards what follows

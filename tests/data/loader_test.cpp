@@ -141,6 +141,24 @@ TEST(DataLoader, NumbersItsRowsAmongAllRanksSamplesWhileAPassLasts) {
   set_sample_numbers({});
 }
 
+TEST(DataLoader, PassesThatOverlapLeaveTheNumbersAsTheyWere) {
+  const Counting set(12);
+  const DistributedSampler one(12, {1, 3, 1, 3}, {.shuffle = false}), other(12, {0, 2, 0, 2}, {.shuffle = false});
+  const SampleNumbers outside{.first = 24, .stride = 1};
+  set_sample_numbers(outside);
+  for (const bool first_ends_first : {true, false}) {
+    DataLoader first(set, one, {.batch_size = 2}), second(set, other, {.batch_size = 2});
+    auto of_first = first.begin(), of_second = second.begin();
+    const auto finish = [](auto& at, const auto& end) {
+      while (at != end) ++at;
+    };
+    first_ends_first ? finish(of_first, first.end()) : finish(of_second, second.end());
+    first_ends_first ? finish(of_second, second.end()) : finish(of_first, first.end());
+    EXPECT_EQ(sample_numbers(), outside) << first_ends_first;
+  }
+  set_sample_numbers({});
+}
+
 TEST(DataLoader, EndsItsThreadWhenLeftEarlyAndWorksAhead) {
   const Counting set(1000);
   const DistributedSampler sampler(1000, {}, {.shuffle = false});
