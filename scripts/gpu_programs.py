@@ -177,7 +177,10 @@ def run_until(until, command):
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL) if is_apart else process.terminate()
-            process.wait(timeout=10)
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def build(folder, targets, until, wants_cuda=True):

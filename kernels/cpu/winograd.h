@@ -1,7 +1,8 @@
 // Convolutions of 5x5 and 3x3 kernels by Winograd's minimal filtering (Winograd 1980; Lavin and Gray 2016), F(4x4, 5x5) and F(4x4, 3x3):
 // a tile of 4x4 outputs takes 64 products a channel pair instead of 400, and 36 instead of 144. Sums differ from direct ones by float
 // rounding, some twenty times its usual size (root mean square 3e-6 and 2e-6 of the results'). An input that is no number, or infinite,
-// makes NaN of all outputs of the tiles that read it.
+// makes NaN or infinity of the outputs that read it and of up to all others of their tiles; so do finite values whose products with the
+// transforms' factors overflow, from some 1e36 on.
 #pragma once
 
 #include "lockstep/core/device.h"

@@ -95,7 +95,10 @@ template <typename Call>
 void Communicator::run(const Call& call, const char* name) {
   throw_if_over();
   if (!watch_ || look_ == nullptr || is_in_group_) return must(call(), name);
-  watch_->over(*look_, [&] { must(call(), name); });
+  watch_->over(*look_, [&] {
+    throw_if_over();  // abort() waits until a call is under way, or none can be
+    must(call(), name);
+  });
 }
 
 // A reduction as NCCL names it; one with a factor is made for the call and goes when that is queued.

@@ -27,7 +27,7 @@ inline bool is_averaged_apart(const Signature& call) {
   return is_reduction(call.kind) && call.op == ReduceOp::kAvg && (call.dtype == DType::kFloat16 || call.dtype == DType::kBFloat16);
 }
 
-// enqueue() by one thread at a time; the rest from any.
+// enqueue() by one thread at a time; the rest from any, but allocate() and free() of one that blocks wait for the call under way.
 class Communicator {
  public:
   // Of the thread's current device, of which `stream` is one that stays. Collective. `keep_waiting` is called while peers are awaited and

@@ -85,6 +85,9 @@ TEST(WinogradOfFewChannels, IsCloseToThePlainKernels) {
 
 TEST(WinogradOfFewChannels, LeavesOtherShapesAlone) {
   const Conv2dShape good = shape_of(5, 1, 8, 8, 3, 16, {2, 2, 2, 2});
+  if (cpu_isa() == Isa::kAvx512) {
+    EXPECT_TRUE(winograd_narrow::suits(good));
+  }
   for (auto change : {+[](Conv2dShape& s) { s.stride_width = 2; }, +[](Conv2dShape& s) { s.kernel_height = s.kernel_width = 3; },
                       +[](Conv2dShape& s) { s.in_channels = 5; }, +[](Conv2dShape& s) { s.out_channels = 24; },
                       +[](Conv2dShape& s) { s.pad_bottom = 5; }, +[](Conv2dShape& s) { s.batch = 0; },
