@@ -139,7 +139,7 @@ void convolve_by_rows(const Conv2dShape& s, const float* x, const float* weights
 
 void convolve_image(const Conv2dShape& s, const float* x, const float* weights, const Finish& finish, float* y) {
 #if defined(__x86_64__)
-  if (has_avx512_form(s, s.in_channels) && s.in_channels % kLanes == 0) return convolve_by_rows(s, x, weights, finish, y);
+  if (has_avx512_form(s) && s.in_channels % kLanes == 0) return convolve_by_rows(s, x, weights, finish, y);
 #endif
   const Index channels = s.in_channels, row_step = s.in_width * channels;
   const bool by_registers = cpu_isa() != Isa::kBaseline && channels % kChannelsAtOnce == 0;

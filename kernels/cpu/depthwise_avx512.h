@@ -52,8 +52,7 @@ LOCKSTEP_TARGET_AVX512 void convolve_row(const RowsUnder& under, const float* we
       for (int tap = 0; tap < kRows * kWindow; ++tap)
         if (is_inner || under.has(column + tap % kWindow))
           sum = sum + _mm512_loadu_ps(from + tap / kWindow * under.row_step + tap % kWindow * channels) * taps[tap];
-      const __mmask16 negative = relu ? _mm512_cmp_ps_mask(sum, _mm512_setzero_ps(), _CMP_LT_OQ) : 0;  // NaN is not, and passes
-      _mm512_storeu_ps(to, _mm512_mask_mov_ps(sum, negative, _mm512_setzero_ps()));
+      _mm512_storeu_ps(to, relu ? avx512::clamped(sum) : sum);
     }
   }
 }

@@ -27,8 +27,8 @@ inline Index taps_of(const Conv2dShape& s) { return s.kernel_height * s.kernel_w
 inline Taps rows_of(const Conv2dShape& s, Index i) { return taps_inside(i, s.stride_height, s.pad_top, s.kernel_height, s.in_height); }
 
 #if defined(__x86_64__)
-inline bool has_avx512_form(const Conv2dShape& s, Index channels) {
-  return cpu_isa() == Isa::kAvx512 && s.kernel_height == kWindow && s.kernel_width == kWindow && channels >= kLanes;
+inline bool has_avx512_form(const Conv2dShape& s) {
+  return cpu_isa() == Isa::kAvx512 && s.kernel_height == kWindow && s.kernel_width == kWindow && s.in_channels >= kLanes;
 }
 
 // What lies under row `i` of the outputs of the image x.

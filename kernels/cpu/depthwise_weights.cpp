@@ -133,7 +133,7 @@ void add_row_gradient_avx512(const Conv2dShape& s, const float* x, const float* 
 // Adds the products of output row `i` of an image.
 void add_row_gradient(const Conv2dShape& s, const float* x, const float* y_grad, Index i, float* sums) {
 #if defined(__x86_64__)
-  if (has_avx512_form(s, s.in_channels)) return add_row_gradient_avx512(s, x, y_grad, i, sums);
+  if (has_avx512_form(s)) return add_row_gradient_avx512(s, x, y_grad, i, sums);
 #endif
   const Index channels = s.in_channels;
   const Index row_of_x = s.in_width * channels, row_of_y = s.out_width * channels;

@@ -35,8 +35,7 @@ struct Finish {
 
 LOCKSTEP_INLINE_AVX512 void finish_output(__m512 value, const Finish& finish, float* y) {
   if (finish.accumulate) value = value + _mm512_loadu_ps(y);
-  const __mmask16 negative = finish.relu ? _mm512_cmp_ps_mask(value, _mm512_setzero_ps(), _CMP_LT_OQ) : 0;  // NaN is not, and passes
-  _mm512_storeu_ps(y, _mm512_mask_mov_ps(value, negative, _mm512_setzero_ps()));
+  _mm512_storeu_ps(y, finish.relu ? avx512::clamped(value) : value);
 }
 
 // kOutputs outputs beside each other, y_pixel apart. Pixels of x follow each other, 16 channels each; its `rows` rows are x_row apart.

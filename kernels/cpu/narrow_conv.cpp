@@ -104,9 +104,15 @@ void add_image(const Conv2dShape& s, const Padded& padded, const float* x, const
     }
 }
 
-void store(float* slot, float sum, bool accumulate) { *slot = accumulate ? *slot + sum : sum; }
-
 }  // namespace
+
+void store_gradients(const float* sums, std::int64_t taps, std::int64_t outs, Out weight_grad, Out bias_grad) {
+  const auto store = [](float* slot, float sum, bool accumulate) { *slot = accumulate ? *slot + sum : sum; };
+  for (Index o = 0; o < outs; ++o) {
+    for (Index tap = 0; tap < taps; ++tap) store(weight_grad.floats() + o * taps + tap, sums[tap * outs + o], weight_grad.accumulate);
+    if (bias_grad) store(bias_grad.floats() + o, sums[taps * outs + o], bias_grad.accumulate);
+  }
+}
 
 bool suits(const Conv2dShape& s) {
   return cpu_isa() == Isa::kAvx512 && s.groups == 1 && s.in_channels > 0 && s.in_channels <= kMostChannels && s.out_channels > 0 &&
@@ -131,10 +137,7 @@ void conv2d_backward_weights(const Conv2dShape& s, const float* x, const float* 
       if (bias_grad) fast::add_column_sums(y_grad + n * pixels * outs, pixels, outs, to + count);
     }
   });
-  for (Index o = 0; o < outs; ++o) {
-    for (Index tap = 0; tap < taps; ++tap) store(weight_grad.floats() + o * taps + tap, sums[tap * outs + o], weight_grad.accumulate);
-    if (bias_grad) store(bias_grad.floats() + o, sums[count + o], bias_grad.accumulate);
-  }
+  store_gradients(sums, taps, outs, weight_grad, bias_grad);
 }
 
 #else

@@ -13,4 +13,8 @@ bool suits(const Conv2dShape& shape);
 // As the entry of the kernel table, of memory; `bias_grad` may be empty. `shape` must suit. Threads share the images.
 void conv2d_backward_weights(const Conv2dShape& shape, const float* x, const float* y_grad, Out weight_grad, Out bias_grad);
 
+// The end of such a pass: sums (taps, outs) of every kernel position and input channel, behind them (outs) of biases, to where they are
+// asked for.
+void store_gradients(const float* sums, std::int64_t taps, std::int64_t outs, Out weight_grad, Out bias_grad);
+
 }  // namespace lockstep::narrow_conv

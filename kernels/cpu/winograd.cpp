@@ -41,24 +41,11 @@ LOCKSTEP_TARGET_AVX512 void gather_outputs(const float* points, const Images<flo
 // OHWI weights to matrices (point, out, in), the kernel's rows and columns reversed on demand.
 template <typename F>
 LOCKSTEP_TARGET_AVX512 void transform_weights(const float* weight, Index outs, Index ins, bool reversed, float* points) {
-  constexpr Index kPoints = F::kPoints, kKernel = F::kKernel, kTaps = kKernel * kKernel;
+  constexpr Index kTaps = F::kKernel * F::kKernel;
   for (Index o = 0; o < outs; ++o, weight += kTaps * ins)
-    for (Index c = 0; c < ins; c += kLanes) {
-      __m512 half[kKernel * kPoints];
-      for (Index j = 0; j < kKernel; ++j) {
-        __m512 column[kKernel];
-        for (Index i = 0; i < kKernel; ++i) {
-          const Index tap = i * kKernel + j;
-          column[i] = _mm512_loadu_ps(weight + (reversed ? kTaps - 1 - tap : tap) * ins + c);
-        }
-        F::Kernels::apply(column, 1, half + j * kPoints);
-      }
-      for (Index i = 0; i < kPoints; ++i) {
-        __m512 row[kPoints];
-        F::Kernels::apply(half + i, kPoints, row);
-        for (Index j = 0; j < kPoints; ++j) _mm512_storeu_ps(points + ((i * kPoints + j) * outs + o) * ins + c, row[j]);
-      }
-    }
+    for (Index c = 0; c < ins; c += kLanes)
+      transform_square<typename F::Kernels, F::kKernel, F::kPoints>(weight + (reversed ? (kTaps - 1) * ins : 0) + c, reversed ? -ins : ins,
+                                                                    points + o * ins + c, outs * ins);
 }
 
 // (point, out, in) to (point, in, out).
@@ -69,21 +56,9 @@ void transpose_matrices(const float* from, Index outs, Index ins, float* to) {
 
 template <typename F>
 LOCKSTEP_TARGET_AVX512 void gather_weights(const float* points, Index outs, Index ins, float* weight) {
-  constexpr Index kPoints = F::kPoints, kKernel = F::kKernel;
-  for (Index o = 0; o < outs; ++o, weight += kKernel * kKernel * ins)
-    for (Index c = 0; c < ins; c += kLanes) {
-      __m512 half[kPoints * kKernel];
-      for (Index j = 0; j < kPoints; ++j) {
-        __m512 column[kPoints];
-        for (Index i = 0; i < kPoints; ++i) column[i] = _mm512_loadu_ps(points + ((i * kPoints + j) * outs + o) * ins + c);
-        F::KernelGradients::apply(column, 1, half + j * kKernel);
-      }
-      for (Index i = 0; i < kKernel; ++i) {
-        __m512 row[kKernel];
-        F::KernelGradients::apply(half + i, kKernel, row);
-        for (Index j = 0; j < kKernel; ++j) _mm512_storeu_ps(weight + (i * kKernel + j) * ins + c, row[j]);
-      }
-    }
+  for (Index o = 0; o < outs; ++o, weight += F::kKernel * F::kKernel * ins)
+    for (Index c = 0; c < ins; c += kLanes)
+      transform_square<typename F::KernelGradients, F::kPoints, F::kKernel>(points + o * ins + c, outs * ins, weight + c, ins);
 }
 
 // out = in convolved with `matrices` (point, in channel, out channel).
@@ -151,6 +126,12 @@ void backward_weights(const Conv2dShape& s, const float* x, const float* y_grad,
   cpu_device().kernels().scale({sums.data(), {count}}, 1, {weight_grad, {count}, accumulate}, cpu_device().default_stream());
 }
 
+// Tiles of 4 x 4 compute a quarter to a third of the direct products, and outputs beyond the edge.
+bool wastes_little(Index height, Index width) {
+  const auto whole = [](Index size) { return (size + 3) / 4 * 4; };
+  return whole(height) * whole(width) <= 2 * height * width;
+}
+
 // Do the products pay for the way of the weights to their points, and for reading those once for each block of tiles? Of few channels
 // always, of many with as many tiles as make a part of a sum.
 template <typename F>
@@ -161,6 +142,15 @@ bool is_worthwhile(const Conv2dShape& s) {
 }
 
 }  // namespace
+
+bool has_form(const Conv2dShape& s) {
+  const Index kernel = s.kernel_height;
+  if (cpu_isa() != Isa::kAvx512 || (kernel != 3 && kernel != 5) || s.kernel_width != kernel || s.groups != 1) return false;
+  if (s.stride_height != 1 || s.stride_width != 1 || s.batch <= 0 || s.in_channels <= 0 || s.out_channels <= 0) return false;
+  for (const Index pad : {s.pad_top, s.pad_left, s.pad_bottom, s.pad_right})
+    if (pad < 0 || pad >= kernel) return false;
+  return wastes_little(s.out_height, s.out_width);
+}
 
 bool suits(const Conv2dShape& s) {
   return has_form(s) && s.in_channels % kLanes == 0 && s.out_channels % kLanes == 0 && wastes_little(s.in_height, s.in_width) &&

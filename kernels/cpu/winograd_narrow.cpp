@@ -8,6 +8,7 @@
 #include "src/core/compute_threads.h"
 
 #if defined(__x86_64__)
+#include "kernels/cpu/narrow_conv.h"
 #include "kernels/cpu/winograd_tiles.h"
 
 namespace lockstep::winograd_narrow {
@@ -54,20 +55,10 @@ void turn_weights(const Conv2dShape& s, const float* weight, float* turned) {
     for (Index i = 0; i < rest; ++i) turned[i * s.out_channels + o] = weight[o * rest + i];
 }
 LOCKSTEP_TARGET_AVX512 void transform_turned_weights(const float* turned, Index ins, Index outs, float* points) {
-  constexpr Index kPoints = F::kPoints, kKernel = F::kKernel;
   for (Index place = 0; place < ins * outs; place += kLanes) {  // (in, out)
     const Index c = place / outs, vector = place % outs / kLanes;
-    __m512 half[kKernel * kPoints];
-    for (Index j = 0; j < kKernel; ++j) {
-      __m512 column[kKernel];
-      for (Index i = 0; i < kKernel; ++i) column[i] = _mm512_loadu_ps(turned + (i * kKernel + j) * ins * outs + place);
-      F::Kernels::apply(column, 1, half + j * kPoints);
-    }
-    for (Index i = 0; i < kPoints; ++i) {
-      __m512 row[kPoints];
-      F::Kernels::apply(half + i, kPoints, row);
-      for (Index j = 0; j < kPoints; ++j) _mm512_storeu_ps(points + ((vector * F::kAll + i * kPoints + j) * ins + c) * kLanes, row[j]);
-    }
+    winograd::transform_square<F::Kernels, F::kKernel, F::kPoints>(turned + place, ins * outs,
+                                                                   points + (vector * F::kAll * ins + c) * kLanes, ins * kLanes);
   }
 }
 
@@ -103,20 +94,8 @@ LOCKSTEP_TARGET_AVX512 void convolve_tiles(const float* inputs, const float* wei
 
 // (point, in, out) to (tap, in, out).
 LOCKSTEP_TARGET_AVX512 void gather_turned_weights(const float* points, Index ins, Index outs, float* turned) {
-  constexpr Index kPoints = F::kPoints, kKernel = F::kKernel;
-  for (Index place = 0; place < ins * outs; place += kLanes) {
-    __m512 half[kPoints * kKernel];
-    for (Index j = 0; j < kPoints; ++j) {
-      __m512 column[kPoints];
-      for (Index i = 0; i < kPoints; ++i) column[i] = _mm512_loadu_ps(points + (i * kPoints + j) * ins * outs + place);
-      F::KernelGradients::apply(column, 1, half + j * kKernel);
-    }
-    for (Index i = 0; i < kKernel; ++i) {
-      __m512 row[kKernel];
-      F::KernelGradients::apply(half + i, kKernel, row);
-      for (Index j = 0; j < kKernel; ++j) _mm512_storeu_ps(turned + (i * kKernel + j) * ins * outs + place, row[j]);
-    }
-  }
+  for (Index place = 0; place < ins * outs; place += kLanes)
+    winograd::transform_square<F::KernelGradients, F::kPoints, F::kKernel>(points + place, ins * outs, turned + place, ins * outs);
 }
 
 // sums (outs) += those of each tile's gradients, which are the value of their polynomial at 1.
@@ -147,8 +126,6 @@ void part_of_gradients(const Conv2dShape& s, const Tiling& tiling, const float* 
   }
   gather_turned_weights(points.data(), ins, outs, to);
 }
-
-void store(float* slot, float sum, bool accumulate) { *slot = accumulate ? *slot + sum : sum; }
 
 }  // namespace
 
@@ -190,10 +167,7 @@ void conv2d_backward_weights(const Conv2dShape& s, const float* x, const float* 
   sum_of_parts(parts, (rest + 1) * outs, sums.data(), [&](Index part, float* to) {
     part_of_gradients(s, tiling, x, y_grad, tiling.blocks() * part / parts, tiling.blocks() * (part + 1) / parts, to);
   });
-  for (Index o = 0; o < outs; ++o) {
-    for (Index i = 0; i < rest; ++i) store(weight_grad.floats() + o * rest + i, sums.data()[i * outs + o], weight_grad.accumulate);
-    if (bias_grad) store(bias_grad.floats() + o, sums.data()[rest * outs + o], bias_grad.accumulate);
-  }
+  narrow_conv::store_gradients(sums.data(), rest, outs, weight_grad, bias_grad);
 }
 
 }  // namespace lockstep::winograd_narrow

@@ -100,6 +100,22 @@ LOCKSTEP_TARGET_AVX512 void transform_images(const Images<const float>& images, 
   }
 }
 
+// One vector of each of kFrom x kFrom values, from_step apart, to kTo x kTo, to_step apart: both directions of a transform.
+template <typename Transform, Index kFrom, Index kTo>
+LOCKSTEP_INLINE_AVX512 void transform_square(const float* from, Index from_step, float* to, Index to_step) {
+  __m512 half[kFrom * kTo];
+  for (Index j = 0; j < kFrom; ++j) {
+    __m512 column[kFrom];
+    for (Index i = 0; i < kFrom; ++i) column[i] = _mm512_loadu_ps(from + (i * kFrom + j) * from_step);
+    Transform::apply(column, 1, half + j * kTo);
+  }
+  for (Index i = 0; i < kTo; ++i) {
+    __m512 row[kTo];
+    Transform::apply(half + i, kTo, row);
+    for (Index j = 0; j < kTo; ++j) _mm512_storeu_ps(to + (i * kTo + j) * to_step, row[j]);
+  }
+}
+
 // The operations on an output on its way to memory.
 struct Finish {
   const float* bias = nullptr;
@@ -122,20 +138,7 @@ LOCKSTEP_INLINE_AVX512 void store_outputs(const __m512* half, const Finish& fini
   }
 }
 
-// Tiles of 4 x 4 compute a quarter to a third of the direct products, and outputs beyond the edge.
-inline bool wastes_little(Index height, Index width) {
-  const auto whole = [](Index size) { return (size + 3) / 4 * 4; };
-  return whole(height) * whole(width) <= 2 * height * width;
-}
-
-// Is there a form for this kernel, and a CPU for it?
-inline bool has_form(const Conv2dShape& s) {
-  const Index kernel = s.kernel_height;
-  if (cpu_isa() != Isa::kAvx512 || (kernel != 3 && kernel != 5) || s.kernel_width != kernel || s.groups != 1) return false;
-  if (s.stride_height != 1 || s.stride_width != 1 || s.batch <= 0 || s.in_channels <= 0 || s.out_channels <= 0) return false;
-  for (const Index pad : {s.pad_top, s.pad_left, s.pad_bottom, s.pad_right})
-    if (pad < 0 || pad >= kernel) return false;
-  return wastes_little(s.out_height, s.out_width);
-}
+// Is there a form for this kernel and these images, and a CPU for it?
+bool has_form(const Conv2dShape& shape);
 
 }  // namespace lockstep::winograd
