@@ -110,14 +110,14 @@ bool has_more_rows_of_x(const LinearShape& s) { return s.out_features % kPanel =
 bool has_large_weights(const LinearShape& s) { return s.in_features * s.out_features >= Index{1} << 20; }
 
 bool is_small_batch(const LinearShape& s, Index most) {
-  return cpu_isa() == Isa::kAvx512 && s.batch > 0 && s.batch <= most && s.in_features > 0 && s.in_features % kPanel == 0 &&
+  return cpu_isa() >= Isa::kAvx512 && s.batch > 0 && s.batch <= most && s.in_features > 0 && s.in_features % kPanel == 0 &&
          s.out_features > 0;
 }
 
 }  // namespace
 
 bool suits(const LinearShape& s) {
-  return cpu_isa() == Isa::kAvx512 && s.batch > 0 && s.in_features > 0 && s.out_features > 0 &&
+  return cpu_isa() >= Isa::kAvx512 && s.batch > 0 && s.in_features > 0 && s.out_features > 0 &&
          (s.batch % kPanel == 0 || has_more_rows_of_x(s));
 }
 

@@ -28,7 +28,7 @@ inline Taps rows_of(const Conv2dShape& s, Index i) { return taps_inside(i, s.str
 
 #if defined(__x86_64__)
 inline bool has_avx512_form(const Conv2dShape& s) {
-  return cpu_isa() == Isa::kAvx512 && s.kernel_height == kWindow && s.kernel_width == kWindow && s.in_channels >= kLanes;
+  return cpu_isa() >= Isa::kAvx512 && s.kernel_height == kWindow && s.kernel_width == kWindow && s.in_channels >= kLanes;
 }
 
 // What lies under row `i` of the outputs of the image x.

@@ -104,7 +104,7 @@ LOCKSTEP_TARGET_AVX512 void drop_blocks(const DropoutParams& params, std::uint64
 }
 
 void drop_row(const DropoutParams& params, Index first, Index count, bool accumulate, const float* x, float* y) {
-  const Index before = cpu_isa() == Isa::kAvx512 ? std::min(count, (4 - first % 4) % 4) : count;
+  const Index before = cpu_isa() >= Isa::kAvx512 ? std::min(count, (4 - first % 4) % 4) : count;
   const Index whole = (count - before) / kAtOnce * kAtOnce, behind = before + whole;
   drop(params, first, before, accumulate, x, y);
   if (whole > 0) drop_blocks(params, static_cast<std::uint64_t>((first + before) / 4), whole, accumulate, x + before, y + before);

@@ -50,7 +50,7 @@ bool make_transposed(CopyLoop& loop) {
 
 #if defined(__x86_64__)
 bool is_transposed_by_squares(const CopyLoop& loop) {
-  return cpu_isa() == Isa::kAvx512 && loop.extent(0) >= avx512::kLanes && loop.extent(1) >= avx512::kLanes;
+  return cpu_isa() >= Isa::kAvx512 && loop.extent(0) >= avx512::kLanes && loop.extent(1) >= avx512::kLanes;
 }
 
 void copy_words_transposed(const CopyLoop& loop, const void* in, void* out) {

@@ -71,8 +71,8 @@ using PoolPixel = void (*)(const PoolWindow& window, float* y, std::uint16_t* ar
 using TakePixel = void (*)(const PoolCover& cover, bool accumulate, float* x_grad);
 
 #if defined(__x86_64__)
-PoolPixel fastest_pool_pixel() { return cpu_isa() == Isa::kAvx512 ? avx512::pool_pixel : pool_pixel; }
-TakePixel fastest_take_pixel() { return cpu_isa() == Isa::kAvx512 ? avx512::take_pixel : take_pixel; }
+PoolPixel fastest_pool_pixel() { return cpu_isa() >= Isa::kAvx512 ? avx512::pool_pixel : pool_pixel; }
+TakePixel fastest_take_pixel() { return cpu_isa() >= Isa::kAvx512 ? avx512::take_pixel : take_pixel; }
 #else
 PoolPixel fastest_pool_pixel() { return pool_pixel; }
 TakePixel fastest_take_pixel() { return take_pixel; }

@@ -48,6 +48,7 @@ LOCKSTEP_TARGET_AVX512 void update_avx512(const UpdateTensor& tensor, const Form
 template <typename Formula>
 void update_elements(const UpdateTensor& tensor, const Formula& formula) {
   switch (cpu_isa()) {
+    case Isa::kAmx:
     case Isa::kAvx512:
       return update_avx512(tensor, formula);
     case Isa::kAvx2:

@@ -162,7 +162,7 @@ void store_rows(const float* from, Index rows, Index width, const HeadMatrix<flo
 
 }  // namespace
 
-bool suits() { return cpu_isa() == Isa::kAvx512; }
+bool suits() { return cpu_isa() >= Isa::kAvx512; }
 
 void head_forward(const HeadOperands& head, float* y, float* log_sums) {
   const AttentionShape& s = head.shape;

@@ -148,7 +148,7 @@ void add_band(const Geometry& g, const Band& band, const float* y_grad, Index fi
 
 bool suits(const Conv2dShape& s) {
   const Index group = s.group_channels();
-  return cpu_isa() == Isa::kAvx512 && s.in_channels == s.out_channels && s.in_channels % kLanes == 0 &&
+  return cpu_isa() >= Isa::kAvx512 && s.in_channels == s.out_channels && s.in_channels % kLanes == 0 &&
          (group == 2 || group == 4 || group == 8) && s.kernel_width == kTaps && s.stride_height == 1 && s.stride_width == 1 &&
          s.pad_top >= 0 && s.pad_top < s.kernel_height && s.pad_left >= 0 && s.pad_left < kTaps &&
          s.batch * s.in_height * s.in_width * s.out_height * s.out_width > 0;

@@ -145,7 +145,7 @@ bool is_worthwhile(const Conv2dShape& s) {
 
 bool has_form(const Conv2dShape& s) {
   const Index kernel = s.kernel_height;
-  if (cpu_isa() != Isa::kAvx512 || (kernel != 3 && kernel != 5) || s.kernel_width != kernel || s.groups != 1) return false;
+  if (cpu_isa() < Isa::kAvx512 || (kernel != 3 && kernel != 5) || s.kernel_width != kernel || s.groups != 1) return false;
   if (s.stride_height != 1 || s.stride_width != 1 || s.batch <= 0 || s.in_channels <= 0 || s.out_channels <= 0) return false;
   for (const Index pad : {s.pad_top, s.pad_left, s.pad_bottom, s.pad_right})
     if (pad < 0 || pad >= kernel) return false;

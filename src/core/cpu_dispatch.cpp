@@ -4,6 +4,7 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "src/core/amx_probe.h"
 
 namespace lockstep {
 
@@ -14,7 +15,7 @@ Isa supported() {
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq"))
-    return Isa::kAvx512;
+    return amx_works() ? Isa::kAmx : Isa::kAvx512;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Isa::kAvx2;
 #endif
   return Isa::kBaseline;
@@ -22,10 +23,11 @@ Isa supported() {
 
 Isa wanted() {
   const auto name = env::text(env::kIsa);
-  if (!name || *name == "avx512") return Isa::kAvx512;
+  if (!name || *name == "amx") return Isa::kAmx;
+  if (*name == "avx512") return Isa::kAvx512;
   if (*name == "avx2") return Isa::kAvx2;
   if (*name == "baseline") return Isa::kBaseline;
-  throw InvalidArgument("environment: {}='{}' is none of baseline, avx2, avx512", env::kIsa, *name);
+  throw InvalidArgument("environment: {}='{}' is none of baseline, avx2, avx512, amx", env::kIsa, *name);
 }
 
 }  // namespace

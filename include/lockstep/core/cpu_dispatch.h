@@ -14,9 +14,10 @@
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-enum class Isa { kBaseline, kAvx2, kAvx512 };
+// Each has all of those before. kAmx: tiles of bfloat16 (Intel, from Sapphire Rapids on).
+enum class Isa { kBaseline, kAvx2, kAvx512, kAmx };
 
-// The instruction set that this CPU and operating system support, asked once; LOCKSTEP_ISA=baseline|avx2|avx512 lowers it (for tests).
+// The instruction set that this CPU and operating system support, asked once; LOCKSTEP_ISA=baseline|avx2|avx512|amx lowers it (for tests).
 Isa cpu_isa();
 
 }  // namespace lockstep
@@ -41,6 +42,7 @@ Isa cpu_isa();
   static result name##_baseline parameters __VA_ARGS__ LOCKSTEP_TARGET_AVX2 static result name##_avx2 parameters __VA_ARGS__ \
       LOCKSTEP_TARGET_AVX512 static result name##_avx512 parameters __VA_ARGS__ result name parameters {                     \
     switch (::lockstep::cpu_isa()) {                                                                                         \
+      case ::lockstep::Isa::kAmx:                                                                                            \
       case ::lockstep::Isa::kAvx512:                                                                                         \
         return name##_avx512 arguments;                                                                                      \
       case ::lockstep::Isa::kAvx2:                                                                                           \

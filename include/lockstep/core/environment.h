@@ -56,7 +56,7 @@ inline constexpr const char* kNumPs = "LOCKSTEP_NUM_PS";            // how many 
 inline constexpr const char* kNumWorkers = "LOCKSTEP_NUM_WORKERS";
 inline constexpr const char* kStoreHosted = "LOCKSTEP_STORE_HOSTED";      // set by lockrun: "1", it serves the store itself
 
-inline constexpr const char* kIsa = "LOCKSTEP_ISA";                    // baseline, avx2, avx512: use no more than this
+inline constexpr const char* kIsa = "LOCKSTEP_ISA";                    // baseline, avx2, avx512, amx: use no more than this
 inline constexpr const char* kDelayAlpha = "LOCKSTEP_DELAY_ALPHA_US";  // backend `delay`'s addition to every message
 inline constexpr const char* kDelayBandwidth = "LOCKSTEP_DELAY_GBPS";  // and the GB/s at which its bytes pass
 
