@@ -1,5 +1,6 @@
 #include "kernels/onednn/product.h"
 
+#include "kernels/cpu/product_amx.h"
 #include "kernels/onednn/onednn.h"
 #include "lockstep/core/error.h"
 
@@ -14,19 +15,31 @@ constexpr Index kBlock = 16;  // rows or columns; parts are whole numbers of the
 // rows, and are for products of few rows.
 constexpr Index kFewestRows = 192, kFewestColumns = 256;
 
+Strides strides_of(const Product& p) {
+  return {p.transpose_a == 'T' ? p.rows : p.inner, p.transpose_b == 'T' ? p.inner : p.columns, p.columns};
+}
+
+amx::Product on_tiles(const Product& p, const Strides& strides) {
+  const auto operand = [](char transposed, const float* data, Index step) {
+    return transposed == 'T' ? amx::Operand{data, 1, step} : amx::Operand{data, step, 1};
+  };
+  return {p.rows,       p.columns, p.inner, operand(p.transpose_a, p.a, strides.a), operand(p.transpose_b, p.b, strides.b), p.c, strides.c,
+          p.accumulate, p.bias,    p.relu};
+}
+
 // Rows [row, row + rows), columns [column, column + columns).
 void multiply_part(const Product& p, Index row, Index rows, Index column, Index columns) {
   const bool flipped_a = p.transpose_a == 'T', flipped_b = p.transpose_b == 'T';
-  const Strides strides{flipped_a ? p.rows : p.inner, flipped_b ? p.inner : p.columns, p.columns};
   const float* const a = p.a + (flipped_a ? row : row * p.inner);
   const float* const b = p.b + (flipped_b ? column * p.inner : column);
-  multiply_alone({p.transpose_a, p.transpose_b, rows, columns, p.inner, a, b, p.accumulate, p.c + row * p.columns + column}, strides);
+  multiply_alone({p.transpose_a, p.transpose_b, rows, columns, p.inner, a, b, p.accumulate, p.c + row * p.columns + column}, strides_of(p));
 }
 
 }  // namespace
 
 // In one thread: oneDNN splits long sums among several.
 void multiply_alone(const Product& p, const Strides& strides, float factor) {
+  if (factor == 1 && amx::suits(p.rows, p.columns, p.inner)) return amx::multiply_alone(on_tiles(p, strides));
   const Threads one(1);
   const auto status = dnnl::sgemm(p.transpose_a, p.transpose_b, p.rows, p.columns, p.inner, factor, p.a, strides.a, p.b, strides.b,
                                   p.accumulate ? 1 : 0, p.c, strides.c);
@@ -35,6 +48,7 @@ void multiply_alone(const Product& p, const Strides& strides, float factor) {
 }
 
 void multiply(const Product& p) {
+  if (amx::suits(p.rows, p.columns, p.inner)) return amx::multiply(on_tiles(p, strides_of(p)));
   const Index most_by_rows = p.rows / kFewestRows, most_by_columns = p.columns / kFewestColumns;
   const bool by_rows = 5 * most_by_rows >= most_by_columns;
   const Index length = by_rows ? p.rows : p.columns, blocks = (length + kBlock - 1) / kBlock;
@@ -46,6 +60,11 @@ void multiply(const Product& p) {
     else
       multiply_part(p, 0, p.rows, begin, end - begin);
   });
+  const KernelTable& kernels = cpu_device().kernels();
+  const Shape shape = {p.rows, p.columns};
+  Stream& stream = cpu_device().default_stream();
+  if (p.bias != nullptr) kernels.bias({p.c, shape}, {p.bias, {p.columns}}, stream);
+  if (p.relu) kernels.relu({p.c, shape}, {p.c, shape}, stream);
 }
 
 }  // namespace lockstep::onednn

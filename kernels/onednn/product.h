@@ -5,7 +5,7 @@
 
 namespace lockstep::onednn {
 
-// c (rows, columns) = a * b + (accumulate ? c : 0), all row-major; 'T' says that the operand lies transposed.
+// c (rows, columns) = a * b + (accumulate ? c : bias), all row-major; 'T' says that the operand lies transposed.
 struct Product {
   char transpose_a, transpose_b;
   std::int64_t rows, columns, inner;
@@ -13,6 +13,8 @@ struct Product {
   const float* b;
   bool accumulate;
   float* c;
+  const float* bias = nullptr;  // of each column: added to the product, of one that does not accumulate
+  bool relu = false;            // then clamped below at 0; NaN stays NaN
 };
 
 // Threads share its rows or columns.
@@ -22,7 +24,7 @@ void multiply(const Product& product);
 struct Strides {
   std::int64_t a, b, c;
 };
-// c = factor * a * b + (accumulate ? c : 0), on the calling thread; no size may be 0.
+// c = factor * a * b + (accumulate ? c : 0), on the calling thread; no size may be 0. Of products without bias and ReLU.
 void multiply_alone(const Product& product, const Strides& strides, float factor = 1);
 
 }  // namespace lockstep::onednn

@@ -1,0 +1,237 @@
+// Panels of one operand stay in the second-level cache, a block of them, while those of the other stream by. The next of these is packed,
+// and the results of the one before are stored, between the products of tiles. The longer side streams.
+#include "kernels/cpu/product_amx.h"
+
+#include <algorithm>
+
+#include "lockstep/core/cpu_dispatch.h"
+#include "lockstep/core/device.h"
+#include "lockstep/core/error.h"
+#include "src/core/compute_threads.h"
+
+#if defined(__x86_64__)
+#include "kernels/cpu/amx_panels.h"
+#include "kernels/cpu/amx_results.h"
+#include "kernels/cpu/amx_tiles.h"
+
+namespace lockstep::amx {
+
+namespace {
+
+// Steps of the panels that are multiplied at once, between which sums lie in memory.
+constexpr Index kMostSteps = 8, kPieceInner = kMostSteps * kStep, kPanelBytes = kMostSteps * kStepBytes;
+// What is kept: so many bytes, of so many elements of the sums. Fewer of these where the streamed lines lie side by side: their elements
+// are apart in memory, and a block of 256 rows is about what the processor's tables of pages can follow.
+constexpr Index kKeptBytes = Index{3} << 19, kLongest = 1024, kLongestAcross = 256;
+
+// `items` spread evenly over `slots`.
+class Pace {
+ public:
+  Pace(Index items, Index slots) : items_(items), slots_(slots) {}
+
+  // How many are due in the next slot.
+  Index next() {
+    Index due = 0;
+    for (credit_ += items_; credit_ >= slots_; credit_ -= slots_) ++due;
+    return due;
+  }
+
+ private:
+  Index items_, slots_, credit_ = 0;
+};
+
+// What is done between the tiles' products of a pair of panels.
+class Errands {
+ public:
+  Errands(PanelPacker& packer, ResultWriter& writer, Index pairs_left, Index slots)
+      : packer_(packer),
+        writer_(writer),
+        rows_(in_units(packer.rows_left(), pairs_left), slots),
+        parts_(in_units(writer.parts_left(), pairs_left), slots) {}
+
+  void operator()() {
+    if (const Index rows = rows_.next(); rows > 0) packer_.pack_rows(rows);
+    if (const Index parts = parts_.next(); parts > 0) writer_.store_parts(parts);
+  }
+
+ private:
+  PanelPacker& packer_;
+  ResultWriter& writer_;
+  Pace rows_, parts_;
+};
+
+class Multiplication {
+ public:
+  Multiplication(const Product& p, bool streams_rows)
+      : p_(p),
+        streams_rows_(streams_rows),
+        streamed_(streams_rows_ ? rows_of(p) : columns_of(p)),
+        kept_(streams_rows_ ? columns_of(p) : rows_of(p)),
+        side_(streamed_.is_along_sums() ? Side::kA : Side::kB),
+        longest_(std::min(in_units(p.inner, kStep) * kStep, side_ == Side::kA ? kLongest : kLongestAcross)),
+        widest_(even_share(in_units(kept_.count, kLinesOfPanel), kKeptBytes / (longest_ / kStep * kStepBytes))),
+        memory_(cpu_device().allocate(kept_bytes() + 2 * kPanelBytes + 2 * sums_bytes())) {}
+
+  void run() {
+    const Index most = widest_ * kLinesOfPanel;
+    for (Index first = 0; first < kept_.count; first += most)
+      for (Index begin = 0; begin < p_.inner; begin += longest_) {
+        block_ = {first, std::min(kept_.count, first + most), begin, std::min(p_.inner, begin + longest_)};
+        keep_block();
+        multiply_block();
+      }
+  }
+
+ private:
+  // Kept lines [first, last) over elements [begin, end) of the sums.
+  struct Block {
+    Index first = 0, last = 0, begin = 0, end = 0;
+
+    Index panels() const { return in_units(last - first, kLinesOfPanel); }
+  };
+
+  static Lines rows_of(const Product& p) { return {p.a.data, p.rows, p.a.row_step, p.a.column_step}; }
+  static Lines columns_of(const Product& p) { return {p.b.data, p.columns, p.b.column_step, p.b.row_step}; }
+
+  // The largest of equal parts of `count`, none of which is above `most`.
+  static Index even_share(Index count, Index most) { return in_units(count, in_units(count, most)); }
+
+  Index kept_bytes() const { return widest_ * (longest_ / kStep) * kStepBytes; }
+  Index sums_bytes() const { return widest_ * kSumsOfPanels * static_cast<Index>(sizeof(float)); }
+  std::byte* bytes() const { return reinterpret_cast<std::byte*>(memory_.data()); }
+  // Piece by piece of the sums, in each of them panel by panel.
+  std::byte* kept_panel(Index n, const Range& range) const {
+    return bytes() + ((range.begin - block_.begin) / kStep * block_.panels() + n * range.steps()) * kStepBytes;
+  }
+  std::byte* streamed_panel(Index number) const { return bytes() + kept_bytes() + number % 2 * kPanelBytes; }
+  float* sums_of(Index line, Index n) const {
+    std::byte* const sums = bytes() + kept_bytes() + 2 * kPanelBytes + line / kLinesOfPanel % 2 * sums_bytes();
+    return reinterpret_cast<float*>(sums) + n * kSumsOfPanels;
+  }
+
+  Range piece(Index line, Index begin) const { return {line, begin, std::min(block_.end, begin + kPieceInner)}; }
+  // What is multiplied after `range`; its line is beyond the last if nothing is.
+  Range after(const Range& range) const {
+    return range.end < block_.end ? piece(range.line, range.end) : piece(range.line + kLinesOfPanel, block_.begin);
+  }
+  // While one panel is packed the next is fetched.
+  PanelPacker packer(const Range& range, Index number) const {
+    if (range.line >= streamed_.count) return {};
+    const Range next = after(range);
+    return {streamed_, range, streamed_.at(next.line, next.begin) - streamed_.at(range.line, range.begin), streamed_panel(number)};
+  }
+
+  void keep_block() const {
+    const Side side = side_ == Side::kA ? Side::kB : Side::kA;
+    for (Index begin = block_.begin; begin < block_.end; begin += kPieceInner)
+      for (Index n = 0; n < block_.panels(); ++n) {
+        const Range range = piece(block_.first + n * kLinesOfPanel, begin);
+        pack_panel(kept_, side, range, kept_panel(n, range));
+      }
+  }
+
+  LOCKSTEP_TARGET_AMX void multiply_block() {
+    Index number = 0;
+    Range range = piece(0, block_.begin);
+    PanelPacker packer_now = packer(range, number);
+    packer_now.pack_rows(packer_now.rows_left());
+    ResultWriter writer;
+    for (; range.line < streamed_.count; range = after(range), ++number) {
+      PanelPacker next = packer(after(range), number + 1);
+      multiply_panel(range, streamed_panel(number), next, writer);
+      if (range.end == block_.end) writer = ResultWriter(results_of(range.line));
+    }
+    writer.store_parts(writer.parts_left());
+  }
+
+  // One panel by all that are kept; meanwhile the next is packed, and the results of the lines before are stored.
+  LOCKSTEP_TARGET_AMX void multiply_panel(const Range& range, const std::byte* panel, PanelPacker& next, ResultWriter& before) {
+    const Index count = block_.panels(), slots = range.steps() * kSlotsOfStep;
+    const bool is_a = side_ == Side::kA, accumulate = range.begin != block_.begin;
+    for (Index n = 0; n < count; ++n) {
+      Errands errands(next, before, count - n, slots);
+      const std::byte* const kept = kept_panel(n, range);
+      multiply_panels(range.steps(), is_a ? panel : kept, is_a ? kept : panel, accumulate, sums_of(range.line, n), errands);
+    }
+  }
+
+  // Of the streamed lines from `line` on.
+  Results results_of(Index line) const {
+    const Index lines = std::min(kLinesOfPanel, streamed_.count - line), kept_lines = block_.last - block_.first;
+    const Index row = streams_rows_ ? line : block_.first, column = streams_rows_ ? block_.first : line;
+    const bool is_first = block_.begin == 0, is_last = block_.end == p_.inner;
+    return {.sums = sums_of(line, 0),
+            .panels = block_.panels(),
+            .by_columns = !streams_rows_,
+            .turned = streams_rows_ != (side_ == Side::kA),
+            .rows = streams_rows_ ? lines : kept_lines,
+            .columns = streams_rows_ ? kept_lines : lines,
+            .c = p_.c + row * p_.c_step + column,
+            .c_step = p_.c_step,
+            .accumulate = p_.accumulate || !is_first,
+            .relu = p_.relu && is_last,
+            .start = is_first && p_.start != nullptr ? p_.start + column : nullptr};
+  }
+
+  const Product& p_;
+  const bool streams_rows_;
+  const Lines streamed_, kept_;
+  const Side side_;               // of what streams
+  const Index longest_, widest_;  // of a block: elements of the sums, and panels
+  const Buffer memory_;
+  Block block_;
+};
+
+}  // namespace
+
+bool suits(Index rows, Index columns, Index inner) {
+  constexpr Index kFewest = 64, kWorthwhile = Index{1} << 20;
+  return cpu_isa() >= Isa::kAmx && std::min({rows, columns, inner}) >= kFewest && rows * columns * inner >= kWorthwhile;
+}
+
+namespace {
+
+bool should_stream_rows(const Product& p) { return p.rows >= p.columns; }
+
+void multiply_streaming(const Product& p, bool rows) {
+  const Tiles tiles;
+  Multiplication(p, rows).run();
+}
+
+}  // namespace
+
+void multiply_alone(const Product& p) { multiply_streaming(p, should_stream_rows(p)); }
+
+// Each thread packs all that is kept, and a part of what streams. How sums are cut depends on which side streams: on the whole product.
+void multiply(const Product& p) {
+  constexpr Index kFewestPanels = 4, kWorthwhile = 4'000'000;
+  const bool by_rows = should_stream_rows(p);
+  const Index length = by_rows ? p.rows : p.columns, panels = in_units(length, kLinesOfPanel);
+  const Index most = std::min(panels / kFewestPanels, p.rows * p.columns * p.inner / kWorthwhile);
+  const Index parts = std::clamp<Index>(most, 1, compute_threads());
+  in_parallel(parts, [&](Index part) {
+    const Index begin = panels * part / parts * kLinesOfPanel, end = std::min(length, panels * (part + 1) / parts * kLinesOfPanel);
+    Product own = p;
+    if (by_rows) {
+      own.rows = end - begin, own.a.data += begin * p.a.row_step, own.c += begin * p.c_step;
+    } else {
+      own.columns = end - begin, own.b.data += begin * p.b.column_step, own.c += begin;
+      if (p.start != nullptr) own.start += begin;
+    }
+    multiply_streaming(own, by_rows);
+  });
+}
+
+}  // namespace lockstep::amx
+
+#else
+
+namespace lockstep::amx {
+
+bool suits(Index, Index, Index) { return false; }
+void multiply_alone(const Product&) { LOCKSTEP_CHECK(false, "no AMX here"); }
+void multiply(const Product&) { LOCKSTEP_CHECK(false, "no AMX here"); }
+
+}  // namespace lockstep::amx
+
+#endif

@@ -1,0 +1,230 @@
+// Products on AMX: up to rounding those of doubles, and exact where floats' are. Operands and results end at pages that may not be touched.
+#include "kernels/cpu/product_amx.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <limits>
+#include <span>
+
+#include "lockstep/core/cpu_dispatch.h"
+#include "src/core/compute_threads.h"
+#include "tests/kernels/cpu/exact.h"
+
+namespace lockstep::testing {
+namespace {
+
+using amx::Operand;
+
+#define LOCKSTEP_SKIP_WITHOUT_AMX() \
+  if (cpu_isa() < Isa::kAmx) GTEST_SKIP() << "needs a CPU with AMX, and a system that lends it (LOCKSTEP_ISA not lowered)"
+
+// Floats whose last one ends at a page without access.
+class GuardedFloats {
+ public:
+  explicit GuardedFloats(std::span<const float> values) : count_(values.size()) {
+    constexpr std::size_t kPage = 4096;
+    const std::size_t pages = (count_ * sizeof(float) + kPage - 1) / kPage;
+    bytes_ = (pages + 1) * kPage;
+    memory_ = static_cast<std::byte*>(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    EXPECT_NE(memory_, MAP_FAILED);
+    EXPECT_EQ(mprotect(memory_ + pages * kPage, kPage, PROT_NONE), 0);
+    data_ = reinterpret_cast<float*>(memory_ + pages * kPage) - count_;
+    std::copy(values.begin(), values.end(), data_);
+  }
+  ~GuardedFloats() { munmap(memory_, bytes_); }
+  GuardedFloats(const GuardedFloats&) = delete;
+  GuardedFloats& operator=(const GuardedFloats&) = delete;
+
+  float* data() const { return data_; }
+  Floats copy() const { return Floats(data_, data_ + count_); }
+
+ private:
+  std::size_t count_, bytes_ = 0;
+  std::byte* memory_ = nullptr;
+  float* data_ = nullptr;
+};
+
+struct Case {
+  Index rows, columns, inner;
+  bool transpose_a, transpose_b, accumulate, bias, relu;
+
+  std::string name() const {
+    return fmt::format("{} x {} x {}{}{}{}{}{}", rows, columns, inner, transpose_a ? " T" : " N", transpose_b ? "T" : "N",
+                       accumulate ? ", added" : "", bias ? ", bias" : "", relu ? ", relu" : "");
+  }
+  Operand a(const float* data) const { return transpose_a ? Operand{data, 1, rows} : Operand{data, inner, 1}; }
+  Operand b(const float* data) const { return transpose_b ? Operand{data, 1, inner} : Operand{data, columns, 1}; }
+};
+
+float element(const Operand& matrix, Index row, Index column) { return matrix.data[row * matrix.row_step + column * matrix.column_step]; }
+
+struct Exact {
+  std::vector<double> values, magnitudes;  // and the sums of the products' magnitudes
+};
+
+Exact exact_product(const Case& c, const Floats& a, const Floats& b, const Floats& bias, const Floats& before) {
+  Exact exact;
+  for (Index row = 0; row < c.rows; ++row)
+    for (Index column = 0; column < c.columns; ++column) {
+      double value = c.accumulate ? before[row * c.columns + column] : c.bias ? bias[column] : 0, magnitude = std::abs(value);
+      for (Index k = 0; k < c.inner; ++k) {
+        const double product = double{element(c.a(a.data()), row, k)} * element(c.b(b.data()), k, column);
+        value += product, magnitude += std::abs(product);
+      }
+      exact.values.push_back(c.relu ? std::max(value, 0.0) : value), exact.magnitudes.push_back(magnitude);
+    }
+  return exact;
+}
+
+amx::Product product_of(const Case& c, const float* a, const float* b, const float* bias, float* result) {
+  return {c.rows, c.columns, c.inner, c.a(a), c.b(b), result, c.columns, c.accumulate, c.bias ? bias : nullptr, c.relu};
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  int flags = 0;
+  for (const auto& [rows, columns, inner] : std::vector<std::array<Index, 3>>{{64, 64, 64},
+                                                                              {32, 32, 32},
+                                                                              {1, 1, 1},
+                                                                              {17, 33, 31},
+                                                                              {33, 17, 65},
+                                                                              {100, 40, 257},
+                                                                              {40, 100, 300},
+                                                                              {1, 200, 513},
+                                                                              {129, 1, 1025},
+                                                                              {300, 70, 96},
+                                                                              {70, 300, 1100},
+                                                                              {16, 16, 2100},
+                                                                              {31, 95, 64},
+                                                                              {257, 256, 40},
+                                                                              {64, 700, 33}})
+    for (int transposed = 0; transposed < 4; ++transposed, ++flags)
+      all.push_back({rows, columns, inner, (transposed & 1) != 0, (transposed & 2) != 0, flags % 3 == 0, flags % 3 == 1, flags % 5 < 2});
+  return all;
+}
+
+// Within what summing in float may cost: an error of 2^-24 of what is summed so far, in each of some steps.
+TEST(ProductAmx, IsTheProductUpToRounding) {
+  LOCKSTEP_SKIP_WITHOUT_AMX();
+  for (const Case& c : cases()) {
+    const Floats a = uniform(c.rows * c.inner, 1), b = uniform(c.inner * c.columns, 2), bias = uniform(c.columns, 3);
+    const Floats before = uniform(c.rows * c.columns, 4);
+    const GuardedFloats own_a(a), own_b(b), own_bias(bias), result(before);
+    amx::multiply_alone(product_of(c, own_a.data(), own_b.data(), own_bias.data(), result.data()));
+    const Exact exact = exact_product(c, a, b, bias, before);
+    for (std::size_t i = 0; i < before.size(); ++i)
+      ASSERT_NEAR(double{result.data()[i]}, exact.values[i], 3e-7 * exact.magnitudes[i] + 1e-12) << c.name() << ": element " << i;
+  }
+}
+
+TEST(ProductAmx, SumsOfWholeNumbersAreExact) {
+  LOCKSTEP_SKIP_WITHOUT_AMX();
+  for (const Case& c : cases()) {
+    const Floats a = whole_numbers(c.rows * c.inner, 1), b = whole_numbers(c.inner * c.columns, 2), bias = whole_numbers(c.columns, 3);
+    Floats result = whole_numbers(c.rows * c.columns, 4);
+    const Exact exact = exact_product(c, a, b, bias, result);
+    amx::multiply_alone(product_of(c, a.data(), b.data(), bias.data(), result.data()));
+    expect_same_bits(result, Floats(exact.values.begin(), exact.values.end()), c.name());
+  }
+}
+
+// Its root mean square error, of sums of 64 to 2048 products, is not above that of sums in float, one product after the other.
+TEST(ProductAmx, IsNotLessExactThanSumsInFloat) {
+  LOCKSTEP_SKIP_WITHOUT_AMX();
+  for (const Index inner : {64, 256, 1024, 2048}) {
+    const Case c{64, 64, inner, false, false, false, false, false};
+    const Floats a = uniform(64 * inner, 1), b = uniform(64 * inner, 2);
+    Floats result(64 * 64);
+    amx::multiply_alone(product_of(c, a.data(), b.data(), nullptr, result.data()));
+    const Exact exact = exact_product(c, a, b, {}, {});
+    double own = 0, in_float = 0;
+    for (Index row = 0; row < 64; ++row)
+      for (Index column = 0; column < 64; ++column) {
+        float sum = 0;
+        for (Index k = 0; k < inner; ++k) sum = std::fma(a[row * inner + k], b[k * 64 + column], sum);
+        const Index i = row * 64 + column;
+        own += std::pow(result[i] - exact.values[i], 2), in_float += std::pow(sum - exact.values[i], 2);
+      }
+    EXPECT_LE(own, in_float) << inner;
+  }
+}
+
+// A float is the sum of its parts: the product by the identity gives back every bit.
+TEST(ProductAmx, PartsHaveAllBitsOfAFloat) {
+  LOCKSTEP_SKIP_WITHOUT_AMX();
+  constexpr Index kSide = 64;
+  Floats identity(kSide * kSide), values(kSide * kSide), result(kSide * kSide);
+  for (Index i = 0; i < kSide; ++i) identity[i * kSide + i] = 1;
+  for (Index i = 0; i < kSide * kSide; ++i) {
+    const auto scattered = static_cast<std::uint32_t>(i) * 2654435761U;
+    const std::uint32_t exponent = 30 + (scattered >> 16) % 220;
+    values[i] = std::bit_cast<float>((scattered & 0x80000000U) | (exponent << 23) | ((scattered * 747796405U) >> 9));
+  }
+  const Case c{kSide, kSide, kSide, false, false, false, false, false};
+  amx::multiply_alone(product_of(c, values.data(), identity.data(), nullptr, result.data()));
+  expect_same_bits(result, values, "values by the identity");
+  amx::multiply_alone(product_of(c, identity.data(), values.data(), nullptr, result.data()));
+  expect_same_bits(result, values, "the identity by values");
+}
+
+TEST(ProductAmx, NoThreadChangesABit) {
+  LOCKSTEP_SKIP_WITHOUT_AMX();
+  const int threads_before = compute_threads();
+  for (const auto& [rows, columns, inner] : std::vector<std::array<Index, 3>>{{300, 260, 700}, {140, 400, 1500}, {1000, 90, 300}})
+    for (int transposed = 0; transposed < 4; ++transposed) {
+      const Case c{rows, columns, inner, (transposed & 1) != 0, (transposed & 2) != 0, false, true, true};
+      const Floats a = uniform(rows * inner, 1), b = uniform(inner * columns, 2), bias = uniform(columns, 3);
+      Floats alone(rows * columns), shared(rows * columns);
+      amx::multiply_alone(product_of(c, a.data(), b.data(), bias.data(), alone.data()));
+      for (const int threads : {1, 2, 3, 5}) {
+        set_compute_threads(threads);
+        std::fill(shared.begin(), shared.end(), std::numeric_limits<float>::quiet_NaN());
+        amx::multiply(product_of(c, a.data(), b.data(), bias.data(), shared.data()));
+        expect_same_bits(shared, alone, fmt::format("{}, {} threads", c.name(), threads));
+      }
+      set_compute_threads(threads_before);
+    }
+}
+
+// What is no finite number shows in every result that it goes into, through ReLU too, and in no other.
+TEST(ProductAmx, WhatIsNotFiniteStaysSo) {
+  LOCKSTEP_SKIP_WITHOUT_AMX();
+  for (const std::uint32_t bits : {0x7fc00000U, 0x7f800001U, 0x7fffffffU, 0xffffffffU, 0x7f800000U, 0xff800000U}) {
+    Floats a = uniform(64 * 64, 1), result(64 * 64);
+    const Floats b = uniform(64 * 64, 2);
+    a[3 * 64 + 40] = std::bit_cast<float>(bits);
+    amx::multiply_alone({64, 64, 64, {a.data(), 64, 1}, {b.data(), 64, 1}, result.data(), 64, false, nullptr, true});
+    for (Index row = 0; row < 64; ++row)
+      for (Index column = 0; column < 64; ++column)
+        ASSERT_EQ(std::isnan(result[row * 64 + column]), row == 3) << row << ", " << column << ", bits " << bits;
+  }
+  // As are sums beyond a float's range.
+  const Floats large(64 * 64, 1e30F);
+  Floats result(64 * 64);
+  amx::multiply_alone({64, 64, 64, {large.data(), 64, 1}, {large.data(), 64, 1}, result.data(), 64});
+  EXPECT_FALSE(std::isfinite(result[0]));
+}
+
+// Layers and products of the device take it, and give what the plain kernels give; they leave small products alone.
+TEST(ProductAmx, ServesTheDevice) {
+  EXPECT_FALSE(amx::suits(63, 4096, 4096));
+  EXPECT_FALSE(amx::suits(64, 64, 64));
+  EXPECT_EQ(amx::suits(128, 128, 64), cpu_isa() >= Isa::kAmx);
+  constexpr Index kBatch = 130, kIn = 200, kOut = 97;
+  const Floats x = uniform(kBatch * kIn, 1), weight = uniform(kOut * kIn, 2), bias = uniform(kOut, 3), grad = uniform(kBatch * kOut, 4);
+  const auto run = [&](const KernelTable& kernels) {
+    std::vector<Floats> results = {Floats(kBatch * kOut), uniform(kBatch * kIn, 5), uniform(kOut * kIn, 6), Floats(kBatch * kOut)};
+    kernels.linear(in(x, {kBatch, kIn}), in(weight, {kOut, kIn}), in(bias), true, out(results[0], {kBatch, kOut}), stream());
+    kernels.linear_backward_data(in(grad, {kBatch, kOut}), in(weight, {kOut, kIn}), out(results[1], {kBatch, kIn}, true), stream());
+    kernels.linear_backward_weights(in(x, {kBatch, kIn}), in(grad, {kBatch, kOut}), out(results[2], {kOut, kIn}, true), {}, stream());
+    kernels.matmul(in(x, {1, kBatch, kIn}), false, in(weight, {1, kOut, kIn}), true, out(results[3], {1, kBatch, kOut}), stream());
+    return results;
+  };
+  const auto expected = run(plain()), actual = run(tested());
+  for (std::size_t i = 0; i < expected.size(); ++i) expect_close(actual[i], expected[i], 2e-6F, fmt::format("result {}", i));
+}
+
+}  // namespace
+}  // namespace lockstep::testing
