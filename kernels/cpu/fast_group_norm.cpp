@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/cpu/fast.h"
+#include "kernels/cpu/lanes.h"
 #include "lockstep/core/cpu_dispatch.h"
 
 namespace lockstep::fast {
@@ -12,17 +13,46 @@ namespace {
 
 // sums += the sums of the channels of `pixels` pixels; channel_squares(): those of (x - mean)^2.
 LOCKSTEP_CPU_DISPATCH(void, channel_sums, (const float* x, Index pixels, Index channels, float* sums), (x, pixels, channels, sums), {
+  Index first = 0;
+  for (; first + kColumn <= channels; first += kColumn) {
+    Lanes totals[kColumnVectors];
+    for (Index v = 0; v < kColumnVectors; ++v) load(sums + first + v * kLanes, totals[v]);
+    for (Index pixel = 0; pixel < pixels; ++pixel)
+      for (Index v = 0; v < kColumnVectors; ++v) {
+        Lanes value;
+        load(x + pixel * channels + first + v * kLanes, value);
+        totals[v] += value;
+      }
+    for (Index v = 0; v < kColumnVectors; ++v) save(totals[v], sums + first + v * kLanes);
+  }
   for (Index pixel = 0; pixel < pixels; ++pixel, x += channels) {
     LOCKSTEP_INDEPENDENT_ITERATIONS
-    for (Index c = 0; c < channels; ++c) sums[c] += x[c];
+    for (Index c = first; c < channels; ++c) sums[c] += x[c];
   }
 })
 
 LOCKSTEP_CPU_DISPATCH(void, channel_squares, (const float* x, const float* means, Index pixels, Index channels, float* sums),
                       (x, means, pixels, channels, sums), {
+                        Index first = 0;
+                        for (; first + kColumn <= channels; first += kColumn) {
+                          Lanes totals[kColumnVectors];
+                          Lanes centres[kColumnVectors];
+                          for (Index v = 0; v < kColumnVectors; ++v) {
+                            load(sums + first + v * kLanes, totals[v]);
+                            load(means + first + v * kLanes, centres[v]);
+                          }
+                          for (Index pixel = 0; pixel < pixels; ++pixel)
+                            for (Index v = 0; v < kColumnVectors; ++v) {
+                              Lanes value;
+                              load(x + pixel * channels + first + v * kLanes, value);
+                              value -= centres[v];
+                              totals[v] += value * value;
+                            }
+                          for (Index v = 0; v < kColumnVectors; ++v) save(totals[v], sums + first + v * kLanes);
+                        }
                         for (Index pixel = 0; pixel < pixels; ++pixel, x += channels) {
                           LOCKSTEP_INDEPENDENT_ITERATIONS
-                          for (Index c = 0; c < channels; ++c) {
+                          for (Index c = first; c < channels; ++c) {
                             const float centred = x[c] - means[c];
                             sums[c] += centred * centred;
                           }

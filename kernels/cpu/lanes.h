@@ -8,6 +8,8 @@ namespace lockstep::fast {
 
 using Lanes = float __attribute__((vector_size(64)));
 inline constexpr std::int64_t kLanes = 16;
+// So many vectors of sums, of each of two kinds, stay in registers while rows pass by.
+inline constexpr std::int64_t kColumnVectors = 4, kColumn = kColumnVectors * kLanes;
 
 #define LOCKSTEP_ALWAYS_INLINE inline __attribute__((always_inline))
 
