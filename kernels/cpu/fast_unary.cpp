@@ -54,9 +54,12 @@ LOCKSTEP_VECTOR_MATH float gelu_slope(float x) {
 }
 // (1 + tanh(u)) / 2 is the sigmoid of 2 u, which keeps its digits where tanh is near -1.
 LOCKSTEP_VECTOR_MATH float gelu_tanh_share(float x) { return vm::sigmoid(2.0F * kInnerScale * vm::fma(kCubic * x * x, x, x)); }
+// 2 u = x (a + b x^2), and its derivative is a + 3 b x^2. Where the sigmoid is 0 or 1 so is the slope: there x^2 may overflow. NaN stays.
 LOCKSTEP_VECTOR_MATH float gelu_tanh_slope(float x) {
-  const float s = gelu_tanh_share(x);
-  return vm::fma(x * s * (1.0F - s), 2.0F * kInnerScale * vm::fma(3.0F * kCubic * x, x, 1.0F), s);
+  constexpr float kA = 2.0F * kInnerScale, kB = kA * kCubic;
+  const float square = x * x, s = vm::sigmoid(x * vm::fma(kB, square, kA)), s_slope = s * (1.0F - s);
+  const float factor = x * vm::fma(3.0F * kB, square, kA);
+  return vm::fma(s_slope, s_slope == 0 ? 0.0F : factor, s);
 }
 LOCKSTEP_VECTOR_MATH float silu_slope(float x) {
   const float s = vm::sigmoid(x);

@@ -57,8 +57,8 @@ double derivative_of(const UnaryOperation& operation, double saved) {
     case UnaryFunction::kGelu:
       return normal_cdf(x) + x * normal_density(x);
     case UnaryFunction::kGeluTanh: {
-      const double t = std::tanh(gelu_inner(x));
-      return (1 + t) / 2 + x / 2 * (1 - t * t) * gelu_inner_slope(x);
+      const double t = std::tanh(gelu_inner(x)), t_slope = 1 - t * t;
+      return (1 + t) / 2 + (t_slope == 0 ? 0 : x / 2 * t_slope * gelu_inner_slope(x));  // it is 0 where x is infinite
     }
     case UnaryFunction::kSilu:
       return logistic(x) * (1 + x * (1 - logistic(x)));

@@ -63,8 +63,9 @@ __device__ inline float slope_of(UnaryOperation operation, float saved) {
     case UnaryFunction::kGelu:
       return normal_cdf(x) + x * 0.39894228040143268F * gaussian(x);
     case UnaryFunction::kGeluTanh: {
-      const float t = gelu_tanh(x);
-      return 0.5F * (1.0F + t) + 0.5F * x * (1.0F - t * t) * (0.79788456080286536F * (1.0F + 3.0F * 0.044715F * x * x));
+      const float t = gelu_tanh(x), t_slope = 1.0F - t * t, share = 0.5F * (1.0F + t);
+      if (t_slope == 0.0F) return share;  // 0 or 1: there x^2 may overflow
+      return share + 0.5F * x * t_slope * (0.79788456080286536F * (1.0F + 3.0F * 0.044715F * x * x));
     }
     case UnaryFunction::kSilu:
       return logistic(x) * (1.0F + x * (1.0F - logistic(x)));

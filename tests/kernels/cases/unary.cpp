@@ -33,11 +33,11 @@ constexpr std::array kOperations = {NamedOperation{"gelu", {UnaryFunction::kGelu
 
 Bound close_to(DType type) { return {.value = is_half(type) ? step_of(type) : 4e-6F, .absolute = is_half(type) ? 1e-5F : 2e-6F}; }
 
-// -6 .. 6, and what is no number, infinite or beyond what exp() can take.
+// -6 .. 6, and what is no number, infinite, beyond what exp() can take, or of a square that overflows.
 Floats arguments(Index count) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  const Floats special = {0,     -0.0F,  1,      -1,        100,        -100,
-                          88.9F, -88.9F, 1e-30F, kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()};
+  const Floats special = {0,      -0.0F, 1,      -1,    100,    -100,      88.9F,      -88.9F,
+                          1e-30F, 1e20F, -1e20F, 3e38F, -3e38F, kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()};
   Floats values = uniform(count, 1);
   for (float& value : values) value *= 6;
   if (values.size() > special.size()) std::copy(special.begin(), special.end(), values.begin());

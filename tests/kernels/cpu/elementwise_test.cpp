@@ -80,6 +80,23 @@ TEST(Elementwise, ReluLetsNanThroughAndWorksInPlace) {
   }
 }
 
+// Its terms far from zero are products of 0 and of what overflows; so many numbers that vectors and what is left of them are tried.
+TEST(GeluTanh, HasASlopeFarFromZero) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  Floats x, slope(133), ones(133, 1);
+  while (x.size() < slope.size()) x.insert(x.end(), {16, -16, 1e6F, -1e6F, 5e19F, -5e19F, 3e38F, -3e38F, kInfinity, -kInfinity, kQuietNan});
+  x.resize(slope.size());
+  for (const KernelTable* kernels : {&plain(), &tested()}) {
+    kernels->unary_backward({UnaryFunction::kGeluTanh}, in(x), in(ones), out(slope), stream());
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      if (std::isnan(x[i]))
+        EXPECT_TRUE(std::isnan(slope[i]));
+      else
+        EXPECT_EQ(slope[i], x[i] > 0 ? 1 : 0) << x[i] << (kernels == &plain() ? ", plain" : "");
+    }
+  }
+}
+
 TEST(Bias, IsThePlainKernels) {
   for (const Index rows : {0, 1, 3, 4, 257, 1030})
     for (const Index channels : {1, 3, 5, 64, 70})
