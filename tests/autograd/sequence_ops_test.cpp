@@ -214,6 +214,7 @@ TEST(Dropout, DependsOnTheSampleNotOnTheRank) {
     for (std::int64_t i = 0; i < dealt.count(); ++i)
       EXPECT_EQ(dealt.data<float>()[i], whole.data<float>()[(rank + i / 37 * 3) * 37 + i % 37]) << "rank " << rank;
   }
+  EXPECT_EQ((SampleNumbers{.first = 1, .stride = 3}.from_row(2)), (SampleNumbers{.first = 7, .stride = 3}));
   EXPECT_THAT(message_of([] { set_first_sample(-1); }), HasSubstr("set_first_sample: -1 is negative"));
   EXPECT_THAT(message_of([] { set_sample_numbers({.first = -1}); }), HasSubstr("set_sample_numbers: first -1, stride 1: the first is 0"));
   EXPECT_THAT(message_of([] { set_sample_numbers({.stride = 0}); }), HasSubstr("set_sample_numbers: first 0, stride 0"));

@@ -57,10 +57,12 @@ void set_random_state(const RandomState& state);
 // run the same model draw alike, a checkpoint that holds the RandomState resumes with the next one, and a forward pass after
 // set_random_state(the state before it) draws the same again. An element's number counts from the first sample of the whole batch, so that
 // masks are those of one rank with all samples where each rank says which ones it has: row i of a batch is sample first + i * stride. A
-// DataLoader says so by itself, for the batch at which it stands; who cuts batches into parts says it for each part.
+// DataLoader says so by itself, for the batch at which it stands. Strategies that cut a batch into parts number each part's rows from those
+// of the batch; who cuts one by hand says set_sample_numbers(numbers_of_the_batch.from_row(begin)) before each part.
 struct SampleNumbers {
   std::int64_t first = 0, stride = 1;
 
+  SampleNumbers from_row(std::int64_t row) const { return {first + row * stride, stride}; }  // of the batch's rows from this one on
   bool operator==(const SampleNumbers&) const = default;
 };
 void set_sample_numbers(const SampleNumbers& numbers);  // of this thread's batches from now on. InvalidArgument: first < 0, stride < 1

@@ -80,7 +80,8 @@ class Strategy {
   virtual const std::vector<Device*>& devices() const = 0;
 
   // Trains on the samples of this process: all of a step's samples where one process drives all devices, this rank's part under ddp. Both
-  // tensors hold a sample a row, on the CPU or on the first device. Blocks until the weights are updated (a GPU: until that is queued).
+  // tensors hold a sample a row, on the CPU or on the first device; for dropout the rows have the calling thread's sample_numbers()
+  // (tensor/random.h), on whichever device they are computed. Blocks until the weights are updated (a GPU: until that is queued).
   // Returns the mean of the losses of this process's samples. Throws InvalidArgument when the devices do not divide the samples, and what
   // model, loss and optimizer throw, of several devices that of the first.
   virtual float step(const Tensor& inputs, const Tensor& targets) = 0;

@@ -87,7 +87,7 @@ class DataParallel : public Strategy {
 
   void forward(int number, const Tensor& inputs) {
     Replica& replica = replicas_[static_cast<std::size_t>(number)];
-    set_first_sample(number * (inputs.shape()[0] / count()));
+    set_sample_numbers(numbers_of_part(sample_numbers(), inputs, number, count()));
     outputs_[static_cast<std::size_t>(number)] = (*replica.model)(rows_of_part(kName, inputs, number, count(), *replica.device));
     replica.device->default_stream().synchronize();
   }

@@ -96,7 +96,7 @@ CloneResult compute(Clones::Impl& clones, int number, const Tensor& inputs, cons
   const int parts = static_cast<int>(clones.clones.size());
   const Replica& replica = clones.replicas[index];
   Clone& clone = clones.clones[index];
-  set_first_sample(number * (inputs.shape()[0] / parts));
+  set_sample_numbers(numbers_of_part(sample_numbers(), inputs, number, parts));
   for (const NamedTensor& parameter : replica.parameters) clear_grad(parameter.tensor);
   const Tensor outputs = (*replica.model)(rows_of_part("deploy", inputs, number, parts, *replica.device));
   const Tensor mean = loss_of({.loss = loss}, outputs, rows_of_part("deploy", targets, number, parts, *replica.device));

@@ -24,10 +24,12 @@ DeviceThreads::~DeviceThreads() {
 void DeviceThreads::run(const std::function<void(int device)>& work) {
   const RandomState random = random_state();
   RandomState random_after = random;
+  const SampleNumbers samples = sample_numbers();
   const DType type = AutoCast::active();
   std::unique_lock lock(mutex_);
   work_ = [&](int device) {
     set_random_state(random);
+    set_sample_numbers(samples);
     const AutoCast autocast(type);
     work(device);
     if (device == 0) random_after = random_state();

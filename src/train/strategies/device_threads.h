@@ -20,9 +20,9 @@ class DeviceThreads {
   DeviceThreads(const DeviceThreads&) = delete;
   DeviceThreads& operator=(const DeviceThreads&) = delete;
 
-  // Calls work(0) ... work(count - 1), each on its own thread, always the same one, with the caller's random state and autocast; returns
-  // when all have ended, and the caller's random state is then that of number 0. Rethrows the exception of the lowest number. Each computes
-  // with its share of this process's cores.
+  // Calls work(0) ... work(count - 1), each on its own thread, always the same one, with the caller's random state, sample numbers and
+  // autocast; returns when all have ended, and the caller's random state is then that of number 0. Rethrows the exception of the lowest
+  // number. Each computes with its share of this process's cores.
   void run(const std::function<void(int device)>& work);
 
  private:

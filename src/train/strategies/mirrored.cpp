@@ -128,7 +128,7 @@ class Mirrored : public Strategy {
     Mirror& mirror = mirrors_[static_cast<std::size_t>(number)];
     Device& device = *mirror.replica.device;
     const int parts = static_cast<int>(count());
-    set_first_sample(number * (inputs.shape()[0] / parts));
+    set_sample_numbers(numbers_of_part(sample_numbers(), inputs, number, parts));
     mirror.optimizer->zero_grad();
     const Tensor outputs = (*mirror.replica.model)(rows_of_part(kName, inputs, number, parts, device));
     const Tensor loss = loss_of(training_, outputs, rows_of_part(kName, targets, number, parts, device));

@@ -50,7 +50,7 @@ class ModelParallel : public Strategy {
   float step(const Tensor& inputs, const Tensor& targets) override {
     check_micro_batches(inputs, targets, micro_batches_);
     pipeline_.begin();
-    const StepSamples samples{inputs, targets, random_state()};
+    const StepSamples samples{inputs, targets, random_state(), sample_numbers()};
     const auto begin = std::chrono::steady_clock::now();
     threads_.run([&](int stage) { run_stage(stage, samples); });
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;

@@ -60,7 +60,7 @@ class ModelParallelRanks : public Strategy {
   float step(const Tensor& inputs, const Tensor& targets) override {
     check_micro_batches(inputs, targets, micro_batches_);
     const auto begin = std::chrono::steady_clock::now();
-    run_stage({inputs, targets, random_state()});
+    run_stage({inputs, targets, random_state(), sample_numbers()});
     const float loss = loss_of_last_rank();
     const std::chrono::duration<double> busy = worked_, seconds = std::chrono::steady_clock::now() - begin;
     bubble_.idle = {1 - busy / seconds};

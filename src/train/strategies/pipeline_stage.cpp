@@ -159,7 +159,7 @@ void PipelineStage::forward(int micro_batch, const StepSamples& samples, StageLi
     if (input.wants_gradient) require_grad(input.values);
   }
   set_random_state(input.random);
-  set_first_sample(micro_batch * (samples.inputs.shape()[0] / micro_batches_));
+  set_sample_numbers(numbers_of_part(samples.numbers, samples.inputs, micro_batch, micro_batches_));
   Tensor output = run_layers(input.values);
   if (is_last()) {
     output = loss_of(training_, output, rows_of_part(kModelParallel, samples.targets, micro_batch, micro_batches_, device_));

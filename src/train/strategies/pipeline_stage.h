@@ -45,7 +45,8 @@ void check_kernels(const Device& device, std::size_t stage);
 struct StepSamples {
   const Tensor& inputs;
   const Tensor& targets;
-  RandomState random;  // where the draws of the step begin
+  RandomState random;     // where the draws of the step begin
+  SampleNumbers numbers;  // of the rows
 };
 
 // Used by one thread, always the same.

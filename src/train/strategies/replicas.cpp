@@ -145,6 +145,10 @@ Tensor rows_of_part(const char* strategy, const Tensor& whole, int part, int par
   return Tensor::wrap(whole.buffer().window(static_cast<std::size_t>(part) * bytes, bytes), Shape(extents), whole.dtype()).to(device);
 }
 
+SampleNumbers numbers_of_part(const SampleNumbers& numbers, const Tensor& whole, int part, int parts) {
+  return numbers.from_row(part * (whole.shape()[0] / parts));
+}
+
 std::int64_t whole_lines(std::int64_t floats) {
   constexpr std::int64_t kLine = 16;
   return (floats + kLine - 1) / kLine * kLine;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/tensor/random.h"
 #include "lockstep/train/strategy.h"
 
 namespace lockstep::train {
@@ -62,6 +63,8 @@ void zero_missing_gradients(const Replica& replica);
 // Part `part` of `parts` equal parts of the rows, on `device`: a view where it is there already, otherwise a copy.
 // The parts are equal, see check_batch().
 Tensor rows_of_part(const char* strategy, const Tensor& whole, int part, int parts, Device& device);
+// The numbers of that part's rows, where the whole's rows have the numbers `numbers`.
+SampleNumbers numbers_of_part(const SampleNumbers& numbers, const Tensor& whole, int part, int parts);
 
 // Throws InvalidArgument unless both tensors hold as many samples, and the devices divide them.
 void check_batch(const char* strategy, const Tensor& inputs, const Tensor& targets, std::size_t devices);

@@ -80,7 +80,7 @@ class Towers : public Strategy {
   void compute(int number, const Tensor& inputs, const Tensor& targets) {
     const Replica& tower = towers_[static_cast<std::size_t>(number)];
     const int parts = static_cast<int>(towers_.size());
-    set_first_sample(number * (inputs.shape()[0] / parts));
+    set_sample_numbers(numbers_of_part(sample_numbers(), inputs, number, parts));
     for (const NamedTensor& parameter : tower.parameters) clear_grad(parameter.tensor);
     const Tensor outputs = (*tower.model)(rows_of_part(kName, inputs, number, parts, *tower.device));
     const Tensor loss = loss_of(training_, outputs, rows_of_part(kName, targets, number, parts, *tower.device));
