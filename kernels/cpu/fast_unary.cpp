@@ -1,10 +1,11 @@
 // Unary functions and their derivatives: one vector loop each.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "kernels/cpu/fast.h"
+#include "kernels/cpu/prefetch.h"
 #include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/vector_normal.h"
 #include "kernels/cpu/vector_power.h"
 #include "lockstep/core/cpu_dispatch.h"
 
@@ -19,14 +20,12 @@ constexpr float kCubic = 0.044715F;
 constexpr float kDensityScale = 0.39894228040143268F;  // 1 / sqrt(2 pi)
 
 // y = `value`, an expression of x and p.
-#define LOCKSTEP_UNARY_LOOP(name, value)                                                                                         \
-  LOCKSTEP_CPU_DISPATCH(void, name, (const float* in, [[maybe_unused]] float p, float* out, Index count), (in, p, out, count), { \
-    LOCKSTEP_INDEPENDENT_ITERATIONS                                                                                              \
-    for (Index i = 0; i < count; ++i) {                                                                                          \
-      const float x = in[i];                                                                                                     \
-      out[i] = value;                                                                                                            \
-    }                                                                                                                            \
-  })
+#define LOCKSTEP_UNARY_LOOP(name, value)                                                                                       \
+  LOCKSTEP_CPU_DISPATCH(void, name, (const float* in, [[maybe_unused]] float p, float* out, Index count), (in, p, out, count), \
+                        {LOCKSTEP_CHUNKED_LOOP(i, count, (prefetch_chunk(in + i), prefetch_chunk<true>(out + i)), {            \
+                          const float x = in[i];                                                                               \
+                          out[i] = value;                                                                                      \
+                        })})
 
 // x_grad (+)= y_grad * `slope`, an expression of x, which is the result where the derivative is computed from that, and p.
 #define LOCKSTEP_SLOPE_LOOP(name, slope)                                                                                             \
@@ -34,19 +33,21 @@ constexpr float kDensityScale = 0.39894228040143268F;  // 1 / sqrt(2 pi)
                         (const float* saved, [[maybe_unused]] float p, const float* grad, float* out, Index count, bool accumulate), \
                         (saved, p, grad, out, count, accumulate), {                                                                  \
                           if (accumulate) {                                                                                          \
-                            LOCKSTEP_INDEPENDENT_ITERATIONS                                                                          \
-                            for (Index i = 0; i < count; ++i) {                                                                      \
+                            LOCKSTEP_CHUNKED_LOOP(i, count, prefetch_slopes(saved + i, grad + i, out + i), {                         \
                               [[maybe_unused]] const float x = saved[i];                                                             \
                               out[i] = out[i] + grad[i] * (slope);                                                                   \
-                            }                                                                                                        \
+                            })                                                                                                       \
                             return;                                                                                                  \
                           }                                                                                                          \
-                          LOCKSTEP_INDEPENDENT_ITERATIONS                                                                            \
-                          for (Index i = 0; i < count; ++i) {                                                                        \
+                          LOCKSTEP_CHUNKED_LOOP(i, count, prefetch_slopes(saved + i, grad + i, out + i), {                           \
                             [[maybe_unused]] const float x = saved[i];                                                               \
                             out[i] = grad[i] * (slope);                                                                              \
-                          }                                                                                                          \
+                          })                                                                                                         \
                         })
+
+LOCKSTEP_VECTOR_MATH void prefetch_slopes(const float* saved, const float* grad, const float* out) {
+  prefetch_chunk(saved), prefetch_chunk(grad), prefetch_chunk<true>(out);
+}
 
 LOCKSTEP_VECTOR_MATH float gelu_slope(float x) {
   const vm::NormalDistribution normal = vm::normal_distribution(x);
@@ -66,41 +67,20 @@ LOCKSTEP_VECTOR_MATH float silu_slope(float x) {
   return s * vm::fma(x, 1.0F - s, 1.0F);
 }
 
-LOCKSTEP_UNARY_LOOP(gelu, x* vm::normal_distribution(x).cdf)
+LOCKSTEP_UNARY_LOOP(gelu, x* vm::normal_cdf(x))
 LOCKSTEP_UNARY_LOOP(gelu_tanh, x* gelu_tanh_share(x))
 LOCKSTEP_UNARY_LOOP(silu, x* vm::sigmoid(x))
 LOCKSTEP_UNARY_LOOP(tanh_of, vm::tanh(x))
 LOCKSTEP_UNARY_LOOP(sigmoid, vm::sigmoid(x))
 LOCKSTEP_UNARY_LOOP(leaky_relu, x > 0 ? x : p * x)
 LOCKSTEP_UNARY_LOOP(exp_of, vm::exp(x))
-LOCKSTEP_UNARY_LOOP(log_of_any, vm::log(x))
-LOCKSTEP_UNARY_LOOP(log_of_normal, vm::log_of_normal(x, 0))
+LOCKSTEP_UNARY_LOOP(log_of, vm::log(x))
 LOCKSTEP_UNARY_LOOP(sqrt_of, __builtin_sqrtf(x))
 LOCKSTEP_UNARY_LOOP(square, x* x)
 LOCKSTEP_UNARY_LOOP(cube, x* x* x)
 LOCKSTEP_UNARY_LOOP(abs_of, vm::abs(x))
 LOCKSTEP_UNARY_LOOP(reciprocal, p / x)
 LOCKSTEP_UNARY_LOOP(add_constant, x + p)
-
-// The bits of the largest number less those of the smallest normal one: below 0x7f000000 where all are normal, positive and finite.
-LOCKSTEP_CPU_DISPATCH(std::uint32_t, range_of_bits, (const float* x, Index count), (x, count), {
-  std::uint32_t most = 0;
-  for (Index i = 0; i < count; ++i) {
-    const std::uint32_t bits = std::bit_cast<std::uint32_t>(x[i]) - 0x00800000U;
-    most = bits > most ? bits : most;
-  }
-  return most;
-})
-
-// A tile at a time, in most of which there is nothing special.
-void log_of(const float* in, float p, float* out, Index count) {
-  constexpr Index kTile = 1024;
-  for (Index i = 0; i < count; i += kTile) {
-    const Index length = std::min(kTile, count - i);
-    const auto loop = range_of_bits(in + i, length) < 0x7f000000U ? log_of_normal : log_of_any;
-    loop(in + i, p, out + i, length);
-  }
-}
 
 LOCKSTEP_SLOPE_LOOP(gelu_backward, gelu_slope(x))
 LOCKSTEP_SLOPE_LOOP(gelu_tanh_backward, gelu_tanh_slope(x))

@@ -1,9 +1,9 @@
-// exp, log, tanh and the normal distribution for the CPU's vector loops: compilers turn no call of the C library into vector code.
-// Each is a straight line of operations without branches, inlined into the loop, and gives the same bits for every instruction set; NaN
-// stays NaN. Products that a sum follows are fused with it, rounded once: one instruction where the CPU has FMA, else a call of the C
-// library, slow and the same bits. log's polynomial is that of Moshier's Cephes library (single precision). The others were fitted for this
-// file: least relative error on their ranges, by least squares whose weights follow the error (Lawson 1961). They are evaluated by Estrin's
-// scheme, whose steps wait for fewer others than Horner's. tests/kernels/cpu/vector_math_test.cpp measures the errors.
+// exp, log and tanh for the CPU's vector loops: compilers turn no call of the C library into vector code. Each is a straight line of
+// operations without branches, inlined into the loop, and gives the same bits for every instruction set; NaN stays NaN. Products that a sum
+// follows are fused with it, rounded once: one instruction where the CPU has FMA, else a call of the C library, slow and the same bits.
+// Polynomials were fitted for this file: least relative error on their ranges, by least squares whose weights follow the error (Lawson
+// 1961). They are evaluated by Estrin's scheme, whose steps wait for fewer others than Horner's.
+// tests/kernels/cpu/vector_math_test.cpp measures the errors.
 #pragma once
 
 #include <bit>
@@ -52,41 +52,25 @@ LOCKSTEP_VECTOR_MATH float normal_exp(float x) {
   return exp_polynomial(r) * std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + kOne);
 }
 
-// p(m) of log(1 + m) = m - m^2 / 2 + m^3 p(m), where sqrt(1/2) <= 1 + m < sqrt(2).
-LOCKSTEP_VECTOR_MATH float log_polynomial(float m) {
-  float p = 7.0376836292e-2F;
-  p = fma(p, m, -1.1514610310e-1F);
-  p = fma(p, m, 1.1676998740e-1F);
-  p = fma(p, m, -1.2420140846e-1F);
-  p = fma(p, m, 1.4249322787e-1F);
-  p = fma(p, m, -1.6668057665e-1F);
-  p = fma(p, m, 2.0000714765e-1F);
-  p = fma(p, m, -2.4999993993e-1F);
-  p = fma(p, m, 3.3333331174e-1F);
-  return p;
-}
-
-// log of a normal positive number, within 2 units in the last place.
-//   x = 2^e m with sqrt(1/2) <= m < sqrt(2).
-LOCKSTEP_VECTOR_MATH float log_of_normal(float x, float exponent_offset) {
-  // From sqrt(1/2) upwards the exponent is one more.
-  const std::uint32_t offset = std::bit_cast<std::uint32_t>(x) - 0x3f3504f3U;
-  const float exponent = static_cast<float>(static_cast<std::int32_t>(offset) >> 23) + exponent_offset;
-  const float m = std::bit_cast<float>((offset & 0x007fffffU) + 0x3f3504f3U) - 1.0F;
-  const float square = m * m;
-  const float result = fma(m * square, log_polynomial(m), exponent * -2.12194440e-4F);
-  return fma(exponent, 0.693359375F, m + fma(-0.5F, square, result));
-}
-
 // Within 2 units in the last place; -infinity of 0, NaN of what is negative; infinity and NaN stay.
+//   x = 2^e (1 + m) with 2/3 <= 1 + m < 4/3; log(1 + m) = m + m^2 q(m). ln 2 as one float: 0.05 units of what e ln 2 is part of.
 LOCKSTEP_VECTOR_MATH float log(float x) {
   constexpr float kSmallestNormal = 1.17549435e-38F;
+  constexpr std::uint32_t kTwoThirds = 0x3f2aaaabU;
   const bool is_subnormal = x < kSmallestNormal;
-  float result = log_of_normal(is_subnormal ? x * 8388608.0F : x, is_subnormal ? -23.0F : 0.0F);  // 2^23
+  const auto bits = std::bit_cast<std::uint32_t>(is_subnormal ? x * 8388608.0F : x);  // 2^23
+  const std::uint32_t exponent = (bits - kTwoThirds) & 0xff800000U;                   // e 2^23, which is a float, too
+  float e = static_cast<float>(static_cast<std::int32_t>(exponent));
+  e = is_subnormal ? e - 23.0F * 8388608.0F : e;
+  const float m = std::bit_cast<float>(bits - exponent) - 1.0F, square = m * m;
+  const float q01 = fma(0.3333319814F, m, -0.4999993608F), q23 = fma(0.2001116858F, m, -0.250078189F);
+  const float q45 = fma(0.1399580852F, m, -0.1641596057F), q67 = fma(0.1402635123F, m, -0.1538854078F);
+  const float q = fma(fma(q67, square, q45), square * square, fma(q23, square, q01));
+  float result = fma(e, 0.69314718055994531F / 8388608.0F, fma(square, q, m));
   const float infinity = std::bit_cast<float>(0x7f800000U), nan = std::bit_cast<float>(0x7fc00000U);
   result = x == infinity ? x : result;
-  result = x == 0 ? -infinity : result;
-  return x >= 0 ? result : nan;
+  const float of_others = x == 0 ? -infinity : nan;
+  return x > 0 ? result : of_others;
 }
 
 // `magnitude`, which is not negative, with the sign of `sign`.
@@ -108,33 +92,5 @@ LOCKSTEP_VECTOR_MATH float tanh(float x) {
 
 // 1 / (1 + e^-x) within 3 units in the last place; 0 from x = -88.4 down.
 LOCKSTEP_VECTOR_MATH float sigmoid(float x) { return 1.0F / (1.0F + normal_exp(-x)); }
-
-struct NormalDistribution {
-  float cdf, gaussian;
-};
-
-// P(X <= x) of a normal X, and e^(-x^2 / 2). The error of both grows with that of x^2: within 4 units in the last place above -1, 11 above
-// -3, 1e-5 of the value above -12.9; beyond 13.25 they are 0 (or 1).
-//   P(X <= -t) = e^(-t^2 / 2) P(t) / Q(t), all coefficients positive; e^(-t^2 / 2) = 2^n 2^f with |f| <= 1/2.
-LOCKSTEP_VECTOR_MATH NormalDistribution normal_distribution(float x) {
-  float t = abs(x);
-  t = t > 13.25F ? 13.25F : t;  // where n is -127, whose factor is 0
-  const float square = t * t;
-  constexpr float kFactor = -0.72134752044448170F;  // -1 / (2 ln 2)
-  const float shifted = fma(square, kFactor, kRounder);
-  const float f = fma(square, kFactor, kRounder - shifted), f2 = f * f;
-  const float e01 = fma(6.9314718792663e-1F, f, 1.0F);
-  const float e23 = fma(5.5503574339158e-2F, f, 2.4022649794887e-1F);
-  const float e45 = fma(1.3390735365691e-3F, f, 9.6182375871468e-3F);
-  const float e = fma(fma(fma(1.5403482782943863e-4F, f2, e45), f2, e23), f2, e01);
-  const float gaussian = e * std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + kOne);
-  const float p01 = fma(4.35703864936e-1F, t, 0.5F), p23 = fma(3.99886744848e-2F, t, 1.81319957811e-1F);
-  const float p = fma(fma(4.02086967788e-3F, square, p23), square, p01);
-  const float q01 = fma(1.66929264896F, t, 1.0F), q23 = fma(4.64415207294e-1F, t, 1.19453860964F);
-  const float q45 = fma(1.0078682518e-2F, t, 1.00244118526e-1F);
-  const float q = fma(fma(q45, square, q23), square, q01);
-  const float tail = gaussian * p / q;
-  return {x < 0 ? tail : 1.0F - tail, gaussian};
-}
 
 }  // namespace lockstep::vector_math

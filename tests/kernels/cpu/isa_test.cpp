@@ -23,7 +23,7 @@ void take_functions(const KernelTable& kernels, const Take& take) {
   for (const UnaryOperation& operation :
        {UnaryOperation{UnaryFunction::kGelu}, UnaryOperation{UnaryFunction::kGeluTanh}, UnaryOperation{UnaryFunction::kSilu},
         UnaryOperation{UnaryFunction::kTanh}, UnaryOperation{UnaryFunction::kSigmoid}, UnaryOperation{UnaryFunction::kExp},
-        UnaryOperation{UnaryFunction::kPow, -3}, UnaryOperation{UnaryFunction::kPow, 0.3F}}) {
+        UnaryOperation{UnaryFunction::kLog}, UnaryOperation{UnaryFunction::kPow, -3}, UnaryOperation{UnaryFunction::kPow, 0.3F}}) {
     kernels.unary(operation, in(x), out(y), stream()), take(y);
     kernels.unary_backward(operation, in(x), in(y), out(grad), stream()), take(grad);
   }

@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/cpu/vector_normal.h"
 #include "kernels/cpu/vector_power.h"
 
 namespace lockstep {
@@ -61,7 +62,12 @@ TEST(VectorMath, LogIsWithinTwoUnits) {
   EXPECT_LE(largest_error(1e-38F, 1e-37F, log, exact), 2);
   EXPECT_LE(largest_error(1e-42F, 1e-38F, log, exact), 2);
   EXPECT_LE(largest_error(1e30F, 3.4e38F, log, exact), 2);
+  EXPECT_LE(largest_error(0.99F, 1.01F, log, exact), 2);
   EXPECT_EQ(vm::log(1), 0);
+  EXPECT_EQ(vm::log(0), -kInfinity);
+  EXPECT_EQ(vm::log(-0.0F), -kInfinity);
+  EXPECT_EQ(vm::log(kInfinity), kInfinity);
+  for (const float x : {-1e-42F, -1.0F, -kInfinity}) EXPECT_TRUE(std::isnan(vm::log(x))) << x;
 }
 
 TEST(VectorMath, TanhAndSigmoid) {
@@ -100,6 +106,21 @@ TEST(VectorMath, TheNormalDistribution) {
     EXPECT_EQ(cdf(x), 1) << x;
     EXPECT_EQ(cdf(-x), 0) << x;
     EXPECT_EQ(vm::normal_distribution(x).gaussian, 0) << x;
+  }
+}
+
+// What GELU takes: the same cdf without a division, whose error below -5.5 stays far below what float32's GELU adds to anything.
+TEST(VectorMath, TheNormalDistributionAlone) {
+  const auto cdf = [](float x) { return vm::normal_cdf(x); };
+  const auto exact = [](double x) { return std::erfc(-x / std::sqrt(2.0)) / 2; };
+  EXPECT_LE(largest_error(-1, 20, cdf, exact), 5);
+  EXPECT_LE(largest_error(-3, -1, cdf, exact), 18);
+  for (float x = -5.5F; x < -3; x += 1e-5F) ASSERT_NEAR(double{cdf(x)}, exact(double{x}), 6e-6 * exact(double{x})) << x;
+  for (float x = -13.5F; x < -5.5F; x += 1e-4F) ASSERT_NEAR(double{cdf(x)}, exact(double{x}), 1e-13) << x;
+  EXPECT_EQ(cdf(0), 0.5F);
+  for (const float x : {13.0F, 100.0F, 3e38F, kInfinity}) {
+    EXPECT_EQ(cdf(x), 1) << x;
+    EXPECT_EQ(cdf(-x), 0) << x;
   }
 }
 
@@ -161,8 +182,8 @@ TEST(VectorMath, NanStaysNan) {
   for (const std::uint32_t bits : {0x7fc00000U, 0xffc00000U, 0x7fc00001U, 0x7fc00002U, 0x7fffffffU, 0xffffffffU, 0x7fd55555U}) {
     const auto x = std::bit_cast<float>(bits);
     for (const float value : {vm::exp(x), vm::normal_exp(x), vm::log(x), vm::tanh(x), vm::sigmoid(x), vm::normal_distribution(x).cdf,
-                              vm::normal_distribution(x).gaussian, vm::power(x, vm::power_rule(-1.5)), vm::power(x, vm::power_rule(3)),
-                              vm::power(x, 3.0F), vm::power(2.0F, x)})
+                              vm::normal_distribution(x).gaussian, vm::normal_cdf(x), vm::power(x, vm::power_rule(-1.5)),
+                              vm::power(x, vm::power_rule(3)), vm::power(x, 3.0F), vm::power(2.0F, x)})
       EXPECT_TRUE(std::isnan(value)) << std::hex << bits;
   }
 }
