@@ -1,17 +1,23 @@
 // Local response normalisation. A block of rows at a time goes through short passes that stay in the first-level cache: terms into rows
-// padded by at least `radius` zeros, window sums over the whole block as one long vector, the result. Beta 0.75 and 0.5 need square roots
-// only; any other beta takes powf.
+// padded by at least `radius` zeros, window sums over the whole block as one long vector, the scale, the result. Beta 0.75 and 0.5 need
+// products only (vector_inverse_root.h), but roots and a division where a scale in the block is no normal number; any other beta takes
+// powf.
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdint>
 
 #include "kernels/cpu/fast.h"
 #include "kernels/cpu/lanes.h"
+#include "kernels/cpu/prefetch.h"
+#include "kernels/cpu/vector_inverse_root.h"
 #include "lockstep/core/cpu_dispatch.h"
 
 namespace lockstep::fast {
 
 namespace {
+
+namespace vm = vector_math;
 
 // to[k] = a[k] + b[k]; `to` may be a.
 LOCKSTEP_CPU_DISPATCH(void, add_terms, (const float* a, const float* b, float* to, Index count), (a, b, to, count), {
@@ -33,56 +39,80 @@ LOCKSTEP_CPU_DISPATCH(void, square_terms, (const float* x, Index rows, Index cha
                         }
                       })
 
-// A window's sum is near + ((far[0] + far[1]) + (far[2] + far[3])): loads and additions that cost little beside roots and divisions. Rows
-// are `stride` apart.
+// A window's sum is near + ((far[0] + far[1]) + (far[2] + far[3])): loads and additions, which cost little. Rows are `stride` apart.
 struct Sums {
   const float *near, *far[4];
   Index stride;
 };
 
-// scale = bias + alpha * sums, y = x scale^-beta, of which POWER computes the power.
-#define LOCKSTEP_LRN_FORWARD(name, POWER)                                                                                            \
-  LOCKSTEP_CPU_DISPATCH(void, name, (const float* x, const Sums& sums, Index rows, const LrnParams& params, float* scale, float* y), \
-                        (x, sums, rows, params, scale, y), {                                                                         \
-                          const Index channels = params.channels;                                                                    \
-                          const float bias = params.bias, alpha = params.alpha;                                                      \
-                          for (Index row = 0; row < rows; ++row) {                                                                   \
-                            const Index from = row * sums.stride;                                                                    \
-                            const float *near = sums.near + from, *far0 = sums.far[0] + from, *far1 = sums.far[1] + from,            \
-                                        *far2 = sums.far[2] + from, *far3 = sums.far[3] + from;                                      \
-                            LOCKSTEP_INDEPENDENT_ITERATIONS                                                                          \
-                            for (Index c = 0; c < channels; ++c) {                                                                   \
-                              const float s = bias + alpha * (near[c] + ((far0[c] + far1[c]) + (far2[c] + far3[c])));                \
-                              const float root = std::sqrt(s);                                                                       \
-                              scale[c] = s;                                                                                          \
-                              y[c] = x[c] * (POWER);                                                                                 \
-                            }                                                                                                        \
-                            x += channels, scale += channels, y += channels;                                                         \
-                          }                                                                                                          \
-                        })
-LOCKSTEP_LRN_FORWARD(scale_by_three_quarters, 1.0F / (root * std::sqrt(root)))
-LOCKSTEP_LRN_FORWARD(scale_by_half, 1.0F / root)
+// scale = bias + alpha * sums. Returns the largest place_among_normals().
+LOCKSTEP_CPU_DISPATCH(std::uint32_t, scale_rows, (const Sums& sums, Index rows, const LrnParams& params, float* scale),
+                      (sums, rows, params, scale), {
+                        const Index channels = params.channels;
+                        const float bias = params.bias, alpha = params.alpha;
+                        std::uint32_t last = 0;
+                        for (Index row = 0; row < rows; ++row, scale += channels) {
+                          const Index from = row * sums.stride;
+                          const float *near = sums.near + from, *far0 = sums.far[0] + from, *far1 = sums.far[1] + from,
+                                      *far2 = sums.far[2] + from, *far3 = sums.far[3] + from;
+                          LOCKSTEP_INDEPENDENT_ITERATIONS
+                          for (Index c = 0; c < channels; ++c) {
+                            const float s = bias + alpha * (near[c] + ((far0[c] + far1[c]) + (far2[c] + far3[c])));
+                            const std::uint32_t place = vm::place_among_normals(s);
+                            last = place > last ? place : last;
+                            scale[c] = s;
+                          }
+                        }
+                        return last;
+                      })
+
+// Of any scale, as IEEE 754 has it: infinity of 0, 0 of infinity, NaN of what is negative. Of normal numbers the others' bits.
+LOCKSTEP_VECTOR_MATH float any_three_quarters_power(float s) {
+  const float root = std::sqrt(s), power = 1.0F / (root * std::sqrt(root));
+  return vm::place_among_normals(s) < vm::kNormals ? vm::inverse_three_quarters_power(s) : power;
+}
+LOCKSTEP_VECTOR_MATH float any_square_root(float s) {
+  return vm::place_among_normals(s) < vm::kNormals ? vm::inverse_square_root(s) : 1.0F / std::sqrt(s);
+}
+
+LOCKSTEP_VECTOR_MATH void prefetch_next(const float* x, const float* y, Index count) {
+  prefetch_chunk(x, count), prefetch_chunk<true>(y, kPrefetchAhead / 2);
+}
+
+// y = x scale^-beta of a block, while the memory of the next one is asked for.
+#define LOCKSTEP_LRN_FORWARD(name, power)                                                                              \
+  LOCKSTEP_CPU_DISPATCH(void, name, (const float* x, const float* scale, float* y, Index count), (x, scale, y, count), \
+                        { LOCKSTEP_CHUNKED_LOOP(i, count, prefetch_next(x + i, y + i, count), y[i] = x[i] * power(scale[i]);) })
+LOCKSTEP_LRN_FORWARD(three_quarters_forward, vm::inverse_three_quarters_power)
+LOCKSTEP_LRN_FORWARD(half_forward, vm::inverse_square_root)
+LOCKSTEP_LRN_FORWARD(any_three_quarters_forward, any_three_quarters_power)
+LOCKSTEP_LRN_FORWARD(any_half_forward, any_square_root)
 #undef LOCKSTEP_LRN_FORWARD
 
-// powers = scale^-beta, terms = y_grad y / scale; INVERSE is 1 / scale by the power and the root.
-#define LOCKSTEP_LRN_TERMS(name, POWER, INVERSE)                                                                                        \
+// powers = scale^-beta, terms = y_grad y / scale. Returns the largest place_among_normals().
+#define LOCKSTEP_LRN_TERMS(name, power)                                                                                                 \
   LOCKSTEP_CPU_DISPATCH(                                                                                                                \
-      void, name,                                                                                                                       \
+      std::uint32_t, name,                                                                                                              \
       (const float* y_grad, const float* y, const float* scale, Index rows, Index channels, Index stride, float* powers, float* terms), \
       (y_grad, y, scale, rows, channels, stride, powers, terms), {                                                                      \
+        std::uint32_t last = 0;                                                                                                         \
         for (Index row = 0; row < rows; ++row, terms += stride) {                                                                       \
           LOCKSTEP_INDEPENDENT_ITERATIONS                                                                                               \
           for (Index c = 0; c < channels; ++c) {                                                                                        \
-            const float root = std::sqrt(scale[c]);                                                                                     \
-            const float power = POWER;                                                                                                  \
-            powers[c] = power;                                                                                                          \
-            terms[c] = y_grad[c] * y[c] * (INVERSE);                                                                                    \
+            const float s = scale[c];                                                                                                   \
+            const std::uint32_t place = vm::place_among_normals(s);                                                                     \
+            last = place > last ? place : last;                                                                                         \
+            powers[c] = power(s);                                                                                                       \
+            terms[c] = y_grad[c] * y[c] / s;                                                                                            \
           }                                                                                                                             \
           y_grad += channels, y += channels, scale += channels, powers += channels;                                                     \
         }                                                                                                                               \
+        return last;                                                                                                                    \
       })
-LOCKSTEP_LRN_TERMS(terms_of_three_quarters, 1.0F / (root * std::sqrt(root)), power* power* root)
-LOCKSTEP_LRN_TERMS(terms_of_half, 1.0F / root, power* power)
+LOCKSTEP_LRN_TERMS(three_quarters_terms, vm::inverse_three_quarters_power)
+LOCKSTEP_LRN_TERMS(half_terms, vm::inverse_square_root)
+LOCKSTEP_LRN_TERMS(any_three_quarters_terms, any_three_quarters_power)
+LOCKSTEP_LRN_TERMS(any_half_terms, any_square_root)
 #undef LOCKSTEP_LRN_TERMS
 
 LOCKSTEP_CPU_DISPATCH(void, gradient_loop,
@@ -106,18 +136,19 @@ LOCKSTEP_CPU_DISPATCH(void, gradient_loop,
                         }
                       })
 
-void scale_by_any(const float* x, const Sums& sums, Index rows, const LrnParams& params, float* scale, float* y) {
-  for (Index row = 0; row < rows; ++row)
-    for (Index c = 0; c < params.channels; ++c) {
-      const Index at = row * params.channels + c, from = row * sums.stride + c;
-      scale[at] = params.bias +
-                  params.alpha * (sums.near[from] + ((sums.far[0][from] + sums.far[1][from]) + (sums.far[2][from] + sums.far[3][from])));
-      y[at] = x[at] * std::pow(scale[at], -params.beta);
-    }
+// y = x scale^-beta of a block whose scales' largest place_among_normals() is `last`.
+void write_results(const float* x, const float* scale, float beta, std::uint32_t last, float* y, Index count) {
+  const bool are_normal = last < vm::kNormals;
+  if (beta == 0.75F) return (are_normal ? three_quarters_forward : any_three_quarters_forward)(x, scale, y, count);
+  if (beta == 0.5F) return (are_normal ? half_forward : any_half_forward)(x, scale, y, count);
+  for (Index i = 0; i < count; ++i) y[i] = x[i] * std::pow(scale[i], -beta);
 }
 
-void terms_of_any(const float* y_grad, const float* y, const float* scale, float beta, Index rows, Index channels, Index stride,
-                  float* powers, float* terms) {
+void write_terms(const float* y_grad, const float* y, const float* scale, float beta, Index rows, Index channels, Index stride,
+                 float* powers, float* terms) {
+  const auto are_normal = [&](auto loop) { return loop(y_grad, y, scale, rows, channels, stride, powers, terms) < vm::kNormals; };
+  if (beta == 0.75F) return void(are_normal(three_quarters_terms) || are_normal(any_three_quarters_terms));
+  if (beta == 0.5F) return void(are_normal(half_terms) || are_normal(any_half_terms));
   for (Index row = 0; row < rows; ++row)
     for (Index c = 0; c < channels; ++c) {
       const Index at = row * channels + c;
@@ -175,7 +206,7 @@ class Block {
   }
 
  private:
-  static constexpr Index kTerms = 2048;  // floats in a block: 8 KiB of each buffer
+  static constexpr Index kTerms = 512;  // floats in a block: 2 KiB of each buffer
 
   // Rows, and what the last row's windows reach behind it.
   Index buffer() const { return (rows_ * stride_ + 2 * radius_ + kLanes) / kLanes * kLanes; }
@@ -190,11 +221,11 @@ void lrn(const LrnParams& params, In in, Out out, Out scales, Stream&) {
   float *y = out.floats(), *scale = scales.floats();
   if (params.channels == 0) return;
   const Block block(params);
-  const auto scale_rows = params.beta == 0.75F ? scale_by_three_quarters : params.beta == 0.5F ? scale_by_half : scale_by_any;
   for (Index done = 0; done < params.rows; done += block.rows()) {
     const Index rows = std::min(block.rows(), params.rows - done), step = rows * params.channels;
     square_terms(x, rows, params.channels, block.stride(), block.terms());
-    scale_rows(x, block.window_sums(rows), rows, params, scale, y);
+    const std::uint32_t last = scale_rows(block.window_sums(rows), rows, params, scale);
+    write_results(x, scale, params.beta, last, y, step);
     x += step, y += step, scale += step;
   }
 }
@@ -208,12 +239,7 @@ void lrn_backward(const LrnParams& params, In in, In out, In scales, In out_grad
   const float factor = 2 * params.alpha * params.beta;
   for (Index done = 0; done < params.rows; done += block.rows()) {
     const Index rows = std::min(block.rows(), params.rows - done), step = rows * channels;
-    if (params.beta == 0.75F)
-      terms_of_three_quarters(y_grad, y, scale, rows, channels, stride, block.powers(), block.terms());
-    else if (params.beta == 0.5F)
-      terms_of_half(y_grad, y, scale, rows, channels, stride, block.powers(), block.terms());
-    else
-      terms_of_any(y_grad, y, scale, params.beta, rows, channels, stride, block.powers(), block.terms());
+    write_terms(y_grad, y, scale, params.beta, rows, channels, stride, block.powers(), block.terms());
     gradient_loop(x, y_grad, block.powers(), block.window_sums(rows), factor, rows, channels, in_grad.accumulate, x_grad);
     x += step, y += step, scale += step, y_grad += step, x_grad += step;
   }

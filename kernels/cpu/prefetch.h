@@ -9,10 +9,10 @@ namespace lockstep::fast {
 
 inline constexpr std::int64_t kChunk = 64, kPrefetchAhead = 512;  // in floats
 
-// Asks for the chunk that lies kPrefetchAhead behind `at`, also behind the array's end: nothing is read, and no address is an error.
+// Asks for the chunk that lies `ahead` floats behind `at`, also behind the array's end: nothing is read, and no address is an error.
 template <bool is_written = false>
-__attribute__((always_inline)) inline void prefetch_chunk(const float* at) {
-  const auto address = reinterpret_cast<std::uintptr_t>(at) + kPrefetchAhead * sizeof(float);
+__attribute__((always_inline)) inline void prefetch_chunk(const float* at, std::int64_t ahead = kPrefetchAhead) {
+  const auto address = reinterpret_cast<std::uintptr_t>(at) + static_cast<std::uintptr_t>(ahead) * sizeof(float);
   for (std::uintptr_t line = 0; line < kChunk * sizeof(float); line += 64)
     __builtin_prefetch(reinterpret_cast<const void*>(address + line), is_written ? 1 : 0);
 }

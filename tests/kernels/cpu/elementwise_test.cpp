@@ -1,6 +1,7 @@
 // Elementwise kernels, bias, losses and the optimizer's step.
 #include <fmt/format.h>
 
+#include <array>
 #include <limits>
 
 #include "tests/kernels/cases/shapes.h"
@@ -50,6 +51,38 @@ TEST(Elementwise, IsThePlainKernels) {
       const auto expected = run(plain()), actual = run(tested());
       for (std::size_t i = 0; i < expected.size(); ++i)
         expect_same_bits(actual[i], expected[i], fmt::format("{} elements, operator {}", count, i));
+    }
+}
+
+// Rows of which some have infinite, subnormal, zero or negative scales, or none that is a number: there as the plain kernels have it, and
+// elsewhere in the block the same bits as without them.
+TEST(Lrn, OfScalesThatAreNoNormalNumbers) {
+  constexpr Index kRows = 4, kChannels = 20;
+  const Shape of = {kRows, kChannels};
+  for (const float beta : {0.75F, 0.5F})
+    for (const float bias : {0.0F, 1e-40F, -0.1F}) {
+      const LrnParams params{kRows, kChannels, 1, bias, 0.1F, beta};
+      Floats x = uniform(kRows * kChannels, 1);
+      for (Index c = 0; c < kChannels; ++c) x[static_cast<std::size_t>(c)] = 1.5F + 0.1F * static_cast<float>(c);
+      const Floats y_grad = uniform(kRows * kChannels, 2);
+      const auto run = [&](const KernelTable& kernels) {
+        Floats y(x.size()), scale(x.size()), x_grad(x.size());
+        kernels.lrn(params, in(x, of), out(y, of), out(scale, of), stream());
+        kernels.lrn_backward(params, in(x, of), in(y, of), in(scale, of), in(y_grad, of), out(x_grad, of), stream());
+        return std::array{y, x_grad};
+      };
+      const std::array ordinary = run(tested());
+      for (std::size_t i = 20; i < 40; ++i) x[i] = i < 30 ? 0 : i == 35 ? 3e38F : i == 38 ? kQuietNan : 1e-3F;
+      const std::array actual = run(tested()), expected = run(plain());
+      for (std::size_t k = 0; k < 2; ++k)
+        for (std::size_t i = 0; i < x.size(); ++i) {
+          const float wanted = expected[k][i], got = actual[k][i];
+          if (i < 20) ASSERT_EQ(got, ordinary[k][i]) << i;
+          if (std::isnan(wanted) || std::isinf(wanted))
+            ASSERT_TRUE(std::isnan(wanted) ? std::isnan(got) : got == wanted) << i << ": " << got << ", expected " << wanted;
+          else
+            ASSERT_NEAR(got, wanted, 1e-5F * std::abs(wanted) + 1e-6F) << i << " of beta " << beta << ", bias " << bias;
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/cpu/vector_inverse_root.h"
 #include "kernels/cpu/vector_normal.h"
 #include "kernels/cpu/vector_power.h"
 
@@ -175,6 +176,21 @@ TEST(VectorMath, PowersOfAnyTwoAreThoseOfC) {
       const auto x = std::bit_cast<float>(bits);
       ASSERT_EQ(vm::power(x, exponent), vm::power(x, vm::power_rule(double{exponent}))) << x << " to the " << exponent;
     }
+}
+
+TEST(VectorMath, InverseRootsOfNormalNumbers) {
+  for (std::uint32_t bits = vm::kSmallestNormalBits; bits < 0x7f800000U; bits += 997) {
+    const auto s = std::bit_cast<float>(bits);
+    const double root = 1 / std::sqrt(double{s}), power = root * std::sqrt(root);
+    ASSERT_NEAR(double{vm::inverse_square_root(s)}, root, 3e-7 * root) << s;
+    ASSERT_NEAR(double{vm::inverse_three_quarters_power(s)}, power, 3e-7 * power) << s;
+  }
+}
+
+TEST(VectorMath, NormalNumbersAreFoundAmongOthers) {
+  for (const float s : {1.17549435e-38F, 1.0F, 3.4e38F}) EXPECT_LT(vm::place_among_normals(s), vm::kNormals) << s;
+  for (const float s : {0.0F, -0.0F, 1.17549421e-38F, -1.0F, kInfinity, -kInfinity, kNan})
+    EXPECT_GE(vm::place_among_normals(s), vm::kNormals) << s;
 }
 
 // Whatever its sign and payload.
