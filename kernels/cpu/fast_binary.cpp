@@ -1,6 +1,11 @@
 // Binary functions, comparisons and selection, with broadcasting: vector loops over the two innermost dimensions that are left when those
 // that all operands pass through in one go are merged. In the innermost one an operand goes on by one element, or stays.
+#include <algorithm>
+#include <bit>
+#include <type_traits>
+
 #include "kernels/cpu/fast.h"
+#include "kernels/cpu/prefetch.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/cpu/vector_power.h"
 #include "kernels/strided_loop.h"
@@ -17,15 +22,20 @@ struct Rows {
   Index rows, length, a_row, b_row, a_step, b_step;
 };
 
+template <typename Result>
+LOCKSTEP_VECTOR_MATH void prefetch_rows(const float* a, const float* b, const Result* out) {
+  prefetch_chunk(a), prefetch_chunk(b);
+  if constexpr (std::is_same_v<Result, float>) prefetch_chunk<true>(out);
+}
+
 #define LOCKSTEP_BINARY_ROWS(name, Result, value)                                                                   \
   LOCKSTEP_CPU_DISPATCH(void, name, (const float* a, const float* b, Result* out, const Rows& r), (a, b, out, r), { \
     for (Index row = 0; row < r.rows; ++row, a += r.a_row, b += r.b_row, out += r.length) {                         \
       if (r.a_step == 1 && r.b_step == 1) {                                                                         \
-        LOCKSTEP_INDEPENDENT_ITERATIONS                                                                             \
-        for (Index i = 0; i < r.length; ++i) {                                                                      \
+        LOCKSTEP_CHUNKED_LOOP(i, r.length, prefetch_rows(a + i, b + i, out + i), {                                  \
           const float x = a[i], y = b[i];                                                                           \
           out[i] = value;                                                                                           \
-        }                                                                                                           \
+        })                                                                                                          \
       } else if (r.a_step == 1) {                                                                                   \
         const float y = *b;                                                                                         \
         LOCKSTEP_INDEPENDENT_ITERATIONS                                                                             \
@@ -48,9 +58,44 @@ LOCKSTEP_BINARY_ROWS(add_rows, float, x + y)
 LOCKSTEP_BINARY_ROWS(sub_rows, float, x - y)
 LOCKSTEP_BINARY_ROWS(mul_rows, float, x* y)
 LOCKSTEP_BINARY_ROWS(div_rows, float, x / y)
-LOCKSTEP_BINARY_ROWS(power_rows, float, vm::power(x, y))
-LOCKSTEP_BINARY_ROWS(base_slope_rows, float, y == 0 ? 0.0F : y * vm::power(x, y - 1.0F))
-LOCKSTEP_BINARY_ROWS(exponent_slope_rows, float, x == 0 && y >= 0 ? 0.0F : vm::power(x, y) * vm::log(x))
+// By a mask: of a branch the compiler would make no vector code.
+LOCKSTEP_VECTOR_MATH float zero_where(bool is_zero, float value) {
+  const std::uint32_t mask = is_zero ? 0U : ~0U;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) & mask);
+}
+
+LOCKSTEP_BINARY_ROWS(any_power_rows, float, vm::power(x, y))
+LOCKSTEP_BINARY_ROWS(any_base_slope_rows, float, zero_where(y == 0, y* vm::power(x, y - 1.0F)))
+LOCKSTEP_BINARY_ROWS(any_exponent_slope_rows, float, zero_where((x == 0) & (y >= 0), vm::power(x, y) * vm::log(x)))
+// Of normal positive bases and finite exponents: the same bits.
+LOCKSTEP_BINARY_ROWS(normal_power_rows, float, vm::power_of_normal(x, y))
+LOCKSTEP_BINARY_ROWS(normal_base_slope_rows, float, zero_where(y == 0, y* vm::power_of_normal(x, y - 1.0F)))
+LOCKSTEP_BINARY_ROWS(normal_exponent_slope_rows, float, vm::power_of_normal(x, y) * vm::log(x))
+
+// Whether all bases are normal positive numbers and all exponents finite.
+LOCKSTEP_CPU_DISPATCH(bool, are_normal, (const float* bases, Index base_count, const float* exponents, Index exponent_count),
+                      (bases, base_count, exponents, exponent_count), {
+                        std::uint32_t last = 0, largest = 0;
+                        for (Index i = 0; i < base_count; ++i) last = std::max(last, vm::place_among_normals(bases[i]));
+                        for (Index i = 0; i < exponent_count; ++i)
+                          largest = std::max(largest, std::bit_cast<std::uint32_t>(vm::abs(exponents[i])));
+                        return last < vm::kNormals && largest < 0x7f800000U;
+                      })
+
+// A tile at a time, in most of which there is nothing special.
+template <auto normal_rows, auto any_rows>
+void power_rows(const float* a, const float* b, float* out, const Rows& r) {
+  constexpr Index kShort = 64, kTile = kPrefetchAhead;
+  if (r.length < kShort) return any_rows(a, b, out, r);
+  for (Index row = 0; row < r.rows; ++row, a += r.a_row, b += r.b_row, out += r.length)
+    for (Index i = 0; i < r.length; i += kTile) {
+      const Index length = std::min(kTile, r.length - i);
+      const float *const x = a + i * r.a_step, *const y = b + i * r.b_step;
+      const bool is_normal = are_normal(x, r.a_step == 0 ? 1 : length, y, r.b_step == 0 ? 1 : length);
+      (is_normal ? normal_rows : any_rows)(x, y, out + i, {1, length, 0, 0, r.a_step, r.b_step});
+    }
+}
+
 LOCKSTEP_BINARY_ROWS(equal_rows, std::uint8_t, static_cast<std::uint8_t>(x == y ? 1 : 0))
 LOCKSTEP_BINARY_ROWS(not_equal_rows, std::uint8_t, static_cast<std::uint8_t>(x != y ? 1 : 0))
 LOCKSTEP_BINARY_ROWS(greater_rows, std::uint8_t, static_cast<std::uint8_t>(x > y ? 1 : 0))
@@ -88,7 +133,13 @@ void run_rows(RowsLoop<Result> run, In a, In b, Out out) {
 }
 
 void binary(BinaryFunction function, In a, In b, Out out, Stream&) {
-  constexpr RowsLoop<float> kLoops[] = {add_rows, sub_rows, mul_rows, div_rows, power_rows, base_slope_rows, exponent_slope_rows};
+  constexpr RowsLoop<float> kLoops[] = {add_rows,
+                                        sub_rows,
+                                        mul_rows,
+                                        div_rows,
+                                        power_rows<normal_power_rows, any_power_rows>,
+                                        power_rows<normal_base_slope_rows, any_base_slope_rows>,
+                                        power_rows<normal_exponent_slope_rows, any_exponent_slope_rows>};
   run_rows(kLoops[static_cast<int>(function)], a, b, out);
 }
 

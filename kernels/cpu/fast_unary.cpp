@@ -101,13 +101,34 @@ LOCKSTEP_SLOPE_LOOP(add_constant_backward, 1.0F)
 
 LOCKSTEP_CPU_DISPATCH(void, power_loop, (const float* in, const vm::PowerRule& power, float* out, Index count), (in, power, out, count), {
   const vm::PowerRule rule = power;  // where no store can change it
-  LOCKSTEP_INDEPENDENT_ITERATIONS
-  for (Index i = 0; i < count; ++i) out[i] = vm::power(in[i], rule);
+  LOCKSTEP_CHUNKED_LOOP(i, count, (prefetch_chunk(in + i), prefetch_chunk<true>(out + i)), out[i] = vm::power(in[i], rule);)
 })
+
+LOCKSTEP_CPU_DISPATCH(void, power_loop_of_normals, (const float* in, const vm::PowerRule& power, float* out, Index count),
+                      (in, power, out, count), {
+                        const float p = power.exponent, low = power.exponent_low;
+                        LOCKSTEP_CHUNKED_LOOP(i, count, (prefetch_chunk(in + i), prefetch_chunk<true>(out + i)),
+                                              out[i] = vm::power_of_normal(in[i], p, low);)
+                      })
+
+LOCKSTEP_CPU_DISPATCH(bool, are_normal, (const float* x, Index count), (x, count), {
+  std::uint32_t last = 0;
+  for (Index i = 0; i < count; ++i) last = std::max(last, vm::place_among_normals(x[i]));
+  return last < vm::kNormals;
+})
+
+// A tile at a time, in most of which there is nothing special.
+void write_finite_powers(const float* in, const vm::PowerRule& rule, float* out, Index count) {
+  constexpr Index kTile = kPrefetchAhead;
+  for (Index i = 0; i < count; i += kTile) {
+    const Index length = std::min(kTile, count - i);
+    (are_normal(in + i, length) ? power_loop_of_normals : power_loop)(in + i, rule, out + i, length);
+  }
+}
 
 void write_powers(const float* in, double p, float* out, Index count) {
   if (p == 0) return std::fill_n(out, count, 1.0F), void();  // also of NaN
-  if (std::isfinite(p)) return power_loop(in, vm::power_rule(p), out, count);
+  if (std::isfinite(p)) return write_finite_powers(in, vm::power_rule(p), out, count);
   for (Index i = 0; i < count; ++i) out[i] = static_cast<float>(std::pow(static_cast<double>(in[i]), p));
 }
 

@@ -1,5 +1,5 @@
-// s^(-3/4) and s^(-1/2) for the CPU's vector loops, of the kind and the source of vector_math.h: square roots and divisions would take
-// several times as long.
+// s^(-3/4) and s^(-1/2) of normal positive numbers for the CPU's vector loops, of the kind and the source of vector_math.h: square roots
+// and divisions would take several times as long.
 //   Of a float's bits the exponent is the greater part, so a quarter of them, subtracted from a constant, are about s^(-1/4): this y is
 //   within 3.1 %. With e = 1 - s y^4, s^(-3/4) is y^3 (1 - e)^(-3/4), and (1 - e)^(-3/4) a polynomial for |e| < 0.1236.
 #pragma once
@@ -10,11 +10,6 @@
 #include "kernels/cpu/vector_math.h"
 
 namespace lockstep::vector_math {
-
-// Of a positive normal number alone are these roots right: the bits less these, as unsigned numbers, are below kNormals then.
-constexpr std::uint32_t kSmallestNormalBits = 0x00800000U, kNormals = 0x7f000000U;
-
-LOCKSTEP_VECTOR_MATH std::uint32_t place_among_normals(float s) { return std::bit_cast<std::uint32_t>(s) - kSmallestNormalBits; }
 
 struct RootGuess {
   float root, square, error;  // y, y^2, 1 - s y^4

@@ -19,6 +19,10 @@ constexpr float kRounder = 12582912.0F;      // 1.5 * 2^23: adding it rounds to 
 // a * b + c, rounded once.
 LOCKSTEP_VECTOR_MATH float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 
+// How far above the smallest normal number's the bits are, as unsigned numbers: below kNormals of positive normal numbers alone.
+constexpr std::uint32_t kSmallestNormalBits = 0x00800000U, kNormals = 0x7f000000U;
+LOCKSTEP_VECTOR_MATH std::uint32_t place_among_normals(float x) { return std::bit_cast<std::uint32_t>(x) - kSmallestNormalBits; }
+
 // e^r for |r| <= ln(2) / 2, to 3e-9.
 LOCKSTEP_VECTOR_MATH float exp_polynomial(float r) {
   const float square = r * r;

@@ -1,6 +1,8 @@
-// Powers for the CPU's vector loops, of the kind and the source of vector_math.h.
+// Powers for the CPU's vector loops, of the kind and the source of vector_math.h: x^p = 2^(p log2 x). log2's error is multiplied by p, so
+// the logarithm and the product are sums of two floats, of which the second has what the first one's rounding lost (Dekker 1971).
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -10,62 +12,110 @@
 
 namespace lockstep::vector_math {
 
-// What x^p is besides 2^(p log2 |x|), for a finite p other than 0: as C's pow() has it.
-struct PowerRule {
-  double exponent;
-  float at_zero, at_infinity;
-  float of_negative;   // a factor: NaN where p is no whole number
-  std::uint32_t sign;  // the sign bit where p is odd
+// The largest float below 2^31: of exponents beyond, as of this one, all are even, and all powers but those of 1 are 0 or infinite.
+constexpr float kLargestExponent = 2147483520.0F;
+
+struct TwoFloats {
+  float high, low;
 };
 
-inline PowerRule power_rule(double exponent) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
-  const bool is_whole = std::trunc(exponent) == exponent, is_odd = is_whole && std::fmod(exponent, 2) != 0;
-  const bool is_positive = exponent > 0;
-  return {exponent, is_positive ? 0 : kInfinity, is_positive ? kInfinity : 0, is_whole ? 1.0F : kNan, is_odd ? 0x80000000U : 0};
+// log2 of the normal positive number that has these bits, less `scaled` 2^-23, within 1e-10 of the value.
+//   x = 2^e y with sqrt(1/2) <= y < sqrt(2); log2 y = 2 artanh(s) / ln 2 = s z with s = (y - 1) / (y + 1), z = 2 / ln 2 + w q(w), w = s^2.
+LOCKSTEP_VECTOR_MATH TwoFloats log2(std::uint32_t bits, std::uint32_t scaled) {
+  constexpr float kScale = 1.0F / 8388608.0F;                         // 2^-23
+  const std::uint32_t exponent = (bits - 0x3f3504f3U) & 0xff800000U;  // e 2^23
+  const auto e = static_cast<float>(static_cast<std::int32_t>(exponent - scaled));
+  const float y = std::bit_cast<float>(bits - exponent), numerator = y - 1.0F;
+  const float denominator = y + 1.0F, denominator_low = y - (denominator - 1.0F);
+  const float inverse = 1.0F / denominator, s = numerator * inverse;
+  const float s_low = fma(-s, denominator_low, fma(-s, denominator, numerator)) * inverse;
+  const float w = s * s, w2 = w * w, w_low = fma(s, s, -w);
+  constexpr float kFirst = 2.88539004F, kFirstLow = 3.85192598e-8F, kSecond = 0.961796701F;  // 2 / ln 2, a third of it
+  const float q_rest = fma(fma(0.3365348402F, w, 0.411925079F), w, 0.5770788453F);
+  const float z = fma(w, fma(q_rest, w, kSecond), kFirst);
+  const float z_low = fma(w2, q_rest, fma(w_low, kSecond, fma(w, kSecond, kFirst - z) + kFirstLow));
+  const float slope = fma(3.0F, z, -2.0F * kFirst);  // of s z by s
+  const float of_y = s * z, of_y_low = fma(s_low, slope, fma(s, z_low, fma(s, z, -of_y)));
+  const float sum = fma(e, kScale, of_y);
+  return {sum, (of_y + fma(e, kScale, -sum)) + of_y_low};
 }
 
-LOCKSTEP_VECTOR_MATH double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+// A float within +-limit: by a minimum of whole numbers, as comparisons of floats become branches, whose ways the compiler then computes
+// one by one. NaN becomes +-limit.
+LOCKSTEP_VECTOR_MATH float within(float limit, float x) {
+  const auto magnitude = std::min(std::bit_cast<std::uint32_t>(abs(x)), std::bit_cast<std::uint32_t>(limit));
+  return std::bit_cast<float>(magnitude | (std::bit_cast<std::uint32_t>(x) & 0x80000000U));
+}
 
-// Within 0.6 units in the last place, subnormal results included. In double, since log2's error is multiplied by p:
-//   |x| = 2^e (1 + m) with sqrt(1/2) <= 1 + m < sqrt(2); log2(1 + m) = 2 artanh(s) / ln 2 with s = m / (m + 2); then 2^n 2^f, |f| <= 1/2.
+// 2^(high + low), subnormal results included; `low` is as small as what rounding to `high` lost. Of NaN it is any number.
+LOCKSTEP_VECTOR_MATH float exp2(float high, float low) {
+  const float p = within(152.0F, high);
+  low = p == high ? low : 0.0F;
+  constexpr float kBiased = kRounder + 254.0F;  // the exponents of 2^n's two factors, in a float's bits, are the halves of n + 254
+  const float shifted = p + kBiased;
+  const float f = (p - (shifted - kBiased)) + low, f2 = f * f;
+  const float t01 = fma(5.5503595906e-2F, f, 2.4022647586e-1F), t23 = fma(1.3390958502e-3F, f, 9.6185175608e-3F);
+  const float t = fma(fma(1.5324314942e-4F, f2, t23), f2, t01);
+  const float e = fma(fma(t, f, 6.93147182e-1F), f, 1.0F);  // the last two by Horner: half as much rounding error
+  const auto n = std::bit_cast<std::uint32_t>(shifted);
+  const std::uint32_t half = (n << 22) & 0xff800000U;
+  return e * std::bit_cast<float>(half) * std::bit_cast<float>((n << 23) - half);
+}
+
+// An exponent within +-kLargestExponent, and what x^p is besides 2^(p log2 |x|): as C's pow() has it.
+struct PowerRule {
+  float exponent, exponent_low;
+  bool is_whole;
+  std::uint32_t sign;  // the sign bit where the exponent is odd
+};
+
+// Of any finite exponent other than 0.
+inline PowerRule power_rule(double exponent) {
+  const double p = std::clamp(exponent, -double{kLargestExponent}, double{kLargestExponent});
+  const auto high = static_cast<float>(p);
+  const bool is_whole = std::trunc(p) == p, is_odd = is_whole && std::fmod(p, 2) != 0;
+  return {high, static_cast<float>(p - high), is_whole, is_odd ? 0x80000000U : 0};
+}
+
+// x^p of a normal positive x and any finite p, within 1 unit in the last place, subnormal results included. p_low is what rounding to p
+// lost.
+LOCKSTEP_VECTOR_MATH float power_of_normal(float x, float p) {
+  const TwoFloats log = log2(std::bit_cast<std::uint32_t>(x), 0);
+  const float product = p * log.high;
+  return exp2(product, fma(p, log.low, fma(p, log.high, -product)));
+}
+LOCKSTEP_VECTOR_MATH float power_of_normal(float x, float p, float p_low) {
+  const TwoFloats log = log2(std::bit_cast<std::uint32_t>(x), 0);
+  const float product = p * log.high;
+  return exp2(product, fma(p_low, log.high, fma(p, log.low, fma(p, log.high, -product))));
+}
+
+// The same bits, of any x.
 LOCKSTEP_VECTOR_MATH float power(float x, const PowerRule& rule) {
-  constexpr float kSmallestNormal = 1.17549435e-38F, kInfinity = std::numeric_limits<float>::infinity();
-  constexpr double kDoubleRounder = 6755399441055744.0;  // 1.5 * 2^52
-  const float magnitude = abs(x);
-  const bool is_subnormal = magnitude < kSmallestNormal;
-  const auto bits = std::bit_cast<std::uint32_t>(is_subnormal ? magnitude * 8388608.0F : magnitude);  // 2^23
-  const std::uint32_t offset = bits - 0x3f3504f3U;
-  const std::int32_t e = (static_cast<std::int32_t>(offset) >> 23) - (is_subnormal ? 23 : 0);
-  const auto m = static_cast<double>(std::bit_cast<float>((offset & 0x007fffffU) + 0x3f3504f3U) - 1.0F);
-  const double s = m / (m + 2.0), u = s * s, u2 = u * u;
-  const double l01 = fma(0.96179667334377164, u, 2.8853900817900845), l23 = fma(0.41167274004693022, u, 0.57708358460243482);
-  const double l = fma(fma(0.3407297279081427, u2, l23), u2, l01);
-  double product = rule.exponent * fma(s, l, static_cast<double>(e));
-  product = product > 300.0 ? 300.0 : product;  // beyond a float's ends, within a double's
-  product = product < -300.0 ? -300.0 : product;
-  const double shifted = product + kDoubleRounder, f = product - (shifted - kDoubleRounder), f2 = f * f;
-  const double e01 = fma(6.931471879266e-1, f, 1.0), e23 = fma(5.5503574339158e-2, f, 2.4022649794887e-1);
-  const double e45 = fma(1.3390735365691e-3, f, 9.6182375871468e-3);
-  const double of_f = fma(fma(fma(1.5403482782943863e-4, f2, e45), f2, e23), f2, e01);
-  auto y = static_cast<float>(std::bit_cast<double>(std::bit_cast<std::uint64_t>(of_f) + (std::bit_cast<std::uint64_t>(shifted) << 52)));
-  y = x < 0 ? y * rule.of_negative : y;
-  y = magnitude == 0 ? rule.at_zero : y;
-  y = magnitude == kInfinity ? rule.at_infinity : y;
-  y = std::bit_cast<float>(std::bit_cast<std::uint32_t>(y) | (std::bit_cast<std::uint32_t>(x) & rule.sign));
-  return magnitude <= kInfinity ? y : x;
+  constexpr float kSmallestNormal = 1.17549435e-38F, kTwoTo23 = 8388608.0F;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  const float magnitude = abs(x), factor = magnitude < kSmallestNormal ? kTwoTo23 : 1.0F;
+  TwoFloats log = log2(std::bit_cast<std::uint32_t>(magnitude * factor), std::bit_cast<std::uint32_t>(factor) - kOne);
+  log.high = magnitude == 0 ? -kInfinity : log.high;
+  log.high = ((x < 0) & !rule.is_whole) ? kNan : log.high;
+  log.high = magnitude < kInfinity ? log.high : magnitude;
+  const float product = rule.exponent * log.high;
+  const float low = fma(rule.exponent_low, log.high, fma(rule.exponent, log.low, fma(rule.exponent, log.high, -product)));
+  float y = exp2(product, low);
+  y = product == product ? y : product;
+  const std::uint32_t sign = std::bit_cast<std::uint32_t>(x) & rule.sign;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(y) | sign);
 }
 
 // The same for any p, NaN and infinities too: 1 where x is 1 or p is 0, whatever the other is.
 LOCKSTEP_VECTOR_MATH float power(float x, float p) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
-  const float half = p * 0.5F;
-  const bool is_whole = std::trunc(p) == p, is_odd = is_whole && std::trunc(half) != half;
-  const PowerRule rule{p, p > 0 ? 0 : kInfinity, p > 0 ? kInfinity : 0, is_whole ? 1.0F : kNan, is_odd ? 0x80000000U : 0};
+  const float exponent = within(kLargestExponent, p);
+  const auto whole = static_cast<std::int32_t>(exponent);
+  const bool is_whole = static_cast<float>(whole) == exponent;
+  const PowerRule rule{exponent, 0, is_whole, (0U - static_cast<std::uint32_t>(is_whole)) & static_cast<std::uint32_t>(whole) << 31};
   float y = power(x, rule);
-  y = abs(x) == 1.0F && abs(p) == kInfinity ? 1.0F : y;
-  y = p == p ? y : p;
-  return x == 1.0F || p == 0 ? 1.0F : y;
+  y = ((p == p) | (x == 1.0F)) ? y : p;
+  return p == 0 ? 1.0F : y;
 }
 
 }  // namespace lockstep::vector_math

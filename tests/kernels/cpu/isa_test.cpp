@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <functional>
 
@@ -29,8 +30,15 @@ void take_functions(const KernelTable& kernels, const Take& take) {
   }
   Floats bases = uniform(kCount, 8);
   for (float& base : bases) base = 2 + 1.9F * base;
-  for (const BinaryFunction power : {BinaryFunction::kPow, BinaryFunction::kPowBaseSlope, BinaryFunction::kPowExponentSlope})
+  Floats mixed = bases, whole = x;  // with bases of both signs and zeros, of which the loops are others
+  for (std::size_t i = 0; i < mixed.size(); i += 3) mixed[i] = i % 2 == 0 ? -mixed[i] : 0, whole[i] = std::trunc(whole[i]);
+  for (const BinaryFunction power : {BinaryFunction::kPow, BinaryFunction::kPowBaseSlope, BinaryFunction::kPowExponentSlope}) {
     kernels.binary(power, in(bases), in(x), out(y), stream()), take(y);
+    kernels.binary(power, in(mixed), in(whole), out(y), stream());
+    for (float& value : y) value = std::isnan(value) ? 0 : value;  // NaN's bits may differ
+    take(y);
+  }
+  kernels.unary({UnaryFunction::kPow, -1.5F}, in(bases), out(y), stream()), take(y);
   kernels.binary_cross_entropy_with_logits(in(x), in(uniform(kCount, 6)), true, {loss.data(), {}}, stream()), take(loss);
   Conv2dShape s;
   s.batch = 3, s.in_height = s.in_width = s.out_height = s.out_width = 9, s.in_channels = s.out_channels = s.groups = 70;
