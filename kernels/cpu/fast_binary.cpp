@@ -2,7 +2,6 @@
 // that all operands pass through in one go are merged. In the innermost one an operand goes on by one element, or stays.
 #include <algorithm>
 #include <bit>
-#include <type_traits>
 
 #include "kernels/cpu/fast.h"
 #include "kernels/cpu/prefetch.h"
@@ -22,17 +21,16 @@ struct Rows {
   Index rows, length, a_row, b_row, a_step, b_step;
 };
 
-template <typename Result>
-LOCKSTEP_VECTOR_MATH void prefetch_rows(const float* a, const float* b, const Result* out) {
-  prefetch_chunk(a), prefetch_chunk(b);
-  if constexpr (std::is_same_v<Result, float>) prefetch_chunk<true>(out);
+LOCKSTEP_VECTOR_MATH void prefetch_rows(const float* a, const float* b, const float* out) {
+  prefetch_chunk(a), prefetch_chunk(b), prefetch_chunk<true>(out);
 }
 
-#define LOCKSTEP_BINARY_ROWS(name, Result, value)                                                                   \
+// `loop` is one of prefetch.h's.
+#define LOCKSTEP_BINARY_ROWS(loop, name, Result, value)                                                             \
   LOCKSTEP_CPU_DISPATCH(void, name, (const float* a, const float* b, Result* out, const Rows& r), (a, b, out, r), { \
     for (Index row = 0; row < r.rows; ++row, a += r.a_row, b += r.b_row, out += r.length) {                         \
       if (r.a_step == 1 && r.b_step == 1) {                                                                         \
-        LOCKSTEP_CHUNKED_LOOP(i, r.length, prefetch_rows(a + i, b + i, out + i), {                                  \
+        loop(i, r.length, prefetch_rows(a + i, b + i, out + i), {                                                   \
           const float x = a[i], y = b[i];                                                                           \
           out[i] = value;                                                                                           \
         })                                                                                                          \
@@ -54,23 +52,24 @@ LOCKSTEP_VECTOR_MATH void prefetch_rows(const float* a, const float* b, const Re
     }                                                                                                               \
   })
 
-LOCKSTEP_BINARY_ROWS(add_rows, float, x + y)
-LOCKSTEP_BINARY_ROWS(sub_rows, float, x - y)
-LOCKSTEP_BINARY_ROWS(mul_rows, float, x* y)
-LOCKSTEP_BINARY_ROWS(div_rows, float, x / y)
+LOCKSTEP_BINARY_ROWS(LOCKSTEP_PLAIN_LOOP, add_rows, float, x + y)
+LOCKSTEP_BINARY_ROWS(LOCKSTEP_PLAIN_LOOP, sub_rows, float, x - y)
+LOCKSTEP_BINARY_ROWS(LOCKSTEP_PLAIN_LOOP, mul_rows, float, x* y)
+LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, div_rows, float, x / y)
+
 // By a mask: of a branch the compiler would make no vector code.
 LOCKSTEP_VECTOR_MATH float zero_where(bool is_zero, float value) {
   const std::uint32_t mask = is_zero ? 0U : ~0U;
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) & mask);
 }
 
-LOCKSTEP_BINARY_ROWS(any_power_rows, float, vm::power(x, y))
-LOCKSTEP_BINARY_ROWS(any_base_slope_rows, float, zero_where(y == 0, y* vm::power(x, y - 1.0F)))
-LOCKSTEP_BINARY_ROWS(any_exponent_slope_rows, float, zero_where((x == 0) & (y >= 0), vm::power(x, y) * vm::log(x)))
+LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, any_power_rows, float, vm::power(x, y))
+LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, any_base_slope_rows, float, zero_where(y == 0, y* vm::power(x, y - 1.0F)))
+LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, any_exponent_slope_rows, float, zero_where((x == 0) & (y >= 0), vm::power(x, y) * vm::log(x)))
 // Of normal positive bases and finite exponents: the same bits.
-LOCKSTEP_BINARY_ROWS(normal_power_rows, float, vm::power_of_normal(x, y))
-LOCKSTEP_BINARY_ROWS(normal_base_slope_rows, float, zero_where(y == 0, y* vm::power_of_normal(x, y - 1.0F)))
-LOCKSTEP_BINARY_ROWS(normal_exponent_slope_rows, float, vm::power_of_normal(x, y) * vm::log(x))
+LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, normal_power_rows, float, vm::power_of_normal(x, y))
+LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, normal_base_slope_rows, float, zero_where(y == 0, y* vm::power_of_normal(x, y - 1.0F)))
+LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, normal_exponent_slope_rows, float, vm::power_of_normal(x, y) * vm::log(x))
 
 // Whether all bases are normal positive numbers and all exponents finite.
 LOCKSTEP_CPU_DISPATCH(bool, are_normal, (const float* bases, Index base_count, const float* exponents, Index exponent_count),
@@ -82,7 +81,7 @@ LOCKSTEP_CPU_DISPATCH(bool, are_normal, (const float* bases, Index base_count, c
                         return last < vm::kNormals && largest < 0x7f800000U;
                       })
 
-// A tile at a time, in most of which there is nothing special.
+// A tile at a time, in most of which there is nothing special. As long as the loops ask ahead, it is in the cache by then.
 template <auto normal_rows, auto any_rows>
 void power_rows(const float* a, const float* b, float* out, const Rows& r) {
   constexpr Index kShort = 64, kTile = kPrefetchAhead;
@@ -96,10 +95,10 @@ void power_rows(const float* a, const float* b, float* out, const Rows& r) {
     }
 }
 
-LOCKSTEP_BINARY_ROWS(equal_rows, std::uint8_t, static_cast<std::uint8_t>(x == y ? 1 : 0))
-LOCKSTEP_BINARY_ROWS(not_equal_rows, std::uint8_t, static_cast<std::uint8_t>(x != y ? 1 : 0))
-LOCKSTEP_BINARY_ROWS(greater_rows, std::uint8_t, static_cast<std::uint8_t>(x > y ? 1 : 0))
-LOCKSTEP_BINARY_ROWS(greater_equal_rows, std::uint8_t, static_cast<std::uint8_t>(x >= y ? 1 : 0))
+LOCKSTEP_BINARY_ROWS(LOCKSTEP_PLAIN_LOOP, equal_rows, std::uint8_t, static_cast<std::uint8_t>(x == y ? 1 : 0))
+LOCKSTEP_BINARY_ROWS(LOCKSTEP_PLAIN_LOOP, not_equal_rows, std::uint8_t, static_cast<std::uint8_t>(x != y ? 1 : 0))
+LOCKSTEP_BINARY_ROWS(LOCKSTEP_PLAIN_LOOP, greater_rows, std::uint8_t, static_cast<std::uint8_t>(x > y ? 1 : 0))
+LOCKSTEP_BINARY_ROWS(LOCKSTEP_PLAIN_LOOP, greater_equal_rows, std::uint8_t, static_cast<std::uint8_t>(x >= y ? 1 : 0))
 
 LOCKSTEP_CPU_DISPATCH(void, choose_row,
                       (const std::uint8_t* condition, const float* a, const float* b, float* out, Index length, Index c_step, Index a_step,

@@ -19,31 +19,35 @@ constexpr float kInnerScale = 0.79788456080286536F;  // sqrt(2 / pi)
 constexpr float kCubic = 0.044715F;
 constexpr float kDensityScale = 0.39894228040143268F;  // 1 / sqrt(2 pi)
 
-// y = `value`, an expression of x and p.
-#define LOCKSTEP_UNARY_LOOP(name, value)                                                                                       \
+// y = `value`, an expression of x and p, by one of prefetch.h's loops.
+#define LOCKSTEP_UNARY_LOOP_BY(loop, name, value)                                                                              \
   LOCKSTEP_CPU_DISPATCH(void, name, (const float* in, [[maybe_unused]] float p, float* out, Index count), (in, p, out, count), \
-                        {LOCKSTEP_CHUNKED_LOOP(i, count, (prefetch_chunk(in + i), prefetch_chunk<true>(out + i)), {            \
+                        {loop(i, count, (prefetch_chunk(in + i), prefetch_chunk<true>(out + i)), {                             \
                           const float x = in[i];                                                                               \
                           out[i] = value;                                                                                      \
                         })})
 
 // x_grad (+)= y_grad * `slope`, an expression of x, which is the result where the derivative is computed from that, and p.
-#define LOCKSTEP_SLOPE_LOOP(name, slope)                                                                                             \
+#define LOCKSTEP_SLOPE_LOOP_BY(loop, name, slope)                                                                                    \
   LOCKSTEP_CPU_DISPATCH(void, name,                                                                                                  \
                         (const float* saved, [[maybe_unused]] float p, const float* grad, float* out, Index count, bool accumulate), \
                         (saved, p, grad, out, count, accumulate), {                                                                  \
                           if (accumulate) {                                                                                          \
-                            LOCKSTEP_CHUNKED_LOOP(i, count, prefetch_slopes(saved + i, grad + i, out + i), {                         \
+                            loop(i, count, prefetch_slopes(saved + i, grad + i, out + i), {                                          \
                               [[maybe_unused]] const float x = saved[i];                                                             \
                               out[i] = out[i] + grad[i] * (slope);                                                                   \
-                            })                                                                                                       \
-                            return;                                                                                                  \
+                            }) return;                                                                                               \
                           }                                                                                                          \
-                          LOCKSTEP_CHUNKED_LOOP(i, count, prefetch_slopes(saved + i, grad + i, out + i), {                           \
+                          loop(i, count, prefetch_slopes(saved + i, grad + i, out + i), {                                            \
                             [[maybe_unused]] const float x = saved[i];                                                               \
                             out[i] = grad[i] * (slope);                                                                              \
                           })                                                                                                         \
                         })
+
+#define LOCKSTEP_UNARY_LOOP(name, value) LOCKSTEP_UNARY_LOOP_BY(LOCKSTEP_CHUNKED_LOOP, name, value)
+#define LOCKSTEP_CHEAP_UNARY_LOOP(name, value) LOCKSTEP_UNARY_LOOP_BY(LOCKSTEP_PLAIN_LOOP, name, value)
+#define LOCKSTEP_SLOPE_LOOP(name, slope) LOCKSTEP_SLOPE_LOOP_BY(LOCKSTEP_CHUNKED_LOOP, name, slope)
+#define LOCKSTEP_CHEAP_SLOPE_LOOP(name, slope) LOCKSTEP_SLOPE_LOOP_BY(LOCKSTEP_PLAIN_LOOP, name, slope)
 
 LOCKSTEP_VECTOR_MATH void prefetch_slopes(const float* saved, const float* grad, const float* out) {
   prefetch_chunk(saved), prefetch_chunk(grad), prefetch_chunk<true>(out);
@@ -72,32 +76,32 @@ LOCKSTEP_UNARY_LOOP(gelu_tanh, x* gelu_tanh_share(x))
 LOCKSTEP_UNARY_LOOP(silu, x* vm::sigmoid(x))
 LOCKSTEP_UNARY_LOOP(tanh_of, vm::tanh(x))
 LOCKSTEP_UNARY_LOOP(sigmoid, vm::sigmoid(x))
-LOCKSTEP_UNARY_LOOP(leaky_relu, x > 0 ? x : p * x)
+LOCKSTEP_CHEAP_UNARY_LOOP(leaky_relu, x > 0 ? x : p * x)
 LOCKSTEP_UNARY_LOOP(exp_of, vm::exp(x))
 LOCKSTEP_UNARY_LOOP(log_of, vm::log(x))
 LOCKSTEP_UNARY_LOOP(sqrt_of, __builtin_sqrtf(x))
-LOCKSTEP_UNARY_LOOP(square, x* x)
-LOCKSTEP_UNARY_LOOP(cube, x* x* x)
-LOCKSTEP_UNARY_LOOP(abs_of, vm::abs(x))
+LOCKSTEP_CHEAP_UNARY_LOOP(square, x* x)
+LOCKSTEP_CHEAP_UNARY_LOOP(cube, x* x* x)
+LOCKSTEP_CHEAP_UNARY_LOOP(abs_of, vm::abs(x))
 LOCKSTEP_UNARY_LOOP(reciprocal, p / x)
-LOCKSTEP_UNARY_LOOP(add_constant, x + p)
+LOCKSTEP_CHEAP_UNARY_LOOP(add_constant, x + p)
 
 LOCKSTEP_SLOPE_LOOP(gelu_backward, gelu_slope(x))
 LOCKSTEP_SLOPE_LOOP(gelu_tanh_backward, gelu_tanh_slope(x))
 LOCKSTEP_SLOPE_LOOP(silu_backward, silu_slope(x))
-LOCKSTEP_SLOPE_LOOP(tanh_backward, 1.0F - x * x)
-LOCKSTEP_SLOPE_LOOP(sigmoid_backward, x*(1.0F - x))
-LOCKSTEP_SLOPE_LOOP(leaky_relu_backward, x > 0 ? 1.0F : p)
-LOCKSTEP_SLOPE_LOOP(exp_backward, x)
-LOCKSTEP_SLOPE_LOOP(scaled_backward, p* x)
+LOCKSTEP_CHEAP_SLOPE_LOOP(tanh_backward, 1.0F - x * x)
+LOCKSTEP_CHEAP_SLOPE_LOOP(sigmoid_backward, x*(1.0F - x))
+LOCKSTEP_CHEAP_SLOPE_LOOP(leaky_relu_backward, x > 0 ? 1.0F : p)
+LOCKSTEP_CHEAP_SLOPE_LOOP(exp_backward, x)
+LOCKSTEP_CHEAP_SLOPE_LOOP(scaled_backward, p* x)
 LOCKSTEP_SLOPE_LOOP(log_backward, 1.0F / x)
 LOCKSTEP_SLOPE_LOOP(sqrt_backward, 0.5F / x)
-LOCKSTEP_SLOPE_LOOP(square_backward, 2.0F * x)
-LOCKSTEP_SLOPE_LOOP(cube_backward, 3.0F * x * x)
-LOCKSTEP_SLOPE_LOOP(zero_backward, 0.0F)
-LOCKSTEP_SLOPE_LOOP(abs_backward, x > 0 ? 1.0F : x < 0 ? -1.0F : 0.0F)
+LOCKSTEP_CHEAP_SLOPE_LOOP(square_backward, 2.0F * x)
+LOCKSTEP_CHEAP_SLOPE_LOOP(cube_backward, 3.0F * x * x)
+LOCKSTEP_CHEAP_SLOPE_LOOP(zero_backward, 0.0F)
+LOCKSTEP_CHEAP_SLOPE_LOOP(abs_backward, x > 0 ? 1.0F : x < 0 ? -1.0F : 0.0F)
 LOCKSTEP_SLOPE_LOOP(reciprocal_backward, -p / (x * x))
-LOCKSTEP_SLOPE_LOOP(add_constant_backward, 1.0F)
+LOCKSTEP_CHEAP_SLOPE_LOOP(add_constant_backward, 1.0F)
 
 LOCKSTEP_CPU_DISPATCH(void, power_loop, (const float* in, const vm::PowerRule& power, float* out, Index count), (in, power, out, count), {
   const vm::PowerRule rule = power;  // where no store can change it
@@ -117,7 +121,7 @@ LOCKSTEP_CPU_DISPATCH(bool, are_normal, (const float* x, Index count), (x, count
   return last < vm::kNormals;
 })
 
-// A tile at a time, in most of which there is nothing special.
+// A tile at a time, in most of which there is nothing special. As long as the loops ask ahead, it is in the cache by then.
 void write_finite_powers(const float* in, const vm::PowerRule& rule, float* out, Index count) {
   constexpr Index kTile = kPrefetchAhead;
   for (Index i = 0; i < count; i += kTile) {
