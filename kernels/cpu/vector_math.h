@@ -61,11 +61,10 @@ LOCKSTEP_VECTOR_MATH float normal_exp(float x) {
 LOCKSTEP_VECTOR_MATH float log(float x) {
   constexpr float kSmallestNormal = 1.17549435e-38F;
   constexpr std::uint32_t kTwoThirds = 0x3f2aaaabU;
-  const bool is_subnormal = x < kSmallestNormal;
-  const auto bits = std::bit_cast<std::uint32_t>(is_subnormal ? x * 8388608.0F : x);  // 2^23
-  const std::uint32_t exponent = (bits - kTwoThirds) & 0xff800000U;                   // e 2^23, which is a float, too
-  float e = static_cast<float>(static_cast<std::int32_t>(exponent));
-  e = is_subnormal ? e - 23.0F * 8388608.0F : e;
+  const float factor = x < kSmallestNormal ? 8388608.0F : 1.0F;  // 2^23
+  const auto bits = std::bit_cast<std::uint32_t>(x * factor);
+  const std::uint32_t exponent = (bits - kTwoThirds) & 0xff800000U, scaled = std::bit_cast<std::uint32_t>(factor) - kOne;
+  const auto e = static_cast<float>(static_cast<std::int32_t>(exponent - scaled));  // e 2^23
   const float m = std::bit_cast<float>(bits - exponent) - 1.0F, square = m * m;
   const float q01 = fma(0.3333319814F, m, -0.4999993608F), q23 = fma(0.2001116858F, m, -0.250078189F);
   const float q45 = fma(0.1399580852F, m, -0.1641596057F), q67 = fma(0.1402635123F, m, -0.1538854078F);
