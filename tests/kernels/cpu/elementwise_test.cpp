@@ -77,11 +77,14 @@ TEST(Lrn, OfScalesThatAreNoNormalNumbers) {
       for (std::size_t k = 0; k < 2; ++k)
         for (std::size_t i = 0; i < x.size(); ++i) {
           const float wanted = expected[k][i], got = actual[k][i];
-          if (i < 20) ASSERT_EQ(got, ordinary[k][i]) << i;
-          if (std::isnan(wanted) || std::isinf(wanted))
+          if (i < 20) {
+            ASSERT_EQ(got, ordinary[k][i]) << i;
+          }
+          if (std::isnan(wanted) || std::isinf(wanted)) {
             ASSERT_TRUE(std::isnan(wanted) ? std::isnan(got) : got == wanted) << i << ": " << got << ", expected " << wanted;
-          else
+          } else {
             ASSERT_NEAR(got, wanted, 1e-5F * std::abs(wanted) + 1e-6F) << i << " of beta " << beta << ", bias " << bias;
+          }
         }
     }
 }

@@ -187,7 +187,9 @@ TEST(VectorMath, PowersOfAnyTwoAreThoseOfC) {
     for (std::uint32_t bits = 1; bits < 0x7f800000U; bits += 39989) {
       const auto x = std::bit_cast<float>(bits);
       ASSERT_EQ(vm::power(x, exponent), vm::power(x, vm::power_rule(double{exponent}))) << x << " to the " << exponent;
-      if (vm::place_among_normals(x) < vm::kNormals) ASSERT_EQ(vm::power(x, exponent), vm::power_of_normal(x, exponent)) << x;
+      if (vm::place_among_normals(x) < vm::kNormals) {
+        ASSERT_EQ(vm::power(x, exponent), vm::power_of_normal(x, exponent)) << x;
+      }
     }
 }
 
