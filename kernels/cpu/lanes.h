@@ -2,13 +2,14 @@
 // Taken and given by reference: how a vector of this size is passed by value depends on the instruction set.
 #pragma once
 
+#include <cstdint>
 #include <cstring>
 
 namespace lockstep::fast {
 
 using Lanes = float __attribute__((vector_size(64)));
 inline constexpr std::int64_t kLanes = 16;
-// So many vectors of sums, of each of two kinds, stay in registers while rows pass by.
+// Vectors of sums that are kept in registers over all rows, beside as many of what is subtracted.
 inline constexpr std::int64_t kColumnVectors = 4, kColumn = kColumnVectors * kLanes;
 
 #define LOCKSTEP_ALWAYS_INLINE inline __attribute__((always_inline))

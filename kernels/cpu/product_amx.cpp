@@ -118,7 +118,8 @@ class Multiplication {
   PanelPacker packer(const Range& range, Index number) const {
     if (range.line >= streamed_.count) return {};
     const Range next = after(range);
-    return {streamed_, range, streamed_.at(next.line, next.begin) - streamed_.at(range.line, range.begin), streamed_panel(number)};
+    const Index later = (next.line - range.line) * streamed_.line_step + (next.begin - range.begin) * streamed_.inner_step;
+    return {streamed_, range, later, streamed_panel(number)};
   }
 
   void keep_block() const {
@@ -193,7 +194,13 @@ namespace {
 
 bool should_stream_rows(const Product& p) { return p.rows >= p.columns; }
 
+bool has_contiguous_lines(const Operand& operand) { return operand.row_step == 1 || operand.column_step == 1; }
+
 void multiply_streaming(const Product& p, bool rows) {
+  LOCKSTEP_CHECK(cpu_isa() >= Isa::kAmx, "a product on AMX, which this process cannot use");
+  LOCKSTEP_CHECK(std::min({p.rows, p.columns, p.inner}) > 0 && has_contiguous_lines(p.a) && has_contiguous_lines(p.b),
+                 "a product of {} x {} x {}, operands with steps of {}, {} and {}, {}", p.rows, p.columns, p.inner, p.a.row_step,
+                 p.a.column_step, p.b.row_step, p.b.column_step);
   const Tiles tiles;
   Multiplication(p, rows).run();
 }

@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
 #include <csetjmp>
 #include <csignal>
 #include <cstdint>
@@ -53,16 +54,36 @@ __attribute__((target("amx-tile,amx-bf16"))) bool multiplies() {
 
 sigjmp_buf after_fault;
 
+// While one lives, a fault of this thread jumps to after_fault, also in a thread that blocks all signals.
+class FaultTrap {
+ public:
+  FaultTrap() {
+    struct sigaction trap = {};
+    trap.sa_handler = [](int) { siglongjmp(after_fault, 1); };
+    sigemptyset(&trap.sa_mask);
+    sigset_t faults;
+    sigemptyset(&faults);
+    for (std::size_t i = 0; i < kFaults.size(); ++i) sigaction(kFaults[i], &trap, &before_[i]), sigaddset(&faults, kFaults[i]);
+    pthread_sigmask(SIG_UNBLOCK, &faults, &blocked_before_);
+  }
+  ~FaultTrap() {
+    pthread_sigmask(SIG_SETMASK, &blocked_before_, nullptr);
+    for (std::size_t i = 0; i < kFaults.size(); ++i) sigaction(kFaults[i], &before_[i], nullptr);
+  }
+  FaultTrap(const FaultTrap&) = delete;
+  FaultTrap& operator=(const FaultTrap&) = delete;
+
+ private:
+  static constexpr std::array kFaults = {SIGILL, SIGSEGV};
+  std::array<struct sigaction, kFaults.size()> before_ = {};
+  sigset_t blocked_before_ = {};
+};
+
 }  // namespace
 
 bool runs_without_fault(bool (*trial)()) {
-  struct sigaction trap = {}, before = {};
-  trap.sa_handler = [](int) { siglongjmp(after_fault, 1); };
-  sigemptyset(&trap.sa_mask);
-  if (sigaction(SIGILL, &trap, &before) != 0) return false;
-  const bool works = sigsetjmp(after_fault, 1) == 0 && trial();
-  sigaction(SIGILL, &before, nullptr);
-  return works;
+  const FaultTrap trap;
+  return sigsetjmp(after_fault, 1) == 0 && trial();
 }
 
 bool amx_works() { return is_advertised() && is_permitted() && runs_without_fault(multiplies); }

@@ -10,12 +10,13 @@ namespace lockstep {
 
 namespace {
 
-Isa supported() {
+// AMX is asked for only where it is wanted: the system lends it to the whole process.
+Isa supported(Isa wanted) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq"))
-    return amx_works() ? Isa::kAmx : Isa::kAvx512;
+    return wanted >= Isa::kAmx && amx_works() ? Isa::kAmx : Isa::kAvx512;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Isa::kAvx2;
 #endif
   return Isa::kBaseline;
@@ -33,7 +34,10 @@ Isa wanted() {
 }  // namespace
 
 Isa cpu_isa() {
-  static const Isa kIsa = std::min(supported(), wanted());
+  static const Isa kIsa = [] {
+    const Isa most = wanted();
+    return std::min(supported(most), most);
+  }();
   return kIsa;
 }
 
