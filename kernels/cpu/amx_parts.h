@@ -16,6 +16,7 @@ namespace lockstep::amx {
 
 using avx512::Index;
 using avx512::kLanes;
+using avx512::lanes_of;
 
 inline constexpr Index kLinesOfPanel = 32, kStep = 32;
 inline constexpr Index kRowBytes = 64, kTileBytes = 16 * kRowBytes, kPartBytes = 2 * kTileBytes, kParts = 3,
@@ -63,10 +64,6 @@ LOCKSTEP_INLINE_AVX512 void store_parts(__m512 low, __m512 high, std::byte* row)
   store_pairs(_mm512_castps_si512(low), _mm512_castps_si512(high), row);
 }
 
-LOCKSTEP_INLINE_AVX512 __mmask16 first_lanes(Index lanes) {
-  return static_cast<__mmask16>(lanes >= kLanes ? 0xffff : lanes <= 0 ? 0 : (1U << lanes) - 1);
-}
-
 // Where a row of a panel's tiles comes from: two vectors, `apart` floats from each other. What does not exist of them is 0.
 struct RowSource {
   const float* low;
@@ -82,9 +79,9 @@ LOCKSTEP_INLINE_AVX512 RowSource row_source(const Lines& matrix, const Range& ra
   const Index line = range.line + half * kLanes, inner = range.begin + step * kStep;
   if (matrix.is_along_sums()) {
     const Index left = line + row < matrix.count ? range.end - inner : 0;
-    return {matrix.at(line + row, inner), kLanes, first_lanes(left), first_lanes(left - kLanes)};
+    return {matrix.at(line + row, inner), kLanes, lanes_of(left), lanes_of(left - kLanes)};
   }
-  const __mmask16 lanes = first_lanes(matrix.count - line);
+  const __mmask16 lanes = lanes_of(matrix.count - line);
   const auto mask = [&](Index at) __attribute__((always_inline)) { return static_cast<__mmask16>(at < range.end ? lanes : 0); };
   return {matrix.at(line, inner + row), kLanes * matrix.inner_step, mask(inner + row), mask(inner + row + kLanes)};
 }

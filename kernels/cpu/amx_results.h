@@ -56,14 +56,14 @@ class ResultWriter {
     const Index row = first_row() + row_, column = first_column();
     for (Index half = 0; half < 2 && row < r_.rows; ++half) {
       const Index at = column + half * kLanes;
-      finish(_mm512_load_ps(tile(row_ / kLanes, half) + row_ % kLanes * kLanes), row, at, first_lanes(r_.columns - at));
+      finish(_mm512_load_ps(tile(row_ / kLanes, half) + row_ % kLanes * kLanes), row, at, lanes_of(r_.columns - at));
     }
     r_.by_columns ? go_on(row_, kLinesOfPanel, panel_, r_.panels, half_) : go_on(panel_, r_.panels, row_, kLinesOfPanel, half_);
   }
   LOCKSTEP_INLINE_AVX512 void store_square() {
     const float* const from = tile(other_half_, half_);
     const Index row = first_row() + half_ * kLanes, column = first_column() + other_half_ * kLanes;
-    const __mmask16 mask = first_lanes(r_.columns - column);
+    const __mmask16 mask = lanes_of(r_.columns - column);
     __m512 square[kLanes];
     for (Index i = 0; i < kLanes; ++i) square[i] = _mm512_load_ps(from + i * kLanes);
     avx512::transpose_square(square);

@@ -16,15 +16,11 @@ namespace lockstep::fused_attention {
 
 using Index = std::int64_t;
 using avx512::kLanes;
+using avx512::lanes_of;
 
 constexpr __mmask16 kAllLanes = 0xffff;
 
 constexpr Index vectors_of(Index count) { return (count + kLanes - 1) / kLanes; }
-
-// Of the lanes that hold the first `count` elements.
-LOCKSTEP_INLINE_AVX512 __mmask16 lanes_of(Index count) {
-  return static_cast<__mmask16>((1U << static_cast<unsigned>(std::clamp<Index>(count, 0, kLanes))) - 1);
-}
 
 // Of all lanes. (GCC 12 warns of undefined operands in the reductions that it has.)
 template <typename Combine>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/product_amx.h"
 #include "lockstep/core/error.h"
 #include "src/core/compute_threads.h"
 
@@ -118,7 +119,7 @@ bool is_small_batch(const LinearShape& s, Index most) {
 
 bool suits(const LinearShape& s) {
   return cpu_isa() >= Isa::kAvx512 && s.batch > 0 && s.in_features > 0 && s.out_features > 0 &&
-         (s.batch % kPanel == 0 || has_more_rows_of_x(s));
+         (s.batch % kPanel == 0 || has_more_rows_of_x(s)) && !amx::suits(s.batch, s.out_features, s.in_features);
 }
 
 void linear(const LinearShape& s, const float* x, const float* weight, const float* bias, bool relu, float* y) {
@@ -126,10 +127,13 @@ void linear(const LinearShape& s, const float* x, const float* weight, const flo
   compute(s, x, weight, bias, relu, y);
 }
 
-bool suits_backward_data(const LinearShape& s) { return is_small_batch(s, 96) && has_large_weights(s); }
+bool suits_backward_data(const LinearShape& s) {
+  return is_small_batch(s, 96) && has_large_weights(s) && !amx::suits(s.batch, s.in_features, s.out_features);
+}
 bool suits_backward_weights(const LinearShape& s) {
   constexpr Index kFewestOuts = 48, kFewestRows = 48;
-  return is_small_batch(s, 128) && s.out_features >= kFewestOuts && (s.batch >= kFewestRows || !has_large_weights(s));
+  return is_small_batch(s, 128) && s.out_features >= kFewestOuts && (s.batch >= kFewestRows || !has_large_weights(s)) &&
+         !amx::suits(s.out_features, s.in_features, s.batch);
 }
 
 // Threads share the panels of 64 input features. Of the weights a square of 64 x 64 is multiplied by all rows of y_grad while the next is

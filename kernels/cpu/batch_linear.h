@@ -9,7 +9,8 @@
 
 namespace lockstep::batch_linear {
 
-// On a CPU with AVX-512: batches in multiples of 64, or output features in such and a batch that is not smaller.
+// On a CPU with AVX-512, where AMX (product_amx.h) does not serve: batches in multiples of 64, or output features in such and a batch that
+// is not smaller.
 bool suits(const LinearShape& shape);
 // There, of input features in multiples of 64: batches of at most 96 where the weights are larger than the second-level cache, in which a
 // sgemm is faster; and of at most 128 with 48 output features or more, but not of less than 48 where memory bounds both alike.

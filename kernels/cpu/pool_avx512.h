@@ -51,7 +51,7 @@ LOCKSTEP_TARGET_AVX512 inline void pool_pixel(const PoolWindow& window, float* y
   Index c = 0;
   for (; c + 4 * kLanes <= window.channels; c += 4 * kLanes) pool_lanes<4>(window, c, kAll, y, argmax);
   for (; c + kLanes <= window.channels; c += kLanes) pool_lanes<1>(window, c, kAll, y, argmax);
-  if (c < window.channels) pool_lanes<1>(window, c, static_cast<__mmask16>((1U << (window.channels - c)) - 1), y, argmax);
+  if (c < window.channels) pool_lanes<1>(window, c, lanes_of(window.channels - c), y, argmax);
 }
 
 template <int kVectors>
@@ -84,7 +84,7 @@ LOCKSTEP_TARGET_AVX512 inline void take_pixel(const PoolCover& cover, bool accum
   Index c = 0;
   for (; c + 4 * kLanes <= cover.channels; c += 4 * kLanes) take_lanes<4>(cover, c, kAll, accumulate, x_grad);
   for (; c + kLanes <= cover.channels; c += kLanes) take_lanes<1>(cover, c, kAll, accumulate, x_grad);
-  if (c < cover.channels) take_lanes<1>(cover, c, static_cast<__mmask16>((1U << (cover.channels - c)) - 1), accumulate, x_grad);
+  if (c < cover.channels) take_lanes<1>(cover, c, lanes_of(cover.channels - c), accumulate, x_grad);
 }
 
 }  // namespace lockstep::avx512

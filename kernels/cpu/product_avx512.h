@@ -3,6 +3,7 @@
 
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "lockstep/core/cpu_dispatch.h"
@@ -14,6 +15,11 @@ namespace lockstep::avx512 {
 using Index = std::int64_t;
 
 constexpr Index kLanes = 16;
+
+// Of the lanes that hold the first `count` elements, which may be less than none, or more than there are lanes.
+LOCKSTEP_INLINE_AVX512 __mmask16 lanes_of(Index count) {
+  return static_cast<__mmask16>((1U << static_cast<unsigned>(std::clamp<Index>(count, 0, kLanes))) - 1);
+}
 
 // What a product asks the memory for while it computes, a cache line with each step of its sums.
 struct FetchNothing {

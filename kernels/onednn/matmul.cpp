@@ -1,7 +1,6 @@
 // Batches of matrix products: threads share the batch, or the one product of a batch of one.
 #include "kernels/cpu/any_float.h"
 #include "kernels/cpu/batch_linear.h"
-#include "kernels/cpu/product_amx.h"
 #include "kernels/onednn/kernels.h"
 #include "kernels/onednn/product.h"
 #include "src/core/compute_threads.h"
@@ -26,7 +25,7 @@ void matmul(In a, bool transpose_a, In b, bool transpose_b, Out c, Stream& strea
   };
   // A product by a transposed operand is a linear layer's, without bias.
   const LinearShape layer{rows, inner, columns};
-  if (!transpose_a && transpose_b && !c.accumulate && !amx::suits(rows, columns, inner) && batch_linear::suits(layer))
+  if (!transpose_a && transpose_b && !c.accumulate && batch_linear::suits(layer))
     return in_parallel(batch, [&](std::int64_t n) {
       const Product p = product(n);
       batch_linear::linear(layer, p.a, p.b, nullptr, false, p.c);
