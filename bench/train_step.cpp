@@ -1,5 +1,6 @@
 // Times whole training steps (forward, backward with its all-reduces, update) of five models on generated data:
 //   build/bench/train_step --model cifar10|cifar10-nolrn|mlp|resnet20|gpt --ranks 2 [--steps 15] [--transport shm|tcp] [--json]
+//   build/bench/train_step --ranks 2 --model mlp --zero    with a ZeroRedundancyOptimizer (lockstep/ddp/zero.h)
 //   build/bench/train_step --ranks 2 --scaling             beside 2 unrelated runs of one rank, in turn; the wait for communication, ZeRO-1
 //   build/bench/train_step --backend delay --timeline      against the bound that overlap allows, on a wire without work
 //   build/bench/train_step --json --serve                  a round for each line on stdin: libraries are tuned once, others take turns
@@ -40,7 +41,7 @@ struct Options {
   ls::DType dtype = ls::DType::kFloat32;  // what layers compute in
   int ranks = 1, steps = 15, warm_up = 0, rounds = 7;
   ls::DeviceKind device = ls::DeviceKind::kCpu;
-  bool serve = false, json = false, unrelated = false, scaling = false, timeline = false, graph = false;
+  bool serve = false, json = false, unrelated = false, scaling = false, timeline = false, graph = false, zero = false;
 };
 
 Options parse(int argc, char** argv) {
@@ -61,6 +62,7 @@ Options parse(int argc, char** argv) {
   add("serve", "a round for each line on stdin, after one that says that the program is ready: others take turns");
   add("unrelated", "the ranks start together and then train alone");
   add("scaling", "compare with --unrelated, in turn");
+  add("zero", "with a ZeroRedundancyOptimizer");
   add("graph", "replay each step as a graph (--device cuda)");
   add("timeline", "ready times, costs and the bound (--backend delay)");
   add("help", "this text");
@@ -80,10 +82,13 @@ Options parse(int argc, char** argv) {
   options.unrelated = given.count("unrelated") != 0;
   options.scaling = given.count("scaling") != 0;
   options.graph = given.count("graph") != 0;
+  options.zero = given.count("zero") != 0;
   options.timeline = given.count("timeline") != 0;
   options.device = ls::bench::choose_device(given["device"].as<std::string>());
   if (options.device != ls::DeviceKind::kCpu && (options.scaling || options.timeline || options.unrelated))
     throw ls::InvalidArgument("train_step: --scaling, --timeline and --unrelated are for the CPU");
+  if (options.zero && (options.scaling || options.unrelated || options.graph))
+    throw ls::InvalidArgument("train_step: --zero goes with none of --scaling, which has a line of it, --unrelated and --graph");
   if (options.graph && options.device == ls::DeviceKind::kCpu) throw ls::InvalidArgument("train_step: --graph needs --device cuda");
   const int warm_up = options.device == ls::DeviceKind::kCpu ? kWarmUp : kGpuWarmUp;
   options.warm_up = given.count("warm-up") != 0 ? given["warm-up"].as<int>() : warm_up;
@@ -132,6 +137,10 @@ void print_timeline(const Trainer& trainer, const std::vector<Trainer::Step>& st
   fmt::print("step {:.2f} ms, bound {:.2f} ms: {:.3f} of it\n", total, bound, total / bound);
 }
 
+const char* name_of(const Options& options) {
+  return options.unrelated ? "lockstep, unrelated" : options.zero ? "lockstep, ZeRO-1" : "lockstep";
+}
+
 // Times one replica, over the job's group or, unrelated, over a group of its own.
 void measure_round(const Options& options, ls::ProcessGroup& job, Trainer& trainer, int warm_up) {
   using Step = Trainer::Step;
@@ -144,7 +153,7 @@ void measure_round(const Options& options, ls::ProcessGroup& job, Trainer& train
   if (options.timeline && !options.json) print_timeline(trainer, steps);
   double least = steps.front().total;
   for (const Step& step : steps) least = std::min(least, step.total);
-  nlohmann::ordered_json row = {{"peer", options.unrelated ? "lockstep, unrelated" : "lockstep"},
+  nlohmann::ordered_json row = {{"peer", name_of(options)},
                                 {"model", options.model},
                                 {"dtype", ls::name_of(outcome.logits)},
                                 {"ranks", job.world_size()},
@@ -161,7 +170,7 @@ void measure_round(const Options& options, ls::ProcessGroup& job, Trainer& train
 }
 
 void measure(const Options& options, ls::ProcessGroup& job, const std::shared_ptr<ls::ProcessGroup>& group) {
-  Trainer trainer(options.model, group);
+  Trainer trainer(options.model, group, {.zero = options.zero});
   job.barrier();
   ls::bench::make_rounds(
       options.serve, options.warm_up, [&] { trainer.run_step(); }, [&](int warm_up) { measure_round(options, job, trainer, warm_up); });
@@ -200,7 +209,7 @@ void measure_round_on_gpu(const Options& options, const std::shared_ptr<ls::Proc
   if (job->rank() != 0) return;
   const Trainer::Outcome outcome = trainer.outcome();
   ls::bench::Report(options.json)
-      .row({{"peer", "lockstep"},
+      .row({{"peer", name_of(options)},
             {"model", options.model},
             {"device", device.name()},
             {"mode", options.graph ? "graph" : "eager"},
@@ -218,7 +227,7 @@ void measure_round_on_gpu(const Options& options, const std::shared_ptr<ls::Proc
 }
 
 void measure_on_gpu(const Options& options, const std::shared_ptr<ls::ProcessGroup>& job) {
-  Trainer trainer(options.model, job, {.device = &job->local_device()});
+  Trainer trainer(options.model, job, {.device = &job->local_device(), .zero = options.zero});
   if (options.graph) trainer.use_graph();
   job->barrier();
   ls::bench::make_rounds(

@@ -1,8 +1,10 @@
 // The updates as vector loops, one pass over each tensor: they read and write what they must and run at memory bandwidth. The formulas are
 // the plain kernel's, and so are the bits.
+#include <algorithm>
 #include <bit>
 
 #include "kernels/cpu/fast.h"
+#include "kernels/cpu/shared_update.h"
 #include "kernels/updates/all.h"
 #include "lockstep/core/cpu_dispatch.h"
 
@@ -10,12 +12,14 @@ namespace lockstep::fast {
 
 namespace {
 
+// Elements [begin, begin + count), whose gradients lie from `grad` on.
 template <typename Formula>
-[[gnu::always_inline]] inline void update_loop(const UpdateTensor& tensor, const Formula& given) {
-  const Formula formula = given;  // on the stack: what the loop writes is no part of it
-  float *const weight = tensor.weight, *const first = tensor.states[0], *const second = tensor.states[1], *const third = tensor.states[2];
-  const float* const grad = tensor.grad;
-  const Index count = tensor.count;
+[[gnu::always_inline]] inline void update_range(const UpdateTensor& tensor, const float* grad, Index begin, Index count,
+                                                const Formula& formula) {
+  float* const weight = tensor.weight + begin;
+  float* states[3] = {};
+  for (int k = 0; k < Formula::kStates; ++k) states[k] = tensor.states[k] + begin;
+  float *const first = states[0], *const second = states[1], *const third = states[2];
   if constexpr (Formula::kStates == 0) {
     LOCKSTEP_INDEPENDENT_ITERATIONS
     for (Index i = 0; i < count; ++i) formula(weight[i], grad[i]);
@@ -29,6 +33,29 @@ template <typename Formula>
     LOCKSTEP_INDEPENDENT_ITERATIONS
     for (Index i = 0; i < count; ++i) formula(weight[i], grad[i], first[i], second[i], third[i]);
   }
+}
+
+template <typename Formula>
+[[gnu::always_inline]] inline void update_among_ranks(const UpdateTensor& tensor, const Formula& formula) {
+  alignas(64) float mean[kChunk];
+  const auto update = [&](Index begin, Index count) __attribute__((always_inline)) {
+    average(*tensor.ranks, begin, count, mean);
+    update_range(tensor, mean, begin, count, formula);
+    send(tensor, begin, count);
+  };
+  Index begin = 0;
+  for (; begin + kChunk <= tensor.count; begin += kChunk) {
+    prefetch_update<Formula::kStates>(tensor, begin);
+    update(begin, kChunk);
+  }
+  update(begin, tensor.count - begin);
+  end_sending();
+}
+
+template <typename Formula>
+[[gnu::always_inline]] inline void update_loop(const UpdateTensor& tensor, const Formula& given) {
+  const Formula formula = given;  // on the stack: what the loop writes is no part of it
+  tensor.ranks == nullptr ? update_range(tensor, tensor.grad, 0, tensor.count, formula) : update_among_ranks(tensor, formula);
 }
 
 // LOCKSTEP_CPU_DISPATCH for templates: the formula is inlined into the loop of each instruction set.

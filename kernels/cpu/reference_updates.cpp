@@ -9,15 +9,23 @@ namespace lockstep::reference {
 
 namespace {
 
+float mean_of(std::span<const float* const> grads, Index i) {
+  float sum = grads[0][i];
+  for (const float* grad : grads.subspan(1)) sum += grad[i];
+  return sum * (1 / static_cast<float>(grads.size()));
+}
+
 template <typename Formula>
 void update_elements(const UpdateTensor& tensor, const Formula& formula) {
   const auto& [first, second, third] = tensor.states;
   for (Index i = 0; i < tensor.count; ++i) {
-    const float grad = tensor.grad[i];
+    const float grad = tensor.ranks == nullptr ? tensor.grad[i] : mean_of(tensor.ranks->grads, i);
     if constexpr (Formula::kStates == 0) formula(tensor.weight[i], grad);
     if constexpr (Formula::kStates == 1) formula(tensor.weight[i], grad, first[i]);
     if constexpr (Formula::kStates == 2) formula(tensor.weight[i], grad, first[i], second[i]);
     if constexpr (Formula::kStates == 3) formula(tensor.weight[i], grad, first[i], second[i], third[i]);
+    if (tensor.ranks == nullptr) continue;
+    for (float* copy : tensor.ranks->copies) copy[i] = tensor.weight[i];
   }
 }
 

@@ -33,8 +33,9 @@ Slice part_between(const Slot& slot, std::size_t count, std::size_t element, std
 }
 
 // What the ranks must have in common.
-std::vector<std::string> lines_of(optim::Optimizer& optimizer) {
-  std::vector<std::string> lines = {fmt::format("optimizer {} with {} groups", optimizer.kind(), optimizer.groups())};
+std::vector<std::string> lines_of(optim::Optimizer& optimizer, bool scales_loss) {
+  std::vector<std::string> lines = {
+      fmt::format("optimizer {} with {} groups, {} loss_scaler", optimizer.kind(), optimizer.groups(), scales_loss ? "a" : "no")};
   for (const NamedTensor& parameter : optimizer.parameters())
     lines.push_back(fmt::format("parameter '{}' {}", parameter.name, parameter.tensor.shape().text()));
   return lines;
@@ -47,11 +48,13 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
   Impl(DistributedDataParallel& ddp, optim::Optimizer& optimizer)
       : ddp_(ddp), group_(ddp.group()), optimizer_(optimizer), parts_(optimizer), parameters_(ddp.parameters()) {
     refuse_on_all_ranks(group_, name(), refusal());
-    check_same_lines(group_, lines_of(optimizer), name(), "have different optimizers");
+    check_same_lines(group_, lines_of(optimizer, parts_.scales_loss()), name(), "have different optimizers");
     indices_ = indices_in(optimizer, ddp);
     move_weights();
-    parts_.keep_slices(slices(), group_.world_size());
-    PassAccess::reducer(ddp).reduce_by([this](std::size_t bucket) { return scatter(bucket); });
+    slices_ = slices();
+    parts_.keep_slices(slices_, group_.world_size());
+    share_update();
+    PassAccess::reducer(ddp).reduce_by([this](std::size_t bucket) { return ranks_.empty() ? scatter(bucket) : Work(); });
     PassAccess::set_partner(ddp, this);
     parts_.set_owner(*this);
   }
@@ -97,10 +100,16 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
       if (requires_grad(tensor) && has_grad(tensor)) withhold_grad(tensor, kInSlices);
   }
 
-  // Bucket by bucket: while one bucket's weights are gathered, the next one's slice is updated.
   void step() override {
     check_step();
     parts_.begin();
+    ranks_.empty() ? step_by_calls() : step_in_shared_memory();
+    parts_.end();
+  }
+
+ private:
+  // Bucket by bucket: while one bucket's weights are gathered, the next one's slice is updated.
+  void step_by_calls() {
     agree_on_bad_gradients();
     const std::vector<BucketLayout>& buckets = ddp_.reducer().buckets();
     for (std::size_t b = 0; b < buckets.size(); ++b) {
@@ -113,10 +122,19 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
       works_[b] = gather(b);
     }
     for (std::size_t b = 0; b < buckets.size(); ++b) works_[b].stream_wait(weights_[b].device()->default_stream());
-    parts_.end();
   }
 
- private:
+  // Gradients have stayed as they were. One pass over this rank's slices reads those of all ranks, updates, and writes to all ranks'
+  // weights: between two barriers, the first behind the last use of the weights, the second before the next.
+  void step_in_shared_memory() {
+    bucket_parameters_.clear();
+    for (std::size_t i = 0; i < parameters_.size(); ++i)
+      if (has_grad(parameters_[i].tensor)) bucket_parameters_.push_back(indices_[i]);
+    group_.barrier({.purpose = {"gradients to update by"}});
+    parts_.update(bucket_parameters_);
+    group_.barrier({.purpose = {"updated weights"}});
+  }
+
   std::string refusal() const {
     if (std::string reason = refusal_of_pair(ddp_, optimizer_); !reason.empty()) return reason;
     if (ddp_.comm_hook())
@@ -165,6 +183,35 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
     return slices;
   }
 
+  // Where all ranks have mapped each other's buckets. Not under loss scaling, whose step depends on all averages.
+  void share_update() {
+    const Reducer& reducer = ddp_.reducer();
+    const auto world = static_cast<std::size_t>(group_.world_size());
+    if (world == 1 || parts_.scales_loss()) return;
+    std::vector<std::vector<std::byte*>> gradients, weights;  // by bucket and rank
+    for (std::size_t b = 0; b < weights_.size(); ++b) {
+      const DeviceKind device = reducer.buckets()[b].device;
+      gradients.push_back(group_.peer_addresses(reducer.memory(b).data(), weights_[b].bytes(), device));
+      weights.push_back(group_.peer_addresses(weights_[b].data(), weights_[b].bytes(), device));
+      if (gradients.back().empty() || weights.back().empty()) return;
+    }
+    grads_.resize(parameters_.size() * world);
+    copies_.resize(parameters_.size() * (world - 1));
+    ranks_.resize(parameters_.size());
+    for (std::size_t b = 0; b < weights_.size(); ++b)
+      for (const Slot& slot : reducer.buckets()[b].slots) {
+        const std::size_t i = indices_[slot.gradient], first = slot.offset + slices_[i].begin * sizeof(float);
+        const float** grad = &grads_[i * world];
+        float** copy = &copies_[i * (world - 1)];
+        ranks_[i] = {{grad, world}, {copy, world - 1}};
+        for (std::size_t rank = 0; rank < world; ++rank) {
+          *grad++ = reinterpret_cast<const float*>(gradients[b][rank] + first);
+          if (rank != static_cast<std::size_t>(group_.rank())) *copy++ = reinterpret_cast<float*>(weights[b][rank] + first);
+        }
+      }
+    parts_.share(ranks_);
+  }
+
   Work scatter(std::size_t b) const {
     const BucketLayout& layout = ddp_.reducer().buckets()[b];
     std::byte* const data = ddp_.reducer().memory(b).data();
@@ -211,6 +258,10 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
   std::vector<Buffer> weights_;                // by bucket
   std::vector<const void*> places_;            // of the parameters within them
   std::vector<Work> works_;
+  std::vector<Slice> slices_;        // by the optimizer's index, as those below
+  std::vector<const float*> grads_;  // of all ranks, by parameter and rank
+  std::vector<float*> copies_;       // of the other ranks
+  std::vector<UpdateRanks> ranks_;   // views of both; empty: gradients and weights travel by calls
   std::vector<std::size_t> bucket_parameters_;
 };
 

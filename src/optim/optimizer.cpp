@@ -169,6 +169,7 @@ bool Optimizer::gather(const Group& group, std::span<const std::size_t> paramete
     const float* gradient = owner_ == nullptr ? grad(parameter).data<float>() : reinterpret_cast<float*>(grad_buffer(parameter).data());
     UpdateTensor tensor{parameter.data<float>() + begin, gradient + begin, {}, static_cast<std::int64_t>(count)};
     for (std::size_t k = 0; k < states; ++k) tensor.states[k] = states_[i * states + k].data<float>();
+    if (!ranks_.empty()) tensor.ranks = &ranks_[i];
     tensors_.push_back(tensor);
   }
   return any;

@@ -23,7 +23,9 @@ class StepParts {
  public:
   explicit StepParts(Optimizer& optimizer) : optimizer_(optimizer) {}
   ~StepParts() {
-    if (owns_) optimizer_.owner_ = nullptr;
+    if (!owns_) return;
+    optimizer_.owner_ = nullptr;
+    optimizer_.ranks_ = {};
   }
   StepParts(const StepParts&) = delete;
   StepParts& operator=(const StepParts&) = delete;
@@ -40,6 +42,10 @@ class StepParts {
   // rank alone goes on with all of it.
   using Slice = Optimizer::Slice;
   void keep_slices(std::vector<Slice> slices, int ranks) { optimizer_.keep_slices(std::move(slices), ranks); }
+
+  // Of the slices' elements, by index into parameters(), and for as long as this lives: updates average the ranks' gradients themselves,
+  // and write the weights of all. Empty: no longer.
+  void share(std::span<const UpdateRanks> ranks) { optimizer_.ranks_ = ranks; }
 
   void begin() { optimizer_.begin_step(); }
   LossScaleState* find_bad_gradients() { return optimizer_.find_bad_gradients(); }

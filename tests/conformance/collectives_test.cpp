@@ -55,6 +55,28 @@ TEST_P(Collectives, LargeAndOddAllReduce) {
   });
 }
 
+// Where ranks share memory, what one stores into a peer's is there behind a barrier; elsewhere there are no addresses.
+TEST_P(Collectives, PeerAddressesAreThoseOfAllRanksOrNone) {
+  run_threads(spec(), [this](Rank& rank) {
+    constexpr std::size_t kBytes = 10000, kSkip = 100;
+    const Buffer memory = rank.backend().allocate(kBytes);
+    const std::vector<std::byte*> addresses = rank.backend().peer_addresses(memory.data() + kSkip, kBytes - kSkip);
+    const Wire wire = GetParam().wire;
+    const bool is_shared = wire == Wire::kThreads || wire == Wire::kMemfd;
+    ASSERT_EQ(addresses.size(), is_shared ? static_cast<std::size_t>(rank.ranks()) : 0);
+    if (!is_shared) return;
+    const auto me = static_cast<std::size_t>(rank.rank());
+    EXPECT_EQ(addresses[me], memory.data() + kSkip);
+    for (std::byte* address : addresses) address[me] = static_cast<std::byte>(me + 1);
+    rank.barrier();
+    for (std::size_t peer = 0; peer < addresses.size(); ++peer) EXPECT_EQ(memory.data()[kSkip + peer], static_cast<std::byte>(peer + 1));
+    rank.barrier();
+    std::vector<std::byte> plain(kBytes);
+    EXPECT_TRUE(rank.backend().peer_addresses(plain.data(), kBytes).empty()) << "not registered";
+    EXPECT_TRUE(rank.backend().peer_addresses(memory.data() + kSkip, kBytes).empty()) << "not all of it";
+  });
+}
+
 // In whatever order a backend sums: all ranks get the same bits, and get them again.
 TEST_P(Collectives, RandomSumsHaveTheSameBitsOnAllRanksAndInRepeats) {
   ASSERT_TRUE(promises().same_bits_on_all_ranks && promises().repeatable_bits) << "no backend of ours may do with less";

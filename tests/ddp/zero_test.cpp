@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -11,9 +12,12 @@
 #include <vector>
 
 #include "lockstep/optim/clip.h"
+#include "src/comm/flight/flight_dump.h"
 #include "tests/ddp/ranks.h"
 #include "tests/ddp/zero_trainee.h"
 #include "tests/support/in_mib.h"
+#include "tests/support/page.h"
+#include "tests/support/temporary.h"
 
 namespace lockstep::testing {
 namespace {
@@ -70,6 +74,35 @@ TEST_P(Zero, HasTheBitsOfThePlainStepAndAShareOfTheState) {
     EXPECT_EQ(all, static_cast<std::int64_t>(state)) << "each element has one owner";
     EXPECT_EQ(zero.optimizer->slice_ranks(), group->world_size());
   }));
+}
+
+// Over shared memory a step is one pass between two barriers, and backward makes no call; elsewhere, and under loss scaling, buckets are
+// scattered and weights gathered.
+TEST(ZeroCalls, AreTwoBarriersAStepWhereRanksShareMemory) {
+  constexpr int kRun = 3;
+  for (const std::string transport : {"threads", "tcp"})
+    for (const bool scales : {false, true}) {
+      const std::string path = temporary("flight.json");
+      expect_all_well(run_ranks(2, transport, [&](auto group) {
+        ZeroSettings settings;
+        settings.scales = scales;
+        ZeroTrainee(group, "sgd", true, 12, settings).run(kRun);
+        if (group->rank() == 0) group->dump_flight_record(path);
+      }));
+      const std::string record = text_of_file(path);
+      std::remove(path.c_str());
+      std::map<std::string, int> calls;  // by purpose
+      const FlightDump dump = flight_dump_from_json(record, path);
+      ASSERT_FALSE(dump.groups.empty());
+      for (const FlightEntry& call : dump.groups.back().operations) ++calls[call.purpose];  // behind those of groups that have failed
+      const bool is_shared = transport == "threads" && !scales;
+      SCOPED_TRACE(transport + (scales ? ", loss scaling" : ""));
+      EXPECT_EQ(calls["gradients to update by"], is_shared ? kRun : 0);
+      EXPECT_EQ(calls["updated weights"], is_shared ? kRun : 0);
+      EXPECT_EQ(calls["bucket slices"] == 0, is_shared);
+      EXPECT_EQ(calls["weights"] == 0, is_shared);
+      EXPECT_EQ(calls["bucket"], 0);
+    }
 }
 
 // What leaves a rank in a step: two halves of an all-reduce, and zeros that fill the last slots.
@@ -168,6 +201,12 @@ TEST(ZeroMistakes, AreRefusedOnAllRanksWithTheReason) {
                 const ZeroRedundancyOptimizer zero(ddp, own);
               }),
               Each(HasSubstr("have different optimizers: rank 1 has optimizer Adam")));
+  EXPECT_THAT(refused([](auto group) {
+                ZeroSettings settings;
+                settings.scales = group->rank() == 0;
+                const ZeroTrainee trainee(group, "sgd", true, 13, settings);
+              }),
+              Each(HasSubstr("have different optimizers: rank 1 has optimizer SGD with 2 groups, no loss_scaler")));
   EXPECT_THAT(refused([](auto group) {
                 ZeroTrainee trainee(group, "sgd", true);
                 optim::SGD second(trainee.ddp.parameters());

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/comm/capabilities.h"
 #include "lockstep/comm/operation.h"
@@ -61,6 +62,11 @@ class Backend {
   // Memory that collectives work on in place, at the best speed. Collective: all ranks ask for the same bytes in the
   // same order (checked). Zeroed, aligned to a page.
   virtual Buffer allocate(std::size_t bytes) = 0;
+
+  // Where this rank sees [data, data + bytes) of each rank, by rank, when that lies in one allocate()'s memory and all ranks have mapped
+  // each other's; else, and by default, empty. Who reads or writes a peer's memory parts it by barriers from the peer's own use.
+  // Asks no other rank. Valid while this rank keeps its Buffer.
+  virtual std::vector<std::byte*> peer_addresses(const void* data, std::size_t bytes) const { return {}; }
 
   // Wakes every waiter of this group, on all ranks that can be reached; all later calls throw PeerLost with `reason`.
   virtual void abort(const std::string& reason) = 0;

@@ -164,6 +164,9 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // Registered memory, zeroed, see Backend::allocate. Collective.
   Buffer allocate(std::size_t bytes, DeviceKind device = DeviceKind::kCpu);
 
+  // The same bytes of each rank's registered memory, by rank, where all ranks share it: see Backend::peer_addresses. Else empty.
+  std::vector<std::byte*> peer_addresses(const void* data, std::size_t bytes, DeviceKind device = DeviceKind::kCpu) const;
+
   // This rank's part ends, as with the destructor; a later call throws InvalidArgument. A call that is being executed ends first, one that
   // has not begun is dropped.
   void leave();

@@ -6,16 +6,24 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #pragma GCC visibility push(default)
 namespace lockstep {
 
+// The ranks among which an update is shared that have mapped each other's memory (CPU): one pass averages, updates and sends.
+struct UpdateRanks {
+  std::span<const float* const> grads;  // by rank; the gradient is their sum in that order, times 1 / ranks
+  std::span<float* const> copies;       // of the weight, on the other ranks: get its new values
+};
+
 // One tensor of an update, contiguous float32.
 struct UpdateTensor {
-  float* weight;       // is changed
-  const float* grad;   // is read
-  float* states[3];    // are changed: as many as the formula has, in its order
-  std::int64_t count;  // elements
+  float* weight;                       // is changed
+  const float* grad;                   // is read
+  float* states[3];                    // are changed: as many as the formula has, in its order
+  std::int64_t count;                  // elements
+  const UpdateRanks* ranks = nullptr;  // not null: its grads in place of `grad`, all of `count` elements. CPU only
 };
 
 // Dynamic loss scaling, kept on the device so that the host never waits for it. All floats: a checkpoint saves it as one tensor.

@@ -131,6 +131,7 @@ class Optimizer {
   std::vector<Tensor> states_;  // of parameter i: from i * state_names_.size() on; made when they are first needed
   std::vector<Slice> slices_;   // of the parameters that this rank updates; empty: all of them
   int slice_ranks_ = 1;
+  std::span<const UpdateRanks> ranks_;  // by parameter, where ranks share an update (StepParts::share)
   StepOwner* owner_ = nullptr;    // who makes the steps in place of step()
   std::vector<std::size_t> all_;  // 0, 1, ...: the parameters
   std::vector<Group> groups_;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/comm/backend.h"
 #include "src/comm/call/byte_channels.h"
@@ -23,6 +24,8 @@ class Transport {
   virtual void compare(const Operation& operation) = 0;
   // The operation's count is the number of bytes. See Backend::allocate.
   virtual Buffer allocate(const Operation& operation) = 0;
+  // See Backend::peer_addresses.
+  virtual std::vector<std::byte*> peer_addresses(const void*, std::size_t) const { return {}; }
   // On which messages travel, beside the collectives.
   virtual ByteChannels& channels() = 0;
   virtual void abort(const std::string& reason) = 0;

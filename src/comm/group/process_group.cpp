@@ -232,6 +232,10 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
   return Impl::create(place, std::move(rendezvous), impl_->token, impl_->options, impl_->advertise_address, std::move(origin));
 }
 
+std::vector<std::byte*> ProcessGroup::peer_addresses(const void* data, std::size_t bytes, DeviceKind device) const {
+  return impl_->backend(device, "peer_addresses").peer_addresses(data, bytes);
+}
+
 Buffer ProcessGroup::allocate(std::size_t bytes, DeviceKind device) {
   impl_->check_usable("allocate", device, false);
   check_allocation(bytes, impl_->place);

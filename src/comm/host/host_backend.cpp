@@ -66,6 +66,9 @@ class HostBackend : public Backend {
     return std::exchange(allocated_, {});
   }
 
+  std::vector<std::byte*> peer_addresses(const void* data, std::size_t bytes) const override {
+    return transport_->peer_addresses(data, bytes);
+  }
   void abort(const std::string& reason) override { transport_->abort(reason); }
   void compare(const Operation& operation) override {
     for_all(operation, [&] {

@@ -69,6 +69,11 @@ std::string digest_of_kernels() {
     const UpdateTensor tensor{result.data(), b.data(), {scale.data()}, kCount};
     kernels.sgd_step(std::span(&tensor, 1), {{&lr, 1e-3F}, 0.9F, nesterov}, stream()), take(result), take(scale);
   }
+  const std::array<const float*, 3> grads = {a.data(), b.data(), grad.data()};
+  const std::array<float*, 1> copies = {scale.data()};
+  const UpdateRanks ranks{grads, copies};
+  const UpdateTensor shared{result.data(), nullptr, {}, kCount, &ranks};
+  kernels.sgd_step(std::span(&shared, 1), {{&lr, 1e-3F}}, stream()), take(result), take(scale);
   take_functions(kernels, take);
   return crypto::hex(hash.finish());
 }

@@ -35,6 +35,14 @@ bool NodeBuffers::locate(const void* data, std::size_t bytes) {
   return in_one_segment;
 }
 
+std::vector<std::byte*> NodeBuffers::peer_addresses(const void* data, std::size_t bytes) const {
+  const RegisteredMemory::Found found = memory_->find(data, bytes);
+  std::vector<std::byte*> addresses;
+  if (found.location.segment == 0) return addresses;
+  for (int rank = 0; rank < ranks(); ++rank) addresses.push_back(found.at(rank, found.location.offset, 0, bytes));
+  return addresses;
+}
+
 std::shared_ptr<SharedSegment> NodeBuffers::share(std::size_t bytes_each, std::chrono::milliseconds timeout, std::string& failure) {
   std::shared_ptr<SharedSegment> segment;
   std::string own_failure;

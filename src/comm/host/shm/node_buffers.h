@@ -35,6 +35,9 @@ class NodeBuffers {
     return own_.at(rank, offsets_[static_cast<std::size_t>(rank)], offset, bytes);
   }
 
+  // See Backend::peer_addresses.
+  std::vector<std::byte*> peer_addresses(const void* data, std::size_t bytes) const;
+
   // Collective: a segment of that many bytes for each rank, with one round in which the ranks say whether they have it. What
   // kept this node's ranks from it is left in `failure`, and null returned.
   std::shared_ptr<SharedSegment> share(std::size_t bytes_each, std::chrono::milliseconds timeout, std::string& failure);
