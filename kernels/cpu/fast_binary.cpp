@@ -24,6 +24,7 @@ struct Rows {
 LOCKSTEP_VECTOR_MATH void prefetch_rows(const float* a, const float* b, const float* out) {
   prefetch_chunk(a), prefetch_chunk(b), prefetch_chunk<true>(out);
 }
+LOCKSTEP_VECTOR_MATH void prefetch_rows(const float* a, const float* b, const std::uint8_t*) { prefetch_chunk(a), prefetch_chunk(b); }
 
 // `loop` is one of prefetch.h's.
 #define LOCKSTEP_BINARY_ROWS(loop, name, Result, value)                                                             \
@@ -95,10 +96,10 @@ void power_rows(const float* a, const float* b, float* out, const Rows& r) {
     }
 }
 
-LOCKSTEP_BINARY_ROWS(LOCKSTEP_PLAIN_LOOP, equal_rows, std::uint8_t, static_cast<std::uint8_t>(x == y ? 1 : 0))
-LOCKSTEP_BINARY_ROWS(LOCKSTEP_PLAIN_LOOP, not_equal_rows, std::uint8_t, static_cast<std::uint8_t>(x != y ? 1 : 0))
-LOCKSTEP_BINARY_ROWS(LOCKSTEP_PLAIN_LOOP, greater_rows, std::uint8_t, static_cast<std::uint8_t>(x > y ? 1 : 0))
-LOCKSTEP_BINARY_ROWS(LOCKSTEP_PLAIN_LOOP, greater_equal_rows, std::uint8_t, static_cast<std::uint8_t>(x >= y ? 1 : 0))
+LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, equal_rows, std::uint8_t, static_cast<std::uint8_t>(x == y ? 1 : 0))
+LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, not_equal_rows, std::uint8_t, static_cast<std::uint8_t>(x != y ? 1 : 0))
+LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, greater_rows, std::uint8_t, static_cast<std::uint8_t>(x > y ? 1 : 0))
+LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, greater_equal_rows, std::uint8_t, static_cast<std::uint8_t>(x >= y ? 1 : 0))
 
 LOCKSTEP_CPU_DISPATCH(void, choose_row,
                       (const std::uint8_t* condition, const float* a, const float* b, float* out, Index length, Index c_step, Index a_step,

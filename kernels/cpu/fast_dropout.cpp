@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/fast.h"
+#include "kernels/cpu/prefetch.h"
 #include "kernels/dropout_rule.h"
 #include "lockstep/core/cpu_dispatch.h"
 
@@ -95,6 +96,7 @@ LOCKSTEP_TARGET_AVX512 void drop_blocks(const DropoutParams& params, std::uint64
   // In the order in which pairs of lanes leave the interleaving below.
   __m512i numbers = _mm512_add_epi64(_mm512_set1_epi64(static_cast<Index>(block)), _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7));
   for (Index i = 0; i < count; i += kAtOnce, numbers = _mm512_add_epi64(numbers, _mm512_set1_epi64(kAtOnce / 4))) {
+    if (i % kChunk == 0) prefetch_chunk(x + i), prefetch_chunk<true>(y + i);
     const auto [words] = eight_blocks(params, numbers);
     const __m512i first = _mm512_mask_mov_epi32(words[0], kHigh, _mm512_maskz_slli_epi64(kAll, words[1], 32));
     const __m512i second = _mm512_mask_mov_epi32(words[2], kHigh, _mm512_maskz_slli_epi64(kAll, words[3], 32));

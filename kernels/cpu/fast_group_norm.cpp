@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/fast.h"
 #include "kernels/cpu/lanes.h"
+#include "kernels/cpu/prefetch.h"
 #include "lockstep/core/cpu_dispatch.h"
 
 namespace lockstep::fast {
@@ -17,12 +18,14 @@ LOCKSTEP_CPU_DISPATCH(void, channel_sums, (const float* x, Index pixels, Index c
   for (; first + kColumn <= channels; first += kColumn) {
     Lanes totals[kColumnVectors];
     for (Index v = 0; v < kColumnVectors; ++v) load(sums + first + v * kLanes, totals[v]);
-    for (Index pixel = 0; pixel < pixels; ++pixel)
+    for (Index pixel = 0; pixel < pixels; ++pixel) {
+      prefetch_chunk(x + pixel * channels + first, 8 * channels);
       for (Index v = 0; v < kColumnVectors; ++v) {
         Lanes value;
         load(x + pixel * channels + first + v * kLanes, value);
         totals[v] += value;
       }
+    }
     for (Index v = 0; v < kColumnVectors; ++v) save(totals[v], sums + first + v * kLanes);
   }
   for (Index pixel = 0; pixel < pixels; ++pixel, x += channels) {
@@ -63,10 +66,9 @@ LOCKSTEP_CPU_DISPATCH(void, scale_channels,
                       (const float* x, const float* means, const float* factors, const float* offsets, Index pixels, Index channels,
                        float* y),
                       (x, means, factors, offsets, pixels, channels, y), {
-                        for (Index pixel = 0; pixel < pixels; ++pixel, x += channels, y += channels) {
-                          LOCKSTEP_INDEPENDENT_ITERATIONS
-                          for (Index c = 0; c < channels; ++c) y[c] = (x[c] - means[c]) * factors[c] + offsets[c];
-                        }
+                        for (Index pixel = 0; pixel < pixels; ++pixel, x += channels, y += channels)
+                          LOCKSTEP_CHUNKED_LOOP(c, channels, prefetch_chunk<true>(y + c),
+                                                { y[c] = (x[c] - means[c]) * factors[c] + offsets[c]; })
                       })
 
 // grads += sums of y_grad, products += sums of y_grad * (x - mean).

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/fast.h"
 #include "kernels/cpu/lanes.h"
+#include "kernels/cpu/prefetch.h"
 #include "kernels/reduction_plan.h"
 #include "lockstep/core/cpu_dispatch.h"
 
@@ -98,19 +99,38 @@ void sum(In x, float factor, Out y, Stream&) {
   factor_loop(from, factor, y.floats(), y.count(), y.accumulate);
 }
 
-// The largest of a row; NaN where there is one.
+// The largest of a row; NaN where there is one. In four chains, as each step waits for the one before it in its own.
 LOCKSTEP_CPU_DISPATCH(float, largest_of_row, (const float* x, Index n), (x, n), {
-  Lanes lanes = Lanes{} + x[0];
+  constexpr int kChains = 4;
+  Lanes best[kChains];
+  for (int chain = 0; chain < kChains; ++chain) best[chain] = Lanes{} + x[0];
   Lanes part;
   Index i = 0;
+  for (; i + kChains * kLanes <= n; i += kChains * kLanes) {
+    prefetch_chunk(x + i);
+    for (int chain = 0; chain < kChains; ++chain) {
+      load(x + i + chain * kLanes, part);
+      best[chain] = ((part <= best[chain]) | (best[chain] != best[chain])) ? best[chain] : part;
+    }
+  }
   for (; i + kLanes <= n; i += kLanes) {
     load(x + i, part);
-    lanes = ((part <= lanes) | (lanes != lanes)) ? lanes : part;
+    best[0] = ((part <= best[0]) | (best[0] != best[0])) ? best[0] : part;
   }
-  float largest = lanes[0];
-  for (Index lane = 1; lane < kLanes; ++lane) largest = (lanes[lane] <= largest || largest != largest) ? largest : lanes[lane];
-  for (; i < n; ++i) largest = (x[i] <= largest || largest != largest) ? largest : x[i];
-  return largest;
+  for (int half = kChains / 2; half > 0; half /= 2)
+    for (int chain = 0; chain < half; ++chain) {
+      part = best[chain + half];
+      best[chain] = ((part <= best[chain]) | (best[chain] != best[chain])) ? best[chain] : part;
+    }
+  float lanes[kLanes];
+  save(best[0], lanes);
+  for (Index half = kLanes / 2; half > 0; half /= 2)
+    for (Index lane = 0; lane < half; ++lane) {
+      const float next = lanes[lane + half];
+      lanes[lane] = ((next <= lanes[lane]) | (lanes[lane] != lanes[lane])) ? lanes[lane] : next;
+    }
+  for (; i < n; ++i) lanes[0] = ((x[i] <= lanes[0]) | (lanes[0] != lanes[0])) ? lanes[0] : x[i];
+  return lanes[0];
 })
 
 // Where a row has it first.
