@@ -251,6 +251,21 @@ TEST(ZeroMistakes, OfStepsThrow) {
   EXPECT_THAT(failures([](auto& trainee) { trainee.ddp.join([] {}); }), Each(HasSubstr("set .after_step to the optimizer's step()")));
 }
 
+// The others wait for it between the barriers of a step, and are told.
+TEST(ZeroFaults, ARankThatGivesUpBeforeItsStepEndsTheOthers) {
+  const auto texts = run_ranks(2, "threads", [](auto group) {
+    ZeroTrainee trainee(group, "sgd", true);
+    trainee.run(2);
+    trainee.optimizer->zero_grad();
+    trainee.backward(2);
+    if (group->rank() == 1) return group->abort("a bad batch");
+    trainee.optimizer->step();
+  });
+  EXPECT_EQ(texts[1], "");
+  EXPECT_THAT(texts[0], HasSubstr("rank 1 aborted the group: a bad batch"));
+  EXPECT_THAT(texts[0], HasSubstr("gradients to update by"));
+}
+
 // What the weights leave goes back to the system: nothing asks for blocks of their sizes again.
 TEST(ZeroMemory, HasTheWeightsOnce) {
   expect_all_well(run_ranks(1, "threads", [](auto group) {

@@ -11,6 +11,7 @@
 //
 // The strategy `zero` is the same with ZeroRedundancyOptimizer: gradients are reduce-scattered while backward runs, each rank's optimizer
 // updates a slice, and weights are gathered. As many bytes travel, half of them after backward; a rank has 1/n of the optimizer's state.
+// Ranks that share memory do all three in one pass behind backward.
 //
 // The strategy `local_sgd` averages no gradients: each rank makes its own steps, and every .average_period of them weights are averaged.
 // The bytes of a gradient's all-reduce travel that often. Between averages each rank has weights of its own, and always buffers of its own:
