@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "kernels/cpu/fast.h"
-#include "kernels/cpu/prefetch.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector_math.h"
 #include "lockstep/core/cpu_dispatch.h"
@@ -39,18 +38,12 @@ LOCKSTEP_CPU_DISPATCH(void, log_softmax_gradient,
                         }
                       })
 
-LOCKSTEP_CPU_DISPATCH(void, exponentials, (const float* x, float shift, Index count, float* y), (x, shift, count, y),
-                      {LOCKSTEP_CHUNKED_LOOP(c, count, (prefetch_chunk(x + c), prefetch_chunk<true>(y + c)),
-                                             { y[c] = vector_math::exp(x[c] - shift); })})
-
 void softmax(In in, bool log, Out out, Stream&) {
   const Index rows = in.shape[0], channels = in.shape[1];
   for (Index n = 0; n < rows && channels > 0; ++n) {
     const float* const x = in.floats() + n * channels;
     float* const y = out.floats() + n * channels;
-    const float largest = row_maximum(x, channels);
-    exponentials(x, largest, channels, y);
-    const float sum = row_sum(y, channels);
+    const float largest = row_maximum(x, channels), sum = row_exponentials_of_many(x, largest, channels, y);
     if (log)
       shift_row(x, largest + std::log(sum), channels, y);
     else

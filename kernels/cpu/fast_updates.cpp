@@ -1,6 +1,5 @@
 // The updates as vector loops, one pass over each tensor: they read and write what they must and run at memory bandwidth. The formulas are
 // the plain kernel's, and so are the bits.
-#include <algorithm>
 #include <bit>
 
 #include "kernels/cpu/fast.h"

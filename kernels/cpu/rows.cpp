@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/fast.h"
 #include "kernels/cpu/lanes.h"
+#include "kernels/cpu/prefetch.h"
 #include "kernels/cpu/vector_math.h"
 #include "lockstep/core/cpu_dispatch.h"
 
@@ -88,6 +89,15 @@ LOCKSTEP_CPU_DISPATCH(void, exponentials_loop, (const float* x, float shift, Ind
   LOCKSTEP_INDEPENDENT_ITERATIONS
   for (Index c = 0; c < count; ++c) y[c] = vector_math::exp(x[c] - shift);
 })
+
+LOCKSTEP_CPU_DISPATCH(void, exponentials_of_many_loop, (const float* x, float shift, Index count, float* y), (x, shift, count, y),
+                      {LOCKSTEP_CHUNKED_LOOP(c, count, (prefetch_chunk(x + c), prefetch_chunk<true>(y + c)),
+                                             { y[c] = vector_math::exp(x[c] - shift); })})
+
+float row_exponentials_of_many(const float* x, float shift, Index count, float* y) {
+  exponentials_of_many_loop(x, shift, count, y);
+  return row_sum(y, count);
+}
 
 float row_exponentials(const float* x, float shift, Index count, float* y) {
   exponentials_loop(x, shift, count, y);

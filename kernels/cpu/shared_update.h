@@ -2,9 +2,7 @@
 // memory once and written once.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <cstring>
 
 #include "kernels/cpu/prefetch.h"
 #include "lockstep/core/update_params.h"

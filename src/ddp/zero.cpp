@@ -19,9 +19,8 @@ namespace {
 using Slice = optim::StepParts::Slice;
 
 constexpr const char* kInSlices =
-    "under ZeroRedundancyOptimizer each rank has the average of its slices alone. Call zero_grad() first; to clip, or to look at "
-    "gradients, "
-    "train without it";
+    "under ZeroRedundancyOptimizer no rank has the whole average. Call zero_grad() first; to clip, or to look at gradients, train without "
+    "it";
 
 // The part of a gradient, in elements, that lies in bytes [begin, end) of its bucket.
 Slice part_between(const Slot& slot, std::size_t count, std::size_t element, std::size_t begin, std::size_t end) {
@@ -33,9 +32,9 @@ Slice part_between(const Slot& slot, std::size_t count, std::size_t element, std
 }
 
 // What the ranks must have in common.
-std::vector<std::string> lines_of(optim::Optimizer& optimizer, bool scales_loss) {
-  std::vector<std::string> lines = {
-      fmt::format("optimizer {} with {} groups, {} loss_scaler", optimizer.kind(), optimizer.groups(), scales_loss ? "a" : "no")};
+std::vector<std::string> lines_of(optim::Optimizer& optimizer, const optim::StepParts& parts) {
+  std::vector<std::string> lines = {fmt::format("optimizer {} with {} groups, {} loss_scaler, {} loop of its own", optimizer.kind(),
+                                                optimizer.groups(), parts.scales_loss() ? "a" : "no", parts.can_share() ? "no" : "a")};
   for (const NamedTensor& parameter : optimizer.parameters())
     lines.push_back(fmt::format("parameter '{}' {}", parameter.name, parameter.tensor.shape().text()));
   return lines;
@@ -48,15 +47,16 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
   Impl(DistributedDataParallel& ddp, optim::Optimizer& optimizer)
       : ddp_(ddp), group_(ddp.group()), optimizer_(optimizer), parts_(optimizer), parameters_(ddp.parameters()) {
     refuse_on_all_ranks(group_, name(), refusal());
-    check_same_lines(group_, lines_of(optimizer, parts_.scales_loss()), name(), "have different optimizers");
+    check_same_lines(group_, lines_of(optimizer, parts_), name(), "have different optimizers");
     indices_ = indices_in(optimizer, ddp);
     move_weights();
     slices_ = slices();
     parts_.keep_slices(slices_, group_.world_size());
-    share_update();
+    find_ranks();
     PassAccess::reducer(ddp).reduce_by([this](std::size_t bucket) { return ranks_.empty() ? scatter(bucket) : Work(); });
     PassAccess::set_partner(ddp, this);
     parts_.set_owner(*this);
+    parts_.share(ranks_);
   }
 
   ~Impl() override {
@@ -86,11 +86,12 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
   }
 
   void begin_pass(std::uint64_t step) override {
+    pass_ = static_cast<std::int32_t>(step & 0x7fffffffU);
     for (const auto& [name, tensor] : parameters_)
       if (requires_grad(tensor) && is_grad_withheld(tensor))
         fail_on_all_ranks(group_,
-                          fmt::format("ZeroRedundancyOptimizer: rank {}, step {}: backward adds to the gradient of '{}', of which each "
-                                      "rank has the average of its slices alone: call zero_grad() before each backward but those "
+                          fmt::format("ZeroRedundancyOptimizer: rank {}, step {}: backward adds to the gradient of '{}', of which no "
+                                      "rank has the whole average: call zero_grad() before each backward but those "
                                       "that follow one under no_sync()",
                                       group_.rank(), step, name));
   }
@@ -125,14 +126,15 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
   }
 
   // Gradients have stayed as they were. One pass over this rank's slices reads those of all ranks, updates, and writes to all ranks'
-  // weights: between two barriers, the first behind the last use of the weights, the second before the next.
+  // weights: between two barriers, the first behind the last use of the weights, the second before the next. They also compare what no
+  // call in backward has: that the ranks are in the same pass, and update as many parameters.
   void step_in_shared_memory() {
     bucket_parameters_.clear();
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       if (has_grad(parameters_[i].tensor)) bucket_parameters_.push_back(indices_[i]);
-    group_.barrier({.purpose = {"gradients to update by"}});
+    group_.barrier({.purpose = {"gradients of pass", pass_}});
     parts_.update(bucket_parameters_);
-    group_.barrier({.purpose = {"updated weights"}});
+    group_.barrier({.purpose = {"updated parameters", static_cast<std::int32_t>(bucket_parameters_.size())}});
   }
 
   std::string refusal() const {
@@ -184,10 +186,10 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
   }
 
   // Where all ranks have mapped each other's buckets. Not under loss scaling, whose step depends on all averages.
-  void share_update() {
+  void find_ranks() {
     const Reducer& reducer = ddp_.reducer();
     const auto world = static_cast<std::size_t>(group_.world_size());
-    if (world == 1 || parts_.scales_loss()) return;
+    if (world == 1 || parts_.scales_loss() || !parts_.can_share()) return;
     std::vector<std::vector<std::byte*>> gradients, weights;  // by bucket and rank
     for (std::size_t b = 0; b < weights_.size(); ++b) {
       const DeviceKind device = reducer.buckets()[b].device;
@@ -209,7 +211,6 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
           if (rank != static_cast<std::size_t>(group_.rank())) *copy++ = reinterpret_cast<float*>(weights[b][rank] + first);
         }
       }
-    parts_.share(ranks_);
   }
 
   Work scatter(std::size_t b) const {
@@ -263,6 +264,7 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
   std::vector<float*> copies_;       // of the other ranks
   std::vector<UpdateRanks> ranks_;   // views of both; empty: gradients and weights travel by calls
   std::vector<std::size_t> bucket_parameters_;
+  std::int32_t pass_ = 0;  // the last one's number
 };
 
 ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(DistributedDataParallel& ddp, optim::Optimizer& optimizer)

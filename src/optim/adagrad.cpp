@@ -13,7 +13,8 @@ Adagrad::Adagrad(std::vector<NamedTensor> parameters, const AdagradOptions& opti
                                         .loss_scaler = options.loss_scaler,
                                         .states = {"sum"},
                                         .counts_steps = true,
-                                        .initial_state = options.initial_accumulator}),
+                                        .initial_state = options.initial_accumulator,
+                                        .shares_updates = true}),
       options_(options) {
   require_not_negative("Adagrad", "lr_decay", options.lr_decay);
   require_not_negative("Adagrad", "initial_accumulator", options.initial_accumulator);

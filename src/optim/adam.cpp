@@ -12,7 +12,8 @@ Adam::Adam(const char* kind, std::vector<NamedTensor> parameters, const AdamOpti
                                         .weight_decay = options.weight_decay,
                                         .loss_scaler = options.loss_scaler,
                                         .states = {"exp_avg", "exp_avg_sq"},
-                                        .counts_steps = true}),
+                                        .counts_steps = true,
+                                        .shares_updates = true}),
       options_(options),
       decoupled_(decoupled) {
   require_share(kind, "beta1", options.beta1);

@@ -13,7 +13,8 @@ Nadam::Nadam(std::vector<NamedTensor> parameters, const NadamOptions& options)
                                         .weight_decay = options.weight_decay,
                                         .loss_scaler = options.loss_scaler,
                                         .states = {"exp_avg", "exp_avg_sq"},
-                                        .counts_steps = true}),
+                                        .counts_steps = true,
+                                        .shares_updates = true}),
       options_(options) {
   require_share("Nadam", "beta1", options.beta1);
   require_share("Nadam", "beta2", options.beta2);

@@ -51,6 +51,7 @@ Optimizer::Optimizer(std::vector<NamedTensor> parameters, const Description& des
       loss_scaler_(description.loss_scaler),
       state_names_(description.states.begin(), description.states.end()),
       counts_steps_(description.counts_steps),
+      shares_updates_(description.shares_updates),
       elementwise_(description.elementwise) {
   LOCKSTEP_CHECK(state_names_.size() <= std::size(UpdateTensor{}.states), "an update has at most 3 states");
   if (!is_rate(lr_)) throw InvalidArgument("{}: lr {} must be a finite number and not negative", kind_, lr_);

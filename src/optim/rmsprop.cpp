@@ -18,7 +18,8 @@ RMSprop::RMSprop(std::vector<NamedTensor> parameters, const RMSpropOptions& opti
                                         .lr = options.lr,
                                         .weight_decay = options.weight_decay,
                                         .loss_scaler = options.loss_scaler,
-                                        .states = rmsprop_states(options)}),
+                                        .states = rmsprop_states(options),
+                                        .shares_updates = true}),
       options_(options) {
   require_share("RMSprop", "alpha", options.alpha);
   require_not_negative("RMSprop", "eps", options.eps);

@@ -11,7 +11,8 @@ SGD::SGD(std::vector<NamedTensor> parameters, const SGDOptions& options)
                                         .lr = options.lr,
                                         .weight_decay = options.weight_decay,
                                         .loss_scaler = options.loss_scaler,
-                                        .states = options.momentum != 0 ? std::vector{"momentum"} : std::vector<const char*>{}}),
+                                        .states = options.momentum != 0 ? std::vector{"momentum"} : std::vector<const char*>{},
+                                        .shares_updates = true}),
       options_(options) {
   require_not_negative("SGD", "momentum", options.momentum);
   if (options.nesterov && options.momentum == 0) throw InvalidArgument("SGD: nesterov needs a momentum above 0");

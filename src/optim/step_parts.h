@@ -35,6 +35,7 @@ class StepParts {
     optimizer_.owner_ = &owner;
     owns_ = true;
   }
+  bool can_share() const { return optimizer_.shares_updates_; }
   bool is_elementwise() const { return optimizer_.elementwise_; }
   bool scales_loss() const { return optimizer_.loss_scaler_ != nullptr; }
 

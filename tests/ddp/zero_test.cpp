@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -97,12 +98,28 @@ TEST(ZeroCalls, AreTwoBarriersAStepWhereRanksShareMemory) {
       for (const FlightEntry& call : dump.groups.back().operations) ++calls[call.purpose];  // behind those of groups that have failed
       const bool is_shared = transport == "threads" && !scales;
       SCOPED_TRACE(transport + (scales ? ", loss scaling" : ""));
-      EXPECT_EQ(calls["gradients to update by"], is_shared ? kRun : 0);
-      EXPECT_EQ(calls["updated weights"], is_shared ? kRun : 0);
+      EXPECT_EQ(calls["gradients of pass"], is_shared ? kRun : 0);
+      EXPECT_EQ(calls["updated parameters"], is_shared ? kRun : 0);
       EXPECT_EQ(calls["bucket slices"] == 0, is_shared);
       EXPECT_EQ(calls["weights"] == 0, is_shared);
       EXPECT_EQ(calls["bucket"], 0);
     }
+}
+
+// Sums as LOCKSTEP_REDUCE_ORDER has them, which from four ranks on are others.
+TEST(ZeroOrder, IsThatOfThePlainStep) {
+  for (const char* const order : {"tree", "rank"}) {
+    setenv("LOCKSTEP_REDUCE_ORDER", order, 1);
+    const auto failures = run_ranks(5, "shm", [](auto group) {
+      ZeroTrainee plain(group, "adamw", false), zero(group, "adamw", true);
+      plain.run(4);
+      zero.run(4);
+      EXPECT_EQ(zero.bits(), plain.bits());
+    });
+    unsetenv("LOCKSTEP_REDUCE_ORDER");
+    SCOPED_TRACE(order);
+    expect_all_well(failures);
+  }
 }
 
 // What leaves a rank in a step: two halves of an all-reduce, and zeros that fill the last slots.
@@ -226,7 +243,7 @@ TEST(ZeroMistakes, OfStepsThrow) {
                 trainee.backward(0);
                 optim::clip_grad_norm(trainee.ddp.parameters(), 1);
               }),
-              Each(HasSubstr("the average of its slices alone. Call zero_grad() first")));
+              Each(HasSubstr("no rank has the whole average. Call zero_grad() first")));
   EXPECT_THAT(failures([](auto& trainee) {
                 trainee.backward(0);
                 trainee.backward(1);
@@ -251,7 +268,37 @@ TEST(ZeroMistakes, OfStepsThrow) {
   EXPECT_THAT(failures([](auto& trainee) { trainee.ddp.join([] {}); }), Each(HasSubstr("set .after_step to the optimizer's step()")));
 }
 
-// The others wait for it between the barriers of a step, and are told.
+// A rank alone leaves a step out, or forgets its gradients before it: the next step's barriers tell, over every wire.
+TEST(ZeroMistakes, OfOneRankAloneAreMismatchesOnAll) {
+  const auto texts_of = [](const std::string& transport, const std::function<void(ZeroTrainee&, bool is_odd)>& body) {
+    return run_ranks(2, transport, [&](auto group) {
+      ZeroTrainee trainee(group, "sgd", true);
+      trainee.run(2);
+      trainee.optimizer->zero_grad();
+      trainee.backward(2);
+      body(trainee, group->rank() == 1);
+      trainee.optimizer->step();
+      group->barrier();
+    });
+  };
+  for (const char* const transport : {"threads", "tcp"}) {
+    SCOPED_TRACE(transport);
+    EXPECT_THAT(texts_of(transport,
+                         [](auto& trainee, bool is_odd) {
+                           if (is_odd) trainee.optimizer->zero_grad();
+                         }),
+                Each(HasSubstr("the ranks make different calls")));
+    EXPECT_THAT(texts_of(transport,
+                         [](auto& trainee, bool is_odd) {
+                           if (!is_odd) return;
+                           trainee.optimizer->zero_grad();
+                           trainee.backward(3);
+                         }),
+                Each(HasSubstr("the ranks make different calls")));
+  }
+}
+
+// The others wait for it before they touch a weight, and are told.
 TEST(ZeroFaults, ARankThatGivesUpBeforeItsStepEndsTheOthers) {
   const auto texts = run_ranks(2, "threads", [](auto group) {
     ZeroTrainee trainee(group, "sgd", true);
@@ -263,7 +310,7 @@ TEST(ZeroFaults, ARankThatGivesUpBeforeItsStepEndsTheOthers) {
   });
   EXPECT_EQ(texts[1], "");
   EXPECT_THAT(texts[0], HasSubstr("rank 1 aborted the group: a bad batch"));
-  EXPECT_THAT(texts[0], HasSubstr("gradients to update by"));
+  EXPECT_THAT(texts[0], HasSubstr("gradients of pass"));
 }
 
 // What the weights leave goes back to the system: nothing asks for blocks of their sizes again.

@@ -37,6 +37,21 @@ struct ZeroNet : nn::Sequential {
   }
 };
 
+// As a user may write one: elementwise, with a loop of its own, which reads `grad` and writes `weight` and nothing else.
+class LoopSgd : public optim::Optimizer {
+ public:
+  LoopSgd(std::vector<NamedTensor> parameters, optim::LossScaler* scaler)
+      : Optimizer(std::move(parameters), {.kind = "LoopSgd", .lr = 0.1F, .weight_decay = 0, .loss_scaler = scaler}) {}
+
+ private:
+  void update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable&, Stream&) override {
+    if (group.loss_scale != nullptr && group.loss_scale->found_bad != 0) return;
+    const float rate = group.loss_scale == nullptr ? *group.lr : *group.lr / group.loss_scale->scale;
+    for (const UpdateTensor& tensor : tensors)
+      for (std::int64_t i = 0; i < tensor.count; ++i) tensor.weight[i] -= rate * tensor.grad[i];
+  }
+};
+
 using MakeOptimizer = std::function<std::unique_ptr<optim::Optimizer>(std::vector<NamedTensor>, optim::LossScaler*)>;
 
 inline const std::map<std::string, MakeOptimizer>& zero_optimizers() {
@@ -47,6 +62,7 @@ inline const std::map<std::string, MakeOptimizer>& zero_optimizers() {
          return std::make_unique<optim::SGD>(
              p, optim::SGDOptions{.lr = 0.1F, .momentum = 0.9F, .nesterov = true, .weight_decay = 0.01F, .loss_scaler = s});
        }},
+      {"loop_sgd", [](Names p, auto* s) { return std::make_unique<LoopSgd>(p, s); }},
       {"plain_sgd", [](Names p, auto* s) { return std::make_unique<optim::SGD>(p, optim::SGDOptions{.lr = 0.1F, .loss_scaler = s}); }},
       {"adam",
        [](Names p, auto* s) {

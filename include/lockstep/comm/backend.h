@@ -64,7 +64,8 @@ class Backend {
   virtual Buffer allocate(std::size_t bytes) = 0;
 
   // Where this rank sees [data, data + bytes) of each rank, by rank, when that lies in one allocate()'s memory and all ranks have mapped
-  // each other's; else, and by default, empty. Who reads or writes a peer's memory parts it by barriers from the peer's own use.
+  // each other's. Else empty: so by default, and where LOCKSTEP_REDUCE_ORDER asks for sums in another order than the ranks', which who adds
+  // up by himself would not keep. Who reads or writes a peer's memory parts it by barriers from the peer's own use.
   // Asks no other rank. Valid while this rank keeps its Buffer.
   virtual std::vector<std::byte*> peer_addresses(const void* data, std::size_t bytes) const { return {}; }
 

@@ -87,6 +87,9 @@ class Optimizer {
     std::vector<const char*> states = {};  // names, at most 3; in the order of the formula
     bool counts_steps = false;             // has the formula an UpdateClock?
     float initial_state = 0;
+    // true: update() hands the tensors as they come to one kernel of the table, which heeds UpdateTensor::ranks. Else `grad` is the
+    // average.
+    bool shares_updates = false;
     bool elementwise = true;  // false: the update of an element reads others, a norm of the tensor; then it cannot work on slices
   };
   // A tensor under two names (tied weights) counts once, under the first. Throws InvalidArgument when there is none, when one
@@ -127,13 +130,13 @@ class Optimizer {
   std::vector<std::string> state_names_;
   bool counts_steps_;
   std::vector<NamedTensor> parameters_;
-  bool elementwise_;
+  bool shares_updates_, elementwise_;
   std::vector<Tensor> states_;  // of parameter i: from i * state_names_.size() on; made when they are first needed
   std::vector<Slice> slices_;   // of the parameters that this rank updates; empty: all of them
   int slice_ranks_ = 1;
-  std::span<const UpdateRanks> ranks_;  // by parameter, where ranks share an update (StepParts::share)
-  StepOwner* owner_ = nullptr;    // who makes the steps in place of step()
-  std::vector<std::size_t> all_;  // 0, 1, ...: the parameters
+  std::span<const UpdateRanks> ranks_;  // by parameter, where ranks share an update; kept by who called StepParts::share()
+  StepOwner* owner_ = nullptr;          // who makes the steps in place of step()
+  std::vector<std::size_t> all_;        // 0, 1, ...: the parameters
   std::vector<Group> groups_;
   std::vector<UpdateTensor> tensors_;  // what step() hands to the kernels, kept so that a step allocates nothing
 };

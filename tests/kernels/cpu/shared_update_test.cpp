@@ -1,8 +1,11 @@
 // Updates among ranks that have mapped each other's memory: the mean of their gradients in rank order, the plain update of it, and the new
 // weights on all ranks, to the bit.
+#include <fmt/format.h>
+
 #include <functional>
 #include <map>
-#include <memory>
+#include <string>
+#include <vector>
 
 #include "tests/kernels/cpu/exact.h"
 

@@ -44,9 +44,7 @@ class ShmTransport : public Transport {
   void execute(const Operation& operation) override;
   void compare(const Operation& operation) override;
   Buffer allocate(const Operation& operation) override;
-  std::vector<std::byte*> peer_addresses(const void* data, std::size_t bytes) const override {
-    return buffers_.peer_addresses(data, bytes);
-  }
+  std::vector<std::byte*> peer_addresses(const void* data, std::size_t bytes) const override;
   ByteChannels& channels() override { return channels_; }
   void abort(const std::string& reason) override;
   void leave() noexcept override;
