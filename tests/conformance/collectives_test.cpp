@@ -57,7 +57,7 @@ TEST_P(Collectives, LargeAndOddAllReduce) {
 
 // Where ranks share memory, what one stores into a peer's is there behind a barrier; elsewhere there are no addresses.
 TEST_P(Collectives, PeerAddressesAreThoseOfAllRanksOrNone) {
-  run_threads(spec(), [this](Rank& rank) {
+  run_threads(spec(), [](Rank& rank) {
     constexpr std::size_t kBytes = 10000, kSkip = 100;
     const Buffer memory = rank.backend().allocate(kBytes);
     const std::vector<std::byte*> addresses = rank.backend().peer_addresses(memory.data() + kSkip, kBytes - kSkip);
