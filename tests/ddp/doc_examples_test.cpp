@@ -19,8 +19,8 @@ void train_with_sliced_state(ls::nn::Module& net, const std::shared_ptr<ls::Proc
   const ls::ZeroRedundancyOptimizer zero(ddp, adamw);
   for (int step = 0; step < steps; ++step) {
     adamw.zero_grad();
-    ls::nn::cross_entropy(ddp(images), labels).backward();  // this rank gets the averages of its slices
-    adamw.step();                                           // all ranks: each updates its slices, and gathers all weights
+    ls::nn::cross_entropy(ddp(images), labels).backward();  // this rank gets what its slices need
+    adamw.step();                                           // all ranks: each updates its slices, and gets all weights
   }
 }
 
