@@ -82,6 +82,7 @@ GradTarget BackwardPass::target_of(const Tensor& input) {
 void BackwardPass::make_targets(const Node& node) {
   targets_.clear();
   repeated_.clear();
+  is_written_.clear();
   for (const Tensor& input : node.inputs()) {
     GradTarget target = target_of(input);
     const auto writes_there = [&](const GradTarget& other) { return target.memory_ == other.memory_; };
@@ -89,6 +90,8 @@ void BackwardPass::make_targets(const Node& node) {
       repeated_.push_back({target, {}});
       target = GradTarget(&repeated_.back().gradient, input, true, true);
     }
+    is_written_.push_back({false, target.is_written_});
+    target.is_written_ = &is_written_.back().here;
     targets_.push_back(target);
   }
 }
@@ -99,12 +102,28 @@ void BackwardPass::run_backward(Node& node, const Tensor& gradient) {
   finished_.assign(targets_.size(), false);
   try {
     node.backward(gradient, targets_);
+    check_all_written(node);
   } catch (...) {
     forget_incomplete(node);
     throw;
   }
   for (const Repeated& each : repeated_)
     if (each.gradient.defined()) each.target.give(each.gradient);
+}
+
+// A target that stays as it was would pass for this step's gradient.
+void BackwardPass::check_all_written(const Node& node) const {
+  for (std::size_t i = 0; i < targets_.size(); ++i) {
+    const auto [here, outside] = is_written_[i];
+    if (here && outside != nullptr) *outside = true;
+    if (targets_[i] && !here)
+      throw InvalidArgument("backward: {} wrote no gradient of its input {}, {}: write each target that is wanted, zeros where it has none",
+                            node.name(), i, describe(node.inputs()[i]));
+  }
+}
+
+const char* BackwardPass::name_of_running() {
+  return innermost_ == nullptr || innermost_->running_ == nullptr ? "the caller" : innermost_->running_->name();
 }
 
 void BackwardPass::run_node(Node& node) {

@@ -44,6 +44,8 @@ class BackwardPass {
   // Of this thread. A checkpoint's node runs a pass inside of a pass: what the world sees is the outermost.
   static BackwardPass* outermost() { return outermost_; }
   static BackwardPass* innermost() { return innermost_; }
+  // The operator whose backward runs in the innermost pass, for messages.
+  static const char* name_of_running();
 
  protected:
   virtual bool is_end(const VariableState& state) const { return state.node == nullptr && state.wants_grad; }
@@ -67,6 +69,7 @@ class BackwardPass {
   void make_targets(const Node& node);
   void run_node(Node& node);
   void run_backward(Node& node, const Tensor& gradient);
+  void check_all_written(const Node& node) const;
   static void call_result_hooks(const Node& node, const Tensor& gradient);
   void forget_incomplete(const Node& node);
 
@@ -83,6 +86,12 @@ class BackwardPass {
     Tensor gradient;
   };
   std::deque<Repeated> repeated_;  // of the node that runs; targets point into it
+  // Whether its target is, which points here; and where a pass outside of this one asks the same of the target that it gave.
+  struct Written {
+    bool here;
+    bool* outside;
+  };
+  std::deque<Written> is_written_;
   const Node* running_ = nullptr;
   std::vector<bool> finished_;  // its inputs
   std::vector<std::function<void()>> queued_;

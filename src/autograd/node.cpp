@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "src/autograd/backward_pass.h"
 #include "src/autograd/tape_segment.h"
 #include "src/autograd/variable_state.h"
 
@@ -51,12 +52,19 @@ GradTarget GradTarget::again() const {
 
 OutputView GradTarget::view() const {
   if (memory_ == nullptr) return {};
+  if (is_written_ != nullptr) *is_written_ = true;
   if (!memory_->defined()) *memory_ = Tensor::empty(shape_, type_, *device_);
   return {memory_->buffer().data(), type_, shape_, accumulate()};
 }
 
 void GradTarget::give(const Tensor& gradient) const {
   if (memory_ == nullptr) return;
+  if (is_written_ != nullptr) *is_written_ = true;
+  if (!gradient.defined() || gradient.count() != shape_.count() || &gradient.device() != device_)
+    throw InvalidArgument("backward: {} gives {} as the gradient of an input of shape {} on {}", BackwardPass::name_of_running(),
+                          gradient.defined() ? fmt::format("a tensor of shape {} on {}", gradient.shape().text(), gradient.device().name())
+                                             : "an undefined tensor",
+                          shape_.text(), device_->name());
   if (takes() && gradient.dtype() == type_) {
     *memory_ = gradient.reshaped(shape_);
     return;

@@ -44,6 +44,7 @@ Tensor attention(std::vector<Tensor> inputs, const Shape& result, const Attentio
   const Tensor& q = inputs.front();
   const std::int64_t width = result[3];
   check_width(q, width);
+  if (!std::isfinite(options.scale)) throw InvalidArgument("{}: scale {} is no finite number", kName, options.scale);
   const float scale = options.scale == 0 && width > 0 ? 1 / std::sqrt(static_cast<float>(width)) : options.scale;
   const AttentionParams params{scale, options.causal};
   const Tensor y = empty_like(q, result), log_sums = empty_like(q, {result[0], result[2], result[1]}, DType::kFloat32);

@@ -256,7 +256,11 @@ std::vector<Tensor> split(const Tensor& x, std::int64_t size, int dim) {
   check_place("split", "x", x);
   if (size < 1) throw InvalidArgument("split: parts of {}, expected 1 or more", size);
   std::vector<std::int64_t> sizes;
-  for (std::int64_t left = x.shape()[dimension_of("split", dim, x.shape())]; left > 0; left -= size) sizes.push_back(std::min(left, size));
+  std::int64_t left = x.shape()[dimension_of("split", dim, x.shape())];
+  do {  // one part of an extent of 0
+    sizes.push_back(std::min(left, size));
+    left -= size;
+  } while (left > 0);
   return split(x, sizes, dim);
 }
 

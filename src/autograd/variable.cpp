@@ -121,6 +121,7 @@ void bind_grad(const Tensor& leaf, Buffer slot) {
 
 HookHandle register_grad_hook(const Tensor& leaf, GradHook hook) {
   VariableState& state = leaf_of(leaf, "register_grad_hook");
+  if (!hook) throw InvalidArgument("register_grad_hook: the hook is empty");
   auto entry = std::make_shared<HookEntry>(HookEntry{std::move(hook)});
   state.hooks.push_back(entry);
   return HookHandle([weak = state.weak_from_this(), entry] {

@@ -126,6 +126,7 @@ void Module::train(bool on) {
 }
 
 void Module::apply(const std::function<void(Module&)>& function) {
+  if (!function) throw InvalidArgument("{}::apply: the function is empty", kind());
   for (const auto& [name, child] : children_) child->apply(function);
   function(*this);
 }
@@ -156,6 +157,7 @@ void Module::add(const std::string& name, Module& child) {
 
 Tensor& Module::add_parameter(const std::string& name, Tensor& parameter) {
   check_name(name);
+  if (!parameter.defined()) throw InvalidArgument("{}::add_parameter: '{}' is an undefined tensor: give it its values first", kind(), name);
   require_grad(parameter);
   set_name(parameter, name);
   parameters_.push_back({name, parameter});

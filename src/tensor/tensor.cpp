@@ -157,6 +157,9 @@ void Tensor::copy_from(const Tensor& source) const {
 }
 
 void Tensor::fill(float value) const {
+  if (dtype() != DType::kFloat32)
+    throw InvalidArgument("Tensor::fill: {} of shape {}, expected float32: fill a float32 tensor and convert it, or write its elements",
+                          name_of(dtype()), shape().text());
   mark_changed();
   device().kernels().fill(*this, value, device().default_stream());
 }

@@ -19,6 +19,9 @@ std::int64_t evaluate_metrics(const std::function<Tensor(const Tensor& inputs)>&
   const auto group = options.group ? options.group : default_process_group();
   or_end_group(group.get(), [&] {
     if (options.batch_size < 1) throw InvalidArgument("evaluate: batch_size {} must be at least 1", options.batch_size);
+    if (!forward) throw InvalidArgument("evaluate: the function that computes outputs is empty");
+    for (std::size_t i = 0; i < metrics.size(); ++i)
+      if (metrics[i] == nullptr) throw InvalidArgument("evaluate: metric {} of {} is null", i, metrics.size());
     for (Metric* const metric : metrics) metric->reset();
     data::DistributedSampler sampler(dataset.size(), group ? group->place() : Place{},
                                      {.shuffle = false, .remainder = data::Remainder::kExact});

@@ -146,7 +146,10 @@ Mean::Mean(Values values) : values_(std::move(values)), counts_(kCountsOfMean) {
 
 void Mean::update(const Tensor& outputs, const Tensor& targets) {
   if (!values_) throw InvalidArgument("Mean::update: this metric was made without a function that gives each sample's number");
-  for (const float value : values_(outputs, targets)) add(value);
+  const auto values = values_(outputs, targets);
+  if (const auto samples = static_cast<std::size_t>(outputs.shape().dims() == 0 ? 1 : outputs.shape()[0]); values.size() != samples)
+    throw InvalidArgument("Mean::update: the function gave {} numbers for {} samples: it must give one for each", values.size(), samples);
+  for (const float value : values) add(value);
 }
 
 void Mean::add(float value) {

@@ -123,6 +123,10 @@ TEST(BatchNorm, BadInputIsNamed) {
   EXPECT_THAT(message_of([&] { batch_norm(x, Tensor(), Tensor(), Tensor(), Tensor(), {.training = false}); }),
               ::testing::HasSubstr("evaluation needs running_mean"));
   EXPECT_THAT(message_of([&] { batch_norm(x, Tensor(), Tensor(), mean, Tensor()); }), ::testing::HasSubstr("go together"));
+  EXPECT_THAT(message_of([&] { batch_norm(x, Tensor(), Tensor(), Tensor(), Tensor(), {.eps = -1}); }),
+              ::testing::HasSubstr("batch_norm: eps must not be negative, got -1"));
+  EXPECT_THAT(message_of([&] { batch_norm(x, Tensor(), Tensor(), Tensor(), Tensor(), {.momentum = NAN}); }),
+              ::testing::HasSubstr("batch_norm: momentum nan must be 0 to 1"));
   EXPECT_THAT(message_of([&] {
                 batch_norm(Tensor::zeros({4, 3}, DType::kInt64), Tensor(), Tensor(), mean, mean);
               }),

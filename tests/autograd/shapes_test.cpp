@@ -88,6 +88,8 @@ TEST(Split, AndConcatGiveTheWhole) {
   }
   EXPECT_EQ(split(x, 3, 1).size(), 3u);
   EXPECT_EQ(split(x, 3, 1)[2].shape(), (Shape{3, 1, 2}));
+  ASSERT_EQ(split(Tensor::zeros({3, 0}), 2, 1).size(), 1u) << "one part of nothing, as in PyTorch";
+  EXPECT_EQ(split(Tensor::zeros({3, 0}), 2, 1)[0].shape(), (Shape{3, 0}));
 }
 
 TEST(Pad, PutsTheValueAround) {

@@ -5,7 +5,11 @@
 #include <array>
 #include <cmath>
 
+#include "lockstep/autograd/embedding.h"
 #include "lockstep/autograd/engine.h"
+#include "lockstep/autograd/matmul.h"
+#include "lockstep/autograd/normalization.h"
+#include "lockstep/autograd/shapes.h"
 #include "tests/support/device_training.h"
 #include "tests/support/message_of.h"
 #include "tests/support/recording_device.h"
@@ -88,6 +92,10 @@ TEST(DeviceOperators, RefuseInputsOnDifferentDevicesByName) {
   EXPECT_THAT(message_of([&] { bias_add(rows, bias); }), AllOf(HasSubstr("bias_add: bias"), names_both));
   EXPECT_THAT(message_of([&] { add(rows, Tensor::zeros({2, 3})); }), AllOf(HasSubstr("add: b"), names_both));
   EXPECT_THAT(message_of([&] { nn::cross_entropy(rows, labels); }), AllOf(HasSubstr("softmax_cross_entropy: labels"), names_both));
+  EXPECT_THAT(message_of([&] { embedding(rows, labels); }), AllOf(HasSubstr("embedding: "), names_both));
+  EXPECT_THAT(message_of([&] { layer_norm(rows, {3}, bias); }), AllOf(HasSubstr("layer_norm: weight"), names_both));
+  EXPECT_THAT(message_of([&] { matmul(rows, Tensor::zeros({3, 2})); }), AllOf(HasSubstr("matmul: b"), names_both));
+  EXPECT_THAT(message_of([&] { concat({rows, matrix}, 0); }), AllOf(HasSubstr("concat: "), names_both));
 }
 
 // The host does not wait for labels to look at them: what is wrong with them shows in the numbers, and nothing outside is read.

@@ -199,5 +199,17 @@ TEST(Training, ASmallNetworkLearnsExclusiveOrTheSameWayEveryTime) {
   EXPECT_TRUE(same_bits(logits, train()));
 }
 
+TEST(Module, RefusesWhatIsEmptyByName) {
+  struct WithNone : nn::Module {
+    Tensor none;
+    WithNone() { add_parameter("p", none); }
+    Tensor forward(const Tensor& x) override { return x; }
+  };
+  Block block;
+  EXPECT_NE(message_of([] { const WithNone module; }).find("add_parameter: 'p' is an undefined tensor"), std::string::npos);
+  EXPECT_NE(message_of([&] { block.apply({}); }).find("apply: the function is empty"), std::string::npos);
+  EXPECT_EQ(message_of([&] { const auto handle = register_grad_hook(block.first.weight, {}); }), "register_grad_hook: the hook is empty");
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -1,12 +1,16 @@
 // Learning rates: pure functions of the step, and PyTorch's numbers for the one-cycle rate.
 #include "lockstep/optim/schedule.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <vector>
+
+#include "tests/support/message_of.h"
 
 namespace lockstep::optim {
 namespace {
@@ -90,6 +94,19 @@ TEST(Schedule, IsAnyRateOrAFunction) {
   EXPECT_EQ(all[2].at(2), 0.25f);
   const Schedule copy = all[2];
   EXPECT_EQ(copy.at(3), 0.125f);
+}
+
+TEST(Rates, RefuseNumbersThatAreNone) {
+  using ::testing::HasSubstr;
+  const auto text = [](const Schedule& rate) { return message_of([&] { rate.at(3); }); };
+  EXPECT_THAT(text(StaircaseRate{1, 0.5f, 0}), HasSubstr("StaircaseRate: steps_per_stair 0 must be at least 1"));
+  EXPECT_THAT(text(ExponentialRate{1, 0.5f, -1}), HasSubstr("ExponentialRate: steps -1 must be at least 1"));
+  EXPECT_THAT(text(CosineRate{.peak = 1, .total_steps = 5, .warmup_steps = 6}),
+              HasSubstr("CosineRate: warmup_steps 6 must be 0 to total_steps, 5"));
+  EXPECT_THAT(text(OneCycleRate{.peak = 1, .total_steps = 0}), HasSubstr("OneCycleRate: total_steps 0 must be at least 1"));
+  EXPECT_THAT(text(OneCycleRate{.peak = 1, .total_steps = 9, .warmup_share = 2}), HasSubstr("OneCycleRate: warmup_share 2 must be 0 to 1"));
+  EXPECT_THAT(text(OneCycleRate{.peak = 1, .total_steps = 9, .start_divisor = 0}), HasSubstr("OneCycleRate: start_divisor 0"));
+  EXPECT_THAT(text(Schedule(std::function<float(std::int64_t)>())), HasSubstr("Schedule: the function that gives the rate is empty"));
 }
 
 TEST(Constant, StaysAsItIs) { EXPECT_EQ(ConstantRate{0.3f}.at(12'345), 0.3f); }

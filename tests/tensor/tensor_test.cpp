@@ -75,6 +75,19 @@ TEST(Tensor, MisuseIsAnErrorThatSaysWhatWasAsked) {
   EXPECT_EQ(Tensor::full({}, 2.5f).item(), 2.5f);
 }
 
+TEST(Tensor, FillsFloat32Alone) {
+  for (const DType type : {DType::kBFloat16, DType::kFloat64, DType::kInt64, DType::kUInt8}) {
+    try {
+      Tensor::zeros({2}, type).fill(1);
+      FAIL() << name_of(type);
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(std::string(error.what()).find("Tensor::fill: " + std::string(name_of(type)) + " of shape (2), expected float32"),
+                std::string::npos)
+          << error.what();
+    }
+  }
+}
+
 TEST(Tensor, OneValueOfAnyFloatingTypeIsAnItem) {
   const auto item_of = [](auto value, DType dtype) {
     const Tensor tensor = Tensor::empty({1}, dtype);

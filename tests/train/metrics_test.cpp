@@ -14,10 +14,12 @@
 
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
+#include "lockstep/data/combine.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/tensor/random.h"
 #include "lockstep/train/evaluate.h"
 #include "tests/ddp/ranks.h"
+#include "tests/support/message_of.h"
 
 namespace lockstep {
 namespace {
@@ -87,6 +89,16 @@ TEST(Mean, ShowsWhatIsNoNumber) {
   both.add(kInfinite), both.add(-kInfinite);
   nan.add(kQuietNan);
   for (const Mean* const mean : {&both, &none, &nan}) EXPECT_TRUE(std::isnan(mean->value()));
+}
+
+TEST(Mean, RefusesAFunctionThatGivesNoNumberOrTwoOfASample) {
+  for (const std::size_t numbers : {std::size_t{0}, std::size_t{2}, std::size_t{6}}) {
+    Mean mean([=](const Tensor&, const Tensor&) { return std::vector<float>(numbers, 1); });
+    EXPECT_EQ(message_of([&] {
+                mean.update(Tensor::zeros({3, 2}), Tensor::zeros({3}));
+              }),
+              "Mean::update: the function gave " + std::to_string(numbers) + " numbers for 3 samples: it must give one for each");
+  }
 }
 
 TEST(Mean, OfCrossEntropy) {
@@ -168,6 +180,15 @@ TEST(Evaluate, AModuleIsInEvaluationModeMeanwhileAndRecordsNoTape) {
   EXPECT_TRUE(spy.is_training());
   EXPECT_FALSE(NoGrad::active());
   EXPECT_THROW(evaluate(spy, points, {&accuracy}, {.batch_size = 0}), InvalidArgument);
+}
+
+TEST(Evaluate, RefusesAMetricOrAFunctionThatIsNone) {
+  const data::TensorDataset set({Tensor::zeros({4, 2}), Tensor::zeros({4})});
+  Mean mean([](const Tensor& outputs, const Tensor&) { return std::vector<float>(static_cast<std::size_t>(outputs.shape()[0]), 1); });
+  nn::Linear model(2, 1);
+  EXPECT_EQ(message_of([&] { evaluate(model, set, {&mean, nullptr}); }), "evaluate: metric 1 of 2 is null");
+  EXPECT_EQ(message_of([&] { evaluate(std::function<Tensor(const Tensor&)>(), set, {&mean}); }),
+            "evaluate: the function that computes outputs is empty");
 }
 
 TEST(Evaluate, WhatOneRankThrowsReachesAll) {

@@ -40,6 +40,7 @@ class GradTarget {
 
   // Instead of view(): hands over a finished gradient of any float type. Moves it when it can become the temporary itself, else
   // copies, converts or adds. What is moved is overwritten in place by the nodes below: never give a saved tensor, but its clone().
+  // InvalidArgument where it has not as many elements as the input, or is on another device.
   void give(const Tensor& gradient) const;
 
  private:
@@ -49,6 +50,7 @@ class GradTarget {
   Shape shape_;
   DType type_ = DType::kFloat32;
   Device* device_ = nullptr;
+  bool* is_written_ = nullptr;  // not null: set with the first write
   bool first_write_ = false;
   bool temporary_ = false;
 };
@@ -63,8 +65,8 @@ class Node {
 
   // `result_grad` is the finished gradient of this node's result; the node owns it and may overwrite it in place. It leaves what it
   // saved as it is: with retain_graph it runs again.
-  // `targets` has one entry an input; each that is wanted must be written exactly once, in any order. Each has memory of its own, also
-  // where one tensor is two inputs.
+  // `targets` has one entry an input; each that is wanted must be written exactly once, in any order (one that is not: InvalidArgument).
+  // Each has memory of its own, also where one tensor is two inputs.
   virtual void backward(const Tensor& result_grad, std::span<const GradTarget> targets) = 0;
 
   const std::vector<Tensor>& inputs() const { return inputs_; }

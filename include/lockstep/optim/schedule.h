@@ -3,6 +3,9 @@
 //   const optim::CosineRate rate{.peak = 0.1f, .total_steps = 10'000, .warmup_steps = 500};
 //   sgd.set_lr(rate.at(step));
 //
+// at() throws InvalidArgument, with the name, where a number of steps is below 1, a warm-up longer than the whole, or a divisor not above
+// 0.
+//
 // One by hand is any function: optim::Schedule rate = [](std::int64_t step) { return step < 100 ? 0.1f : 0.01f; };
 #pragma once
 
@@ -78,7 +81,7 @@ class Schedule {
     else
       at_ = std::move(rate);
   }
-  float at(std::int64_t step) const { return at_(step); }
+  float at(std::int64_t step) const;
 
  private:
   std::function<float(std::int64_t)> at_;

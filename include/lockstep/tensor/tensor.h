@@ -82,7 +82,7 @@ class Tensor {
   // From the same shape and dtype, any device. Into a GPU: returns while the GPU may still be behind, but the source may change at once
   // (see Device::upload); from a GPU into the CPU: blocks until the values are there.
   void copy_from(const Tensor& source) const;
-  void fill(float value) const;
+  void fill(float value) const;  // float32; else InvalidArgument
 
   // How often the values were changed in place, through this tensor or a view of it: by fill, copy_from, a load, an optimizer's step.
   // Backward compares, so that it never mixes old values with new ones; it compares no bits: a caller that puts the same values back has

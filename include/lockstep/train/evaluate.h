@@ -25,9 +25,10 @@ struct EvaluateOptions {
 
 // Collective: shares the samples of `dataset` out to the ranks, each exactly once, gives `forward` batch after batch without recording a
 // tape, and adds up the metrics, which it resets first. Ranks do not wait for each other before the end: some may have a batch less, or
-// none. Returns the number of samples, of all ranks. A metric sees float32 outputs on the CPU. InvalidArgument: batch_size below 1. An
-// exception on any rank, for wrong options too, by `forward`, the data set or a metric, ends the group: the others throw PeerLost with the
-// same text. So in predict().
+// none. Returns the number of samples, of all ranks. Samples have two tensors, inputs and targets: a model of several is evaluated by a
+// loop over a DistributedSampler of Remainder::kExact, Metric::update() and reduce_metrics(). A metric sees float32 outputs on the CPU.
+// InvalidArgument: batch_size below 1, a metric that is null, other numbers of tensors. An exception on any rank, for wrong options too, by
+// `forward`, the data set or a metric, ends the group: the others throw PeerLost with the same text. So in predict().
 std::int64_t evaluate(const std::function<Tensor(const Tensor& inputs)>& forward, const data::Dataset& dataset,
                       std::initializer_list<Metric*> metrics, const EvaluateOptions& options = {});
 

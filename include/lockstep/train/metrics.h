@@ -77,6 +77,7 @@ class ConfusionMatrix : public Metric {
 class Mean : public Metric {
  public:
   // The numbers of a batch: float32, on the CPU.
+  // As many numbers as outputs has samples; else update() throws InvalidArgument.
   using Values = std::function<std::vector<float>(const Tensor& outputs, const Tensor& targets)>;
   explicit Mean(Values values);
   void update(const Tensor& outputs, const Tensor& targets) override;
