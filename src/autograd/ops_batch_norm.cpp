@@ -150,10 +150,10 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, con
     throw InvalidArgument("batch_norm: running_mean and running_variance go together: one of them is undefined");
   if (!options.training && !running_mean.defined())
     throw InvalidArgument("batch_norm: evaluation needs running_mean and running_variance, which are undefined");
-  Tensor mean = running_mean, variance = running_variance;
-  std::int64_t all_rows = rows;
   if (!(options.eps >= 0)) throw InvalidArgument("batch_norm: eps must not be negative, got {}", options.eps);
   if (!(options.momentum >= 0 && options.momentum <= 1)) throw InvalidArgument("batch_norm: momentum {} must be 0 to 1", options.momentum);
+  Tensor mean = running_mean, variance = running_variance;
+  std::int64_t all_rows = rows;
   if (options.training) {
     mean = empty_like(x, {channels}, DType::kFloat32);
     variance = empty_like(x, {channels}, DType::kFloat32);

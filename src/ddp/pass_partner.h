@@ -16,7 +16,8 @@ class PassPartner {
   // "", or why the two do not go together; JoinOptions are the same on all ranks.
   virtual std::string refusal_of_join(const JoinOptions&) const { return ""; }
   virtual const char* reason_against_capture() const = 0;
-  // A pass that is reduced begins. `step`: its number, the same on all ranks. The second: one of the others' that a rank without data follows.
+  // A pass that is reduced begins. `step`: its number, the same on all ranks. The second: one of the others' that a rank without data
+  // follows.
   virtual void begin_pass(std::uint64_t step) = 0;
   virtual void begin_followed_pass(std::uint64_t step) { begin_pass(step); }
   // All buckets are reduced, and it is settled which parameters have a gradient.

@@ -87,8 +87,7 @@ class Optimizer {
     std::vector<const char*> states = {};  // names, at most 3; in the order of the formula
     bool counts_steps = false;             // has the formula an UpdateClock?
     float initial_state = 0;
-    // true: update() hands the tensors as they come to one kernel of the table, which heeds UpdateTensor::ranks. Else `grad` is the
-    // average.
+    // true: update() hands its tensors to one kernel of the table and reads no `grad` itself, so that they may have UpdateTensor::ranks.
     bool shares_updates = false;
     bool elementwise = true;  // false: the update of an element reads others, a norm of the tensor; then it cannot work on slices
   };

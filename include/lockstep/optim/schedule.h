@@ -3,8 +3,7 @@
 //   const optim::CosineRate rate{.peak = 0.1f, .total_steps = 10'000, .warmup_steps = 500};
 //   sgd.set_lr(rate.at(step));
 //
-// at() throws InvalidArgument, with the name, where a number of steps is below 1, a warm-up longer than the whole, or a divisor not above
-// 0.
+// at() throws InvalidArgument that names a number of steps below 1, a warm-up longer than the whole, or a divisor that is not above 0.
 //
 // One by hand is any function: optim::Schedule rate = [](std::int64_t step) { return step < 100 ? 0.1f : 0.01f; };
 #pragma once

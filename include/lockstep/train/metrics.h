@@ -76,8 +76,7 @@ class ConfusionMatrix : public Metric {
 // Infinities and NaN make the mean such.
 class Mean : public Metric {
  public:
-  // The numbers of a batch: float32, on the CPU.
-  // As many numbers as outputs has samples; else update() throws InvalidArgument.
+  // The numbers of a batch, float32 on the CPU: as many as `outputs` has samples, else update() throws InvalidArgument.
   using Values = std::function<std::vector<float>(const Tensor& outputs, const Tensor& targets)>;
   explicit Mean(Values values);
   void update(const Tensor& outputs, const Tensor& targets) override;
