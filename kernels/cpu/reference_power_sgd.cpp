@@ -54,7 +54,7 @@ void multiply_by_factor(const PowerSgdMatrix& of, const float* m, const float* q
 }
 
 void multiply_transposed_by_factor(const PowerSgdMatrix& of, const float* m, const float* p, float* q, Stream&) {
-  std::fill(q, q + of.rank * of.columns, 0.0F);
+  std::fill_n(q, of.rank * of.columns, 0.0F);
   for (Index i = 0; i < of.rows; ++i)
     for (Index j = 0; j < of.rank; ++j) add_multiple(p[j * of.rows + i], m + i * of.columns, q + j * of.columns, of.columns);
 }
@@ -62,7 +62,7 @@ void multiply_transposed_by_factor(const PowerSgdMatrix& of, const float* m, con
 void orthonormalise(const PowerSgdMatrix& of, float* p, std::int32_t* is_finite, Stream&) {
   const Index count = of.rows;
   *is_finite = std::all_of(p, p + of.rank * count, [](float value) { return std::isfinite(value); }) ? 1 : 0;
-  if (*is_finite == 0) std::fill(p, p + of.rank * count, 0.0F);
+  if (*is_finite == 0) std::fill_n(p, of.rank * count, 0.0F);
   for (Index j = 0; j < of.rank; ++j) {
     float* const row = p + j * count;
     const double before = std::sqrt(dot_of_rows(row, row, count));
@@ -77,7 +77,7 @@ void orthonormalise(const PowerSgdMatrix& of, float* p, std::int32_t* is_finite,
 // Row by row: `error` holds what M was until the product takes its place.
 void expand_row(const PowerSgdMatrix& of, const float* p, const float* q, Index row, float* m, float* error) {
   if (error != nullptr) std::copy(m, m + of.columns, error);
-  std::fill(m, m + of.columns, 0.0F);
+  std::fill_n(m, of.columns, 0.0F);
   for (Index j = 0; j < of.rank; ++j) add_multiple(p[j * of.rows + row], q + j * of.columns, m, of.columns);
   if (error != nullptr)
     for (Index i = 0; i < of.columns; ++i) error[i] -= m[i];
@@ -87,9 +87,9 @@ void expand_factors(const PowerSgdMatrix& of, const float* p, const float* q, co
                     float* kept_q, Stream&) {
   const Index count = of.rows * of.columns, q_count = of.rank * of.columns;
   if (*is_finite == 0) {
-    std::fill(m, m + count, std::numeric_limits<float>::quiet_NaN());
-    std::fill(kept_q, kept_q + q_count, 0.0F);
-    if (error != nullptr) std::fill(error, error + count, 0.0F);
+    std::fill_n(m, count, std::numeric_limits<float>::quiet_NaN());
+    std::fill_n(kept_q, q_count, 0.0F);
+    if (error != nullptr) std::fill_n(error, count, 0.0F);
     return;
   }
   std::copy(q, q + q_count, kept_q);

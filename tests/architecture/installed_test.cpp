@@ -56,8 +56,8 @@ class Installed : public ::testing::Test {
   }
   // With the flags that pkg-config tells, as if Lockstep had been configured for this folder.
   CommandEnd compile(const std::string& arguments) const {
-    return run(fmt::format("sh -c '{} -O0 {} $(pkg-config --define-variable=prefix={} --cflags --libs lockstep)'", LOCKSTEP_COMPILER,
-                           arguments, prefix_));
+    return run(fmt::format("sh -c '{} -std=c++20 -O0 {} $(pkg-config --define-variable=prefix={} --cflags --libs lockstep)'",
+                           LOCKSTEP_COMPILER, arguments, prefix_));
   }
   void write(const std::string& name, const std::string& text) const { std::ofstream(here_ + "/" + name) << text; }
 
@@ -80,6 +80,26 @@ TEST_F(Installed, PkgConfigBuildsAProgramOutsideTheTree) {
   ASSERT_EQ(built.exit_code, 0) << built.output;
   expect_two_ranks_train("./program");
   EXPECT_NE(run("ldd program").output.find("liblockstep.so.0 => " + libraries_), std::string::npos) << run("ldd program").output;
+}
+
+// A consumer's own choice, C++23 for instance, would come first on the line and lose.
+TEST_F(Installed, PkgConfigLeavesTheStandardToTheConsumer) {
+  if (!is_there("pkg-config")) GTEST_SKIP() << "pkg-config is not installed";
+  const CommandEnd flags = run("pkg-config --cflags lockstep");
+  ASSERT_EQ(flags.exit_code, 0) << flags.output;
+  EXPECT_EQ(flags.output.find("-std="), std::string::npos) << flags.output;
+}
+
+// Without an installation: by the .pc file that Meson puts into the build folder.
+TEST_F(Installed, PkgConfigFindsTheBuildFolder) {
+  if (!is_there("pkg-config")) GTEST_SKIP() << "pkg-config is not installed";
+  const std::string uninstalled = LOCKSTEP_BUILD_ROOT "/meson-uninstalled";
+  const CommandEnd built =
+      run(fmt::format("env PKG_CONFIG_PATH={} sh -c '{} -std=c++20 -O0 program.cpp -o program $(pkg-config --cflags --libs lockstep)'",
+                      uninstalled, LOCKSTEP_COMPILER));
+  ASSERT_EQ(built.exit_code, 0) << built.output;
+  const CommandEnd trained = run("env LD_LIBRARY_PATH=" LOCKSTEP_BUILD_ROOT " " + prefix_ + "/bin/lockrun -n 2 ./program");
+  EXPECT_EQ(trained.exit_code, 0) << trained.output;
 }
 
 TEST_F(Installed, AnOperatorOfOnesOwnNeedsItsOneHeader) {

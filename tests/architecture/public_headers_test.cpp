@@ -61,19 +61,34 @@ TEST(PublicHeaders, AreInLockstepH) {
   for (const auto& [header, reason] : kLeftOut) EXPECT_TRUE(fs::exists(kInclude / header)) << header << " left out: it " << reason;
 }
 
+// What strict projects compile with. Our headers are not system headers there.
+constexpr const char* kStrict = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wold-style-cast -Werror";
+
 TEST(PublicHeaders, EachCompilesAlone) {
   if (lockstep::testing::kSanitized) GTEST_SKIP() << "the builds without a sanitizer compile the same headers";
   const auto headers = public_headers();
   const auto compile_every_second = [&](std::size_t first) {
     for (std::size_t i = first; i < headers.size(); i += 2) {
-      const CommandEnd compiled = run_command(
-          fmt::format("{} -std=c++20 -fsyntax-only -I {} -include {} -x c++ /dev/null", LOCKSTEP_COMPILER, kInclude.string(), headers[i]));
+      const CommandEnd compiled =
+          run_command(fmt::format("{} -std=c++20 {} -fsyntax-only -I {} -I {} -include {} -x c++ /dev/null", LOCKSTEP_COMPILER, kStrict,
+                                  kInclude.string(), LOCKSTEP_SOURCE_ROOT "/tests/architecture/fmt_12", headers[i]));
       EXPECT_EQ(compiled.exit_code, 0) << headers[i] << "\n" << compiled.output;
     }
   };
   std::thread other([&] { compile_every_second(1); });
   compile_every_second(0);
   other.join();
+}
+
+TEST(PublicHeaders, NeedCpp20OrNewer) {
+  const auto compile = [](const char* standard) {
+    return run_command(fmt::format("{} -std={} {} -fsyntax-only -I {} -include lockstep/lockstep.h -x c++ /dev/null", LOCKSTEP_COMPILER,
+                                   standard, kStrict, kInclude.string()));
+  };
+  const CommandEnd older = compile("c++17"), newer = compile("c++2b");
+  EXPECT_NE(older.exit_code, 0);
+  EXPECT_NE(older.output.find("Lockstep's headers are C++20: compile with -std=c++20 or newer"), std::string::npos) << older.output;
+  EXPECT_EQ(newer.exit_code, 0) << newer.output;
 }
 
 // The shared library hides what is not marked so.

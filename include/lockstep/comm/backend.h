@@ -67,13 +67,13 @@ class Backend {
   // each other's. Else empty: so by default, and where LOCKSTEP_REDUCE_ORDER asks for sums in another order than the ranks', which who adds
   // up by himself would not keep. Who reads or writes a peer's memory parts it by barriers from the peer's own use.
   // Asks no other rank. Valid while this rank keeps its Buffer.
-  virtual std::vector<std::byte*> peer_addresses(const void* data, std::size_t bytes) const { return {}; }
+  virtual std::vector<std::byte*> peer_addresses(const void* /*data*/, std::size_t /*bytes*/) const { return {}; }
 
   // Wakes every waiter of this group, on all ranks that can be reached; all later calls throw PeerLost with `reason`.
   virtual void abort(const std::string& reason) = 0;
 
   // Throws the reason if the group is over, as the next call would; never waits. `doing` begins the text. From any thread.
-  virtual void throw_if_over(const std::function<std::string()>& doing) {}
+  virtual void throw_if_over(const std::function<std::string()>& /*doing*/) {}
 
   // Returns when all ranks have made this call, whose data another backend moves; throws what run() would: a mismatch, a peer that is
   // lost, the deadline. Beside messages, with no operation under way. Only `host` has it.
@@ -95,7 +95,7 @@ class Backend {
 
   // `call` runs once when the group is over, also when no call of this rank is under way: from any thread, until the backend's
   // destructor has returned. It must not call into the backend. A backend that learns of a failure only in its own calls never runs it.
-  virtual void on_over(std::function<void(const std::string& why)> call) {}
+  virtual void on_over(std::function<void(const std::string& why)> /*call*/) {}
 };
 
 // Throws InvalidArgument when this process cannot use the backend called `name`: not built in, made for a world of one, not

@@ -3,7 +3,7 @@
 // A message carries the operation, the rank, the peer, what was expected, what came, and what to do about it.
 #pragma once
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <stdexcept>
 #include <string>

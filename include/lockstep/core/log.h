@@ -1,7 +1,7 @@
 // Log lines on stderr: `log::info("read {} images", n)`. Level from LOCKSTEP_LOG_LEVEL. Any thread may log; nothing is thrown.
 #pragma once
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <functional>
 #include <string>

@@ -2,6 +2,10 @@
 // below, which only the library of that version has. With another one the linker, or the loader when the program starts, reports it missing.
 #pragma once
 
+#if !defined(__cplusplus) || __cplusplus < 202002L
+#error "Lockstep's headers are C++20: compile with -std=c++20 or newer"
+#endif
+
 #define LOCKSTEP_VERSION "0.2.0"
 
 #pragma GCC visibility push(default)

@@ -23,9 +23,9 @@ struct InputView {
   Shape shape = {0};
 
   InputView() = default;
-  InputView(const void* data, DType dtype, const Shape& shape) : data(data), dtype(dtype), shape(shape) {}
+  InputView(const void* memory, DType type, const Shape& its_shape) : data(memory), dtype(type), shape(its_shape) {}
   template <typename T>
-  InputView(const T* data, const Shape& shape) : data(data), dtype(kDTypeOf<T>), shape(shape) {}
+  InputView(const T* memory, const Shape& its_shape) : data(memory), dtype(kDTypeOf<T>), shape(its_shape) {}
 
   explicit operator bool() const { return data != nullptr; }
   std::int64_t count() const { return shape.count(); }
@@ -46,10 +46,10 @@ struct OutputView {
   bool accumulate = false;
 
   OutputView() = default;
-  OutputView(void* data, DType dtype, const Shape& shape, bool accumulate = false)
-      : data(data), dtype(dtype), shape(shape), accumulate(accumulate) {}
+  OutputView(void* memory, DType type, const Shape& its_shape, bool adds = false)
+      : data(memory), dtype(type), shape(its_shape), accumulate(adds) {}
   template <typename T>
-  OutputView(T* data, const Shape& shape, bool accumulate = false) : data(data), dtype(kDTypeOf<T>), shape(shape), accumulate(accumulate) {}
+  OutputView(T* memory, const Shape& its_shape, bool adds = false) : data(memory), dtype(kDTypeOf<T>), shape(its_shape), accumulate(adds) {}
 
   explicit operator bool() const { return data != nullptr; }
   operator InputView() const { return {data, dtype, shape}; }  // for operators that work in place

@@ -55,9 +55,9 @@ class BucketHook {
   // "power_sgd (rank 2) over bf16": the same on all ranks, compared when a module is wrapped.
   virtual std::string describe() const = 0;
   // "", or why it cannot reduce these gradients: then wrapping is refused on all ranks.
-  virtual std::string refusal(std::span<const GradientInfo> gradients) const { return ""; }
+  virtual std::string refusal(std::span<const GradientInfo> /*gradients*/) const { return ""; }
   // Before the first pass. Called once a wrapper; state by name stays where the gradients are the same.
-  virtual void prepare(const ProcessGroup& group, std::span<const GradientInfo> gradients) {}
+  virtual void prepare(const ProcessGroup& /*group*/, std::span<const GradientInfo> /*gradients*/) {}
 
   // Starts the reduction of a bucket and returns its Work; when that is done, the average is in place, the same bits on all ranks. Called
   // in bucket order, at the same place among the group's calls on all ranks. What it throws ends the group for all ranks.

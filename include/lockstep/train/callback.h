@@ -27,11 +27,11 @@ class Callback {
  public:
   virtual ~Callback() = default;
   virtual void on_train_begin(Trainer&) {}
-  virtual void on_epoch_begin(Trainer&, std::int64_t epoch) {}                // from FitOptions::initial_epoch on
-  virtual void on_step_begin(Trainer&, std::int64_t step) {}                  // steps done before, over all fits
-  virtual void on_step_end(Trainer&, std::int64_t step, const Logs& logs) {}  // now with this one; "loss" of this rank's samples
+  virtual void on_epoch_begin(Trainer&, std::int64_t /*epoch*/) {}                   // from FitOptions::initial_epoch on
+  virtual void on_step_begin(Trainer&, std::int64_t /*step*/) {}                     // steps done before, over all fits
+  virtual void on_step_end(Trainer&, std::int64_t /*step*/, const Logs& /*logs*/) {}  // now with this one; "loss" of this rank's samples
   // "loss", metrics, "val_loss", "val_<metric>", "lr": of all ranks' samples, the same on each.
-  virtual void on_epoch_end(Trainer&, std::int64_t epoch, const Logs& logs) {}
+  virtual void on_epoch_end(Trainer&, std::int64_t /*epoch*/, const Logs& /*logs*/) {}
   virtual void on_train_end(Trainer&) {}  // not after an exception
 };
 
