@@ -10,6 +10,9 @@
 #include "lockstep/core/cpu_dispatch.h"
 #include "lockstep/core/crypto.h"
 #include "tests/kernels/cpu/exact.h"
+#if LOCKSTEP_WITH_ONEDNN
+#include <oneapi/dnnl/dnnl.hpp>
+#endif
 
 namespace lockstep::testing {
 namespace {
@@ -84,9 +87,21 @@ TEST(Isa, Probe) {
   std::printf("isa %d digest %s\n", static_cast<int>(cpu_isa()), digest.c_str());
 }
 
+// oneDNN's name for the most that it uses: an enumerator of dnnl::cpu_isa.
+int onednn_isa() {
+#if LOCKSTEP_WITH_ONEDNN
+  tested();  // the limit is set with the first table of kernels
+  return static_cast<int>(dnnl::get_effective_cpu_isa());
+#else
+  return -1;
+#endif
+}
+
+TEST(Isa, OneDnnProbe) { std::printf("isa %d\n", onednn_isa()); }
+
 // What the probe prints when it runs under LOCKSTEP_ISA=name.
-std::string probe(const std::string& name) {
-  const std::string command = "LOCKSTEP_ISA=" + name + " '" + ::testing::internal::GetArgvs().front() + "' --gtest_filter=Isa.Probe";
+std::string probe(const std::string& name, const std::string& which = "Probe") {
+  const std::string command = "LOCKSTEP_ISA=" + name + " '" + ::testing::internal::GetArgvs().front() + "' --gtest_filter=Isa." + which;
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return "could not be started";
   std::string text;
@@ -103,6 +118,16 @@ TEST(Isa, EveryBuildGivesTheSameBits) {
   const std::string expected = fmt::format("digest {}\n", digest_of_kernels());
   EXPECT_EQ(probe("baseline"), "isa 0 " + expected);
   EXPECT_EQ(probe("avx2"), "isa 1 " + expected);
+}
+
+TEST(Isa, LimitsOneDnn) {
+#if LOCKSTEP_WITH_ONEDNN
+  if (cpu_isa() == Isa::kBaseline) GTEST_SKIP() << "this CPU (or LOCKSTEP_ISA) allows the baseline only: there is nothing to lower";
+  EXPECT_EQ(probe("baseline", "OneDnnProbe"), fmt::format("isa {}\n", static_cast<int>(dnnl::cpu_isa::sse41)));
+  EXPECT_EQ(probe("avx2", "OneDnnProbe"), fmt::format("isa {}\n", static_cast<int>(dnnl::cpu_isa::avx2)));
+#else
+  GTEST_SKIP() << "this build has no oneDNN";
+#endif
 }
 
 }  // namespace
