@@ -43,6 +43,19 @@ TEST(PrintedModule, IsATreeWithTheOptionsOfEachLayer) {
   EXPECT_EQ(text_of(nn::ReLU()), "ReLU()");
 }
 
+// As PyTorch's users write them.
+TEST(PrintedModule, TakesOneNumberForBothDirections) {
+  EXPECT_EQ(text_of(nn::Conv2d(3, 16, 3)), "Conv2d(3, 16, kernel=(3, 3), stride=(1, 1))");
+  EXPECT_EQ(text_of(nn::Conv2d(3, 16, 3, {.stride = 2, .padding = 1})), "Conv2d(3, 16, kernel=(3, 3), stride=(2, 2), padding=1)");
+  EXPECT_EQ(text_of(nn::Conv2d(3, 16, {3, 5}, {.padding = {1, 2}})),
+            "Conv2d(3, 16, kernel=(3, 5), stride=(1, 1), padding=(top=1, left=2, bottom=1, right=2))");
+  EXPECT_EQ(text_of(nn::Conv2d(3, 16, 3, {.padding = Padding{1}})), "Conv2d(3, 16, kernel=(3, 3), stride=(1, 1), padding=1)");
+  EXPECT_EQ(text_of(nn::MaxPool2d(2)), "MaxPool2d((2, 2), stride=(2, 2))");
+  EXPECT_EQ(text_of(nn::Conv1d(3, 16, 5, {.padding = Padding1d{2}})), text_of(nn::Conv1d(3, 16, 5, {.padding = 2})));
+  nn::Sequential net;
+  EXPECT_EQ(text_of(net.append<nn::Conv2d>(3, 16, 3)), text_of(nn::Conv2d(3, 16, Size2{3, 3})));
+}
+
 // Looks its integers up, draws random numbers and counts its passes when in training mode.
 struct Lookup : nn::Module {
   Tensor table = Tensor::full({4, 2}, 1), passes = Tensor::zeros({1});
