@@ -74,7 +74,7 @@ constexpr Flag kFlags[] = {
     {"standalone", "this node alone, as without the flag"},
     {"node-rank", "which of them this is, from 0", "I"},
     {"master-addr", "node 0's name or address", "A"},
-    {"master-port", "a free port there (29500)", "P"},
+    {"master-port", "a free port there (29500); with one node the ranks' MASTER_PORT, which is left to the program (any free one)", "P"},
     {"gpus", "auto, all, none, numbers (0,1) or UUIDs (GPU-8c9f)", "LIST"},
     {"share-gpu", "K ranks on one GPU, or on parts of the CPU (1)", "K"},
     {"devices", "one device as several, a rank on each: cpu:2x, cuda:0:2x, cuda:0:2x,cuda:1:2x", "LIST"},
@@ -240,7 +240,8 @@ void read_nodes(const cxxopts::ParseResult& parsed, launch::LaunchSpec& spec) {
   spec.nodes = number_of_nodes(parsed);
   const auto node_rank = number_of(parsed, "node-rank", "--node-rank", 0, kMaxNodes - 1);
   const auto host = text_of(parsed, "master-addr", "--master-addr");
-  spec.master_port = static_cast<std::uint16_t>(number_of(parsed, "master-port", "--master-port", 1, kMaxPort).value_or(kDefaultPort));
+  const auto port = number_of(parsed, "master-port", "--master-port", 1, kMaxPort);
+  spec.master_port = static_cast<std::uint16_t>(port.value_or(spec.nodes == 1 ? 0 : kDefaultPort));
   if (node_rank && *node_rank >= spec.nodes)
     throw InvalidArgument("--node-rank {} does not exist with --nnodes {}: nodes count from 0", *node_rank, spec.nodes);
   if (spec.nodes == 1) return;

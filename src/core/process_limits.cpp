@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -66,8 +67,40 @@ std::optional<CpuQuota> smallest_cpu_quota(const fs::path& group, const fs::path
 
 std::optional<CpuQuota> cpu_quota() { return smallest_cpu_quota(control_group("cpu"), kControlGroups); }
 
+namespace {
+
+// A thread's stack counts as address space. The system says EAGAIN for one that does not fit, as for a thread too many.
+std::string full_address_space() {
+  rlimit space{}, stack{};
+  if (::getrlimit(RLIMIT_AS, &space) != 0 || space.rlim_cur == RLIM_INFINITY) return "";
+  rlim_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t used = pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE));
+  const bool has_size = ::getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur != RLIM_INFINITY;
+  constexpr rlim_t kUsualStack = 8 << 20;
+  if (used + (has_size ? stack.rlim_cur : kUsualStack) <= space.rlim_cur) return "";
+  return fmt::format("this process's address space is full: {} of {} MiB are in use (RLIMIT_AS, ulimit -v); allow more", used >> 20,
+                     space.rlim_cur >> 20);
+}
+
+}  // namespace
+
+std::optional<long> out_of_memory_kills_in(const fs::path& group) {
+  for (const char* name : {"memory.events", "memory.oom_control"}) {
+    std::ifstream file(group / name);
+    std::string key;
+    for (long value = 0; file >> key >> value;)
+      if (key == "oom_kill") return value;
+  }
+  return std::nullopt;
+}
+
+std::optional<long> out_of_memory_kills() { return out_of_memory_kills_in(control_group("memory")); }
+
 std::string why_not_started(int error) {
   std::string text = std::strerror(error);
+  if (error != EAGAIN && error != ENOMEM) return text;
+  if (const std::string space = full_address_space(); !space.empty()) return text + ": " + space;
   if (error != EAGAIN) return text;
   text += ": no further process or thread is allowed";
   rlimit of_user{};

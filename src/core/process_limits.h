@@ -8,9 +8,15 @@
 
 namespace lockstep {
 
-// The text of an error number. For EAGAIN also the limits that stand in the way, and what to do. Only of calls that start a process or a
-// thread.
+// The text of an error number. For EAGAIN and ENOMEM also the limits that stand in the way, and what to do. Only of calls that start a
+// process or a thread.
 std::string why_not_started(int error);
+
+// How often the system has killed a process of this process's control group because memory ran out; nullopt: it does not say.
+std::optional<long> out_of_memory_kills();
+
+// The same of the file of a group: memory.events of version 2, memory.oom_control of version 1.
+std::optional<long> out_of_memory_kills_in(const std::filesystem::path& group);
 
 // A container's or service's: as much time as so many cores have, shared by all processes of a control group.
 struct CpuQuota {

@@ -1,11 +1,17 @@
 // Apart from error.cpp, which is also in the CUDA part: that one has no main and no signals of its own.
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <exception>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string_view>
 #include <system_error>
+#include <thread>
 
+#include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "src/core/first_process.h"
 #include "src/core/process_limits.h"
@@ -19,6 +25,27 @@ int report(const char* program, const char* message, int exit_code) {
   std::fprintf(stderr, "%s: error: %s\n", program, message);
   std::fflush(nullptr);
   return exit_code;
+}
+
+// torchrun names the rank with the earliest time in such a file as the cause, in the form that PyTorch's record() writes. What cannot be
+// written is left: the message has gone to stderr.
+void write_torchruns_error_file(const char* message) {
+  const auto path = env::text(env::kTorchrunsErrorFile);
+  if (!path) return;
+  const nlohmann::json file = {
+      {"message", {{"message", message}, {"extraInfo", {{"py_callstack", ""}, {"timestamp", std::to_string(std::time(nullptr))}}}}}};
+  std::ofstream(*path) << file.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+int fail(const char* program, const char* message, int exit_code) {
+  write_torchruns_error_file(message);
+  return report(program, message, exit_code);
+}
+
+// Launchers other than lockrun name the first process that leaves as the cause. The rank that failed gets a head start.
+void let_the_cause_leave_first() {
+  constexpr auto kHeadStart = std::chrono::milliseconds(500);
+  if (!env::text(env::kStoreHosted)) std::this_thread::sleep_for(kHeadStart);
 }
 
 // All output must have been written: a full disk is no success.
@@ -37,15 +64,16 @@ int run_main(const char* program, int (*body)(int argc, char** argv), int argc, 
   try {
     return finish(program, body(argc, argv));
   } catch (const PeerLost& error) {
-    return report(program, error.what(), kPeerLostExitCode);
+    let_the_cause_leave_first();
+    return fail(program, error.what(), kPeerLostExitCode);
   } catch (const InvalidArgument& error) {
-    return report(program, error.what(), 2);
+    return fail(program, error.what(), 2);
   } catch (const std::system_error& error) {
     // std::thread's text is the number's and no more.
     const bool is_of_thread = error.code().value() == EAGAIN && error.what() == std::string_view(std::strerror(EAGAIN));
-    return report(program, is_of_thread ? why_not_started(EAGAIN).c_str() : error.what(), 1);
+    return fail(program, is_of_thread ? why_not_started(EAGAIN).c_str() : error.what(), 1);
   } catch (const std::exception& error) {
-    return report(program, error.what(), 1);
+    return fail(program, error.what(), 1);
   }
 }
 

@@ -42,7 +42,20 @@ std::string describe(const RankExit& exit) {
                      meaning == nullptr ? "unknown" : meaning, exit.core_dumped ? ", core dumped" : "");
 }
 
-std::string failure_cause(const std::vector<RankExit>& exits, const Verdict& verdict, const std::string& where) {
+namespace {
+
+const char* who_sent_sigkill(std::optional<long> memory_kills) {
+  if (!memory_kills) return "lockrun: nobody here sent that signal; when memory runs out the system does (see dmesg)\n";
+  if (*memory_kills > 0)
+    return "lockrun: memory ran out: the system killed it (oom_kill of its control group counts it); give the job more memory, or start "
+           "fewer ranks\n";
+  return "lockrun: nobody here sent that signal, and the system killed nothing here for want of memory: another process did\n";
+}
+
+}  // namespace
+
+std::string failure_cause(const std::vector<RankExit>& exits, const Verdict& verdict, const std::string& where,
+                          std::optional<long> memory_kills) {
   const RankExit& cause = exits[verdict.cause];
   const auto name_of = [&](const RankExit& exit) {
     return fmt::format("rank {} ({}{}pid {}{}{})", exit.rank, exit.task, exit.task.empty() ? "" : ", ", exit.pid, where.empty() ? "" : ", ", where);
@@ -54,8 +67,7 @@ std::string failure_cause(const std::vector<RankExit>& exits, const Verdict& ver
       if (!exit.failed()) text += fmt::format("lockrun: {} had ended with code 0: did it leave too early?\n", name_of(exit));
   } else {
     text = fmt::format("lockrun: {} {}\n", name_of(cause), describe(cause));
-    if (cause.by_signal && cause.value == SIGKILL)
-      text += "lockrun: nobody here sent that signal; when memory runs out the system does (see dmesg)\n";
+    if (cause.by_signal && cause.value == SIGKILL) text += who_sent_sigkill(memory_kills);
   }
   return text;
 }

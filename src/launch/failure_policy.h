@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,8 +47,11 @@ Verdict judge(const std::vector<RankExit>& exits, int ranks, Clock::time_point n
 // "exited with code 3", "was killed by signal 11 (SIGSEGV: Segmentation fault)".
 std::string describe(const RankExit& exit);
 
-// The message to the user when a job has failed: the rank that caused it. Whole lines. `where` names the node, when there are several.
-std::string failure_cause(const std::vector<RankExit>& exits, const Verdict& verdict, const std::string& where = "");
+// The message to the user when a job has failed: the rank that caused it. Whole lines. `where` names the node, when there are several;
+// `memory_kills`: how many processes of the job's control group the system has killed since the start because memory ran out, nullopt when
+// it does not count them.
+std::string failure_cause(const std::vector<RankExit>& exits, const Verdict& verdict, const std::string& where = "",
+                          std::optional<long> memory_kills = {});
 // And below it the last lines of that rank. Whole lines.
 std::string failure_details(const std::vector<std::string>& last_lines);
 

@@ -122,7 +122,8 @@ class Job {
         token_(std::move(token)) {
     facts_.ranks = facts_.world_size = spec.ranks;
     facts_.master_host = listener_.endpoint.host;
-    facts_.master_port = listener_.endpoint.port;
+    facts_.store_port = listener_.endpoint.port;
+    facts_.master_port = nodes_ ? nodes_->facts_of(0).program_port : spec.master_port != 0 ? spec.master_port : free_port();
     facts_.terminal_width = output_width();
     facts_.flight_dir = spec.flight_dir;
     facts_.tasks = {spec.servers, spec.workers};

@@ -37,7 +37,9 @@ void NodeAgent::connect() {
     if (Fd fd = try_connect_tcp(coordinator_.host, coordinator_.port, waiting.deadline(), why)) {
       channel_.emplace(std::move(fd), NodeChannel::Side::kAgent, token_);
       if (shake_hands(std::min(waiting.deadline(), Clock::now() + kHandshakeTime))) return;
-      why = "another service than lockrun answers there";
+      why = channel_->state() == NodeChannel::State::kShaking
+                ? "a process listens there and does not answer: it is stopped or busy, or has too many open files (ulimit -n)"
+                : "another service than lockrun answers there";
     }
     if (waiting.is_over())
       throw RendezvousError(

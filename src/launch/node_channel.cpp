@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "src/comm/net/peer_owner.h"
 #include "src/comm/store/store_protocol.h"
 
 namespace lockstep::launch {
@@ -49,12 +50,12 @@ void notice_lost_machines(int fd) {
 }
 
 json facts_to_json(const NodeFacts& facts) {
-  return {{"node", facts.node}, {"nodes", facts.nodes}, {"ranks", facts.ranks}, {"host", facts.host}, {"pid", facts.pid}};
+  return {{"node", facts.node}, {"nodes", facts.nodes}, {"ranks", facts.ranks}, {"host", facts.host}, {"pid", facts.pid}, {"program_port", facts.program_port}};
 }
 
 NodeFacts facts_from_json(const json& value) {
   return {value.at("node").get<int>(), value.at("nodes").get<int>(), value.at("ranks").get<int>(), value.at("host").get<std::string>(),
-          value.at("pid").get<long>()};
+          value.at("pid").get<long>(), value.at("program_port").get<std::uint16_t>()};
 }
 
 template <typename Enum>
@@ -101,7 +102,7 @@ std::optional<NodeMessage> decode(std::string_view text) {
 }
 
 NodeChannel::NodeChannel(Fd fd, Side side, std::string_view token)
-    : fd_(std::move(fd)), side_(side), exchange_(token, side == Side::kAgent ? Role::kNodeAgent : Role::kNodeCoordinator) {
+    : fd_(std::move(fd)), side_(side), token_(token), exchange_(token, side == Side::kAgent ? Role::kNodeAgent : Role::kNodeCoordinator) {
   notice_lost_machines(fd_.get());
   if (side_ == Side::kAgent) return;
   put(Hello{kMagic, exchange_.nonce()});
@@ -205,7 +206,7 @@ void NodeChannel::verify_agent() {
   if (!take(agent)) return;
   if (agent.magic != kMagic) return close();
   exchange_.note_peer(agent.nonce);
-  const bool accepted = exchange_.accepts(agent.proof);
+  const bool accepted = exchange_.accepts(agent.proof) && !is_excluded(token_, fd_.get());
   state_ = accepted ? State::kOpen : State::kRefused;
   close_when_sent_ = !accepted;
   put(CoordinatorProof{accepted ? 1u : 0u, accepted ? exchange_.proof() : crypto::Digest{}});
@@ -214,7 +215,7 @@ void NodeChannel::verify_agent() {
 void NodeChannel::verify_coordinator() {
   CoordinatorProof coordinator;
   if (!take(coordinator)) return;
-  const bool proven = coordinator.accepted == 1 && exchange_.accepts(coordinator.proof);
+  const bool proven = coordinator.accepted == 1 && exchange_.accepts(coordinator.proof) && !is_excluded(token_, fd_.get());
   state_ = proven ? State::kOpen : State::kRefused;
   if (!proven) fd_.reset();
 }

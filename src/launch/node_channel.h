@@ -90,6 +90,7 @@ class NodeChannel {
   const Side side_;
   const Clock::time_point since_ = Clock::now();
   State state_ = State::kShaking;
+  const std::string token_;
   ProofExchange exchange_;
   bool has_sent_proof_ = false;
   bool close_when_sent_ = false;

@@ -124,6 +124,7 @@ void NodeCoordinator::move() {
 void NodeCoordinator::hear(Connection& agent) {
   agent.channel.move();
   while (auto message = agent.channel.next()) {
+    agent.has_answered = in_doubt_;
     if (agent.heartbeat) agent.heartbeat->heard();
     if (message->kind == NodeMessage::Kind::kHeartbeatRequest) agent.channel.send({.kind = NodeMessage::Kind::kHeartbeat});
     if (message->kind != NodeMessage::Kind::kReport) continue;
@@ -152,17 +153,30 @@ void NodeCoordinator::report(NodeReport report) {
   decide();
 }
 
-// Ranks of some node have lost a peer: sends each node a message, which it need not answer; a connection that does not acknowledge it ends.
+// Ranks of some node have lost a peer: requests a heartbeat of each node. A connection that does not acknowledge it ends; a lockrun that
+// acknowledges and does not answer is stopped.
 void NodeCoordinator::doubt_all() {
   for (Connection& agent : agents_) agent.channel.doubt();
-  send_to_all({.kind = NodeMessage::Kind::kWaiting, .why = "a cause"});
+  send_to_all({.kind = NodeMessage::Kind::kHeartbeatRequest});
   in_doubt_ = true;
+}
+
+// The node that has neither reported nor answered since there is doubt: what its ranks did is not known here.
+const NodeCoordinator::Connection* NodeCoordinator::silent_agent() const {
+  const auto is_silent = [this](const Connection& agent) {
+    return !agent.has_answered &&
+           std::none_of(reports_.begin(), reports_.end(), [&](const NodeReport& report) { return report.node == agent.node; });
+  };
+  const auto found = std::find_if(agents_.begin(), agents_.end(), is_silent);
+  return found == agents_.end() ? nullptr : &*found;
 }
 
 void NodeCoordinator::decide() {
   const auto is_bad = [](const NodeReport& report) { return report.kind != NodeReport::Kind::kFinished; };
   if (!in_doubt_ && std::any_of(reports_.begin(), reports_.end(), is_bad)) doubt_all();
   if (!verdict_ && (verdict_ = judge_nodes(reports_, nodes_.size(), Clock::now(), kWaitForCause))) {
+    if (const Connection* silent = verdict_->kind == NodeReport::Kind::kConsequence ? silent_agent() : nullptr)
+      verdict_ = stall_of(facts_of(silent->node), kWaitForCause, Clock::now());
     send_to_all({.kind = NodeMessage::Kind::kEnd, .report = *verdict_});
     leave_by_ = Clock::now() + kWaitForNodes;
   }

@@ -22,7 +22,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-NodeFacts own_facts(const LaunchSpec& spec) { return {spec.node_rank, spec.nodes, spec.ranks, host_name(), ::getpid()}; }
+NodeFacts own_facts(const LaunchSpec& spec) { return {spec.node_rank, spec.nodes, spec.ranks, host_name(), ::getpid(), free_port()}; }
 
 std::chrono::seconds seconds_of(const char* variable, long otherwise) {
   return std::chrono::seconds(env::integer(variable, 1, 30 * 24 * 3600).value_or(otherwise));

@@ -76,6 +76,7 @@ class NodeCoordinator : public NodeLink {
     NodeChannel channel;
     int node = -1;                            // once it has joined
     std::optional<Heartbeat> heartbeat = {};  // while its report is awaited
+    bool has_answered = false;                // since there is doubt
   };
 
   void gather();
@@ -88,6 +89,7 @@ class NodeCoordinator : public NodeLink {
   void await_report_of(Connection& agent);
   void doubt_all();
   void decide();
+  const Connection* silent_agent() const;
   bool is_undecided() const { return !verdict_ && !reports_.empty(); }
 
   Fd listener_;

@@ -18,6 +18,7 @@ struct NodeFacts {
   int ranks = 1;
   std::string host;
   long pid = 0;  // of the lockrun
+  std::uint16_t program_port = 0;  // was free there: node 0's becomes MASTER_PORT
 
   bool operator==(const NodeFacts&) const = default;
 };

@@ -17,6 +17,7 @@ std::vector<EnvironmentChange> rank_environment(const JobFacts& job, int local_r
       {env::kMasterAddr, job.master_host},
       {env::kMasterPort, std::to_string(job.master_port)},
       {env::kStoreHosted, "1"},
+      {env::kStorePort, std::to_string(job.store_port)},
       // Removed when there is no terminal: an outer launcher's would be wrong here.
       {env::kTerminalWidth, job.terminal_width ? std::optional(std::to_string(*job.terminal_width)) : std::nullopt},
   };

@@ -19,7 +19,8 @@ struct JobFacts {
   int node = 0, nodes = 1;
   TaskCounts tasks = {};
   std::string master_host;
-  std::uint16_t master_port = 0;
+  std::uint16_t store_port = 0;   // of this launcher's store
+  std::uint16_t master_port = 0;  // left to the program: for torch.distributed, say, whose rank 0 listens there
   std::string fresh_token;            // the job's own; empty when the user has set one, which then stays
   std::string flight_dir;             // empty: as the user has set it
   int threads = 1;                    // for each rank

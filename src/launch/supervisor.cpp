@@ -11,6 +11,8 @@
 #include <csignal>
 #include <cstring>
 
+#include "src/core/process_limits.h"
+
 namespace lockstep::launch {
 
 namespace {
@@ -36,7 +38,12 @@ CutStyle style_of(const SupervisorOptions& options, const RankProcess& process, 
 
 Supervisor::Supervisor(const SupervisorOptions& options, std::vector<RankProcess> processes, const Guard& guard, SignalGate& signals,
                        NodeLink* nodes)
-    : options_(options), guard_(guard), signals_(signals), nodes_(nodes), screen_(STDOUT_FILENO, STDERR_FILENO, options.same_terminal) {
+    : options_(options),
+      guard_(guard),
+      signals_(signals),
+      nodes_(nodes),
+      screen_(STDOUT_FILENO, STDERR_FILENO, options.same_terminal),
+      memory_kills_before_(out_of_memory_kills()) {
   for (RankProcess& process : processes)
     ranks_.push_back({process.rank,
                       process.pid,
@@ -165,8 +172,7 @@ void Supervisor::collect_exits() {
     siginfo_t info{};
     if (::waitid(P_PID, static_cast<id_t>(rank.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) continue;
     rank.ended = Clock::now();
-    exits_.push_back({rank.rank, rank.pid, info.si_code != CLD_EXITED, info.si_status, info.si_code == CLD_DUMPED, *rank.ended,
-                      rank.task});
+    exits_.push_back({rank.rank, rank.pid, info.si_code != CLD_EXITED, info.si_status, info.si_code == CLD_DUMPED, *rank.ended, rank.task});
   }
 }
 
@@ -177,8 +183,14 @@ void Supervisor::judge_exits() {
   failure_ = verdict;
   const auto first = std::find_if(exits_.begin(), exits_.end(), [](const RankExit& exit) { return exit.failed(); });
   begin_ending(SIGTERM, exits_[verdict.cause].exit_code(), first->when + options_.grace,
-               failure_cause(exits_, verdict, nodes_ == nullptr ? "" : where(nodes_->own())));
+               failure_cause(exits_, verdict, nodes_ == nullptr ? "" : where(nodes_->own()), memory_kills()));
   tell_nodes(verdict.only_consequences ? NodeReport::Kind::kConsequence : NodeReport::Kind::kFailed, SIGTERM);
+}
+
+// Since the start.
+std::optional<long> Supervisor::memory_kills() const {
+  const auto now = out_of_memory_kills();
+  return now && memory_kills_before_ ? std::optional(*now - *memory_kills_before_) : std::nullopt;
 }
 
 // The reader has gone, or the disk is full: no output may be lost in silence, so the job ends as any writer would.

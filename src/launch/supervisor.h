@@ -69,6 +69,7 @@ class Supervisor {
   void pause_job();
   void collect_exits();
   void judge_exits();
+  std::optional<long> memory_kills() const;
   void check_outputs();
   void begin_ending(int signal, int exit_code, Clock::time_point kill_at, std::string message);
   void tell_nodes(NodeReport::Kind kind, int signal);
@@ -86,6 +87,7 @@ class Supervisor {
   Screen screen_;
   std::vector<Rank> ranks_;
   std::vector<RankExit> exits_;
+  const std::optional<long> memory_kills_before_;
   std::optional<Verdict> failure_;
   std::optional<Ending> ending_;
   int interrupts_ = 0;

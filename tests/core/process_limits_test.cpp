@@ -56,6 +56,16 @@ TEST_F(Quota, TheSmallestOnTheWayUpHolds) {
   EXPECT_EQ(quota->group, service_) << "whose processes share it";
 }
 
+TEST_F(Quota, KillsForWantOfMemoryAreCountedByBothVersions) {
+  EXPECT_EQ(out_of_memory_kills_in(top_), std::nullopt) << "no file is there";
+  say(top_, "memory.oom_control", "oom_kill_disable 0\nunder_oom 0");
+  EXPECT_EQ(out_of_memory_kills_in(top_), std::nullopt) << "an old kernel does not count";
+  say(service_, "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 5");
+  EXPECT_EQ(out_of_memory_kills_in(service_), 5);
+  say(group_, "memory.events", "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0");
+  EXPECT_EQ(out_of_memory_kills_in(group_), 2);
+}
+
 TEST_F(Quota, OfThisProcessCanBeAskedFor) { EXPECT_GE(cpu_quota().value_or(CpuQuota{}).cores, 1); }
 
 }  // namespace

@@ -11,16 +11,21 @@
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstddef>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "src/core/fd.h"
+#include "src/core/process_limits.h"
 #include "tests/support/sanitized.h"
 
 namespace lockstep::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct Outcome {
   int exit_code;
@@ -86,6 +91,54 @@ TEST(LockrunLimits, ThatNoFurtherProcessIsAllowedIsSaidByName) {
   }
   EXPECT_GE(refusals, 5);
   EXPECT_LT(refusals, 30) << "it never worked";
+}
+
+TEST(LockrunLimits, AFullAddressSpaceIsNotTakenForTooManyProcesses) {
+  if (kSanitized) GTEST_SKIP() << "sanitizers reserve most of the address space";
+  if (run("command -v prlimit").exit_code != 0) GTEST_SKIP() << "prlimit (util-linux) is not installed";
+  // Enough for the program and its libraries, for a thread's stack of 4 GiB no room.
+  const Outcome job = run(
+      fmt::format("LOCKSTEP_DEVICE=cpu timeout -k 5 60 prlimit --as=3221225472 --stack=4294967296 {} steps=2 count=10", COLLECTIVE_RANK));
+  EXPECT_NE(job.exit_code, 0) << job.output;
+  EXPECT_THAT(job.output, HasSubstr("address space is full: "));
+  EXPECT_THAT(job.output, HasSubstr(" of 3072 MiB are in use (RLIMIT_AS, ulimit -v)"));
+  EXPECT_THAT(job.output, Not(HasSubstr("RLIMIT_NPROC")));
+}
+
+// A memory control group of its own, of version 1 or 2.
+class MemoryGroup {
+ public:
+  explicit MemoryGroup(long bytes) {
+    const bool is_version_two = std::filesystem::exists("/sys/fs/cgroup/cgroup.controllers");
+    path_ = fmt::format("/sys/fs/cgroup/{}lockstep-test-{}", is_version_two ? "" : "memory/", ::getpid());
+    std::error_code failure;
+    std::filesystem::create_directory(path_, failure);
+    std::ofstream limit(path_ / (is_version_two ? "memory.max" : "memory.limit_in_bytes"));
+    is_usable_ = !failure && limit << bytes << std::flush && out_of_memory_kills_in(path_);
+  }
+  ~MemoryGroup() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  bool is_usable() const { return is_usable_; }
+  // In a shell: this process and what it starts.
+  std::string enter() const { return fmt::format("echo $$ > {}/cgroup.procs", path_.string()); }
+
+ private:
+  std::filesystem::path path_;
+  bool is_usable_ = false;
+};
+
+TEST(LockrunLimits, AKillForWantOfMemoryIsCountedNotGuessed) {
+  if (kSanitized) GTEST_SKIP() << "sanitizers need more memory than the group has";
+  const MemoryGroup group(64 << 20);
+  if (!group.is_usable()) GTEST_SKIP() << "this process may not make a control group with a limit of memory";
+  const Outcome greedy = run(fmt::format("{} && exec timeout -k 5 60 {} --no-bind -n 1 tail /dev/zero", group.enter(), LOCKRUN));
+  EXPECT_EQ(greedy.exit_code, 128 + SIGKILL) << greedy.output;
+  EXPECT_THAT(greedy.output, HasSubstr("lockrun: memory ran out: the system killed it (oom_kill of its control group counts it)"));
+  const Outcome killed = run(fmt::format("{} && exec timeout -k 5 60 {} --no-bind -n 1 sh -c 'kill -KILL $$'", group.enter(), LOCKRUN));
+  EXPECT_EQ(killed.exit_code, 128 + SIGKILL) << killed.output;
+  EXPECT_THAT(killed.output, HasSubstr("the system killed nothing here for want of memory: another process did"));
 }
 
 TEST(LockrunLimits, ThatCoresMayNotBeChosenIsSaidWithTheFlagThatDoesNot) {

@@ -34,6 +34,24 @@ TEST(LockrunStart, EveryRankKnowsItsPlace) {
   }
 }
 
+// torch.distributed's rank 0 listens there, in the same job.
+TEST(LockrunStart, MasterPortIsLeftToTheProgram) {
+  const std::string script =
+      "import os, socket, time\n"
+      "address = (os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']))\n"
+      "if os.environ['RANK'] == '0':\n"
+      "    print(socket.create_server(('', address[1])).accept()[0].recv(5).decode())\n"
+      "for again in range(600 if os.environ['RANK'] == '1' else 0):\n"
+      "    try:\n"
+      "        socket.create_connection(address).sendall(b'hello')\n"
+      "        break\n"
+      "    except OSError:\n"
+      "        time.sleep(0.05)\n";
+  Child job({LOCKRUN, "-n", "2", "python3", "-c", script});
+  EXPECT_EQ(job.wait(std::chrono::seconds(60)), 0) << job.errors();
+  EXPECT_EQ(job.output(), "[0] hello\n");
+}
+
 TEST(LockrunStart, ATokenIsMadeForTheJobAndIsNoArgument) {
   std::set<std::string> seen;
   for (int i = 0; i < 2; ++i) {

@@ -88,6 +88,31 @@ TEST(ByHand, WithoutATokenTheStoreStaysOnLoopback) {
   }
 }
 
+TEST(ByHand, WithoutATokenOnlyProcessesOfOneUserMeet) {
+  if (::geteuid() != 0) GTEST_SKIP() << "to be two other users takes root";
+  if (std::system("command -v setpriv > /dev/null 2>&1") != 0) GTEST_SKIP() << "setpriv (util-linux) is not installed";
+  for (const char* transport : {"shm", "tcp"}) {
+    for (const bool is_one_user : {true, false}) {
+      HandJob job(2, {{"LOCKSTEP_STORE_TIMEOUT_S", is_one_user ? "60" : "3"}, {"LOCKSTEP_TRANSPORT", transport}});
+      const auto as = [](int user) {
+        const std::string number = std::to_string(user);
+        std::vector<std::string> command = {"setpriv", "--reuid", number, "--regid", number, "--clear-groups"};
+        const auto program = collective_rank({"steps=3"});
+        command.insert(command.end(), program.begin(), program.end());
+        return command;
+      };
+      job.start_command(0, as(100001));
+      job.start_command(1, as(is_one_user ? 100001 : 100002));
+      const int code = job[1].wait(120s);
+      if (code == 126 || code == 127) GTEST_SKIP() << "another user may not run the programs: " << job[1].errors();
+      EXPECT_EQ(code, is_one_user ? 0 : 1) << job[1].errors();
+      EXPECT_EQ(job[0].wait(120s), is_one_user ? 0 : 1) << job[0].errors();
+      EXPECT_THAT(job[1].errors(), HasSubstr(is_one_user ? "" : "without a token only processes of one user meet"));
+      EXPECT_THAT(job[0].errors(), HasSubstr(is_one_user ? "" : "is another user's, and the job has no token"));
+    }
+  }
+}
+
 TEST(ByHand, InsecureServesTheNetworkWithoutAToken) {
   for (const char* transport : {"shm", "tcp"}) {
     HandJob job(2, {{"MASTER_ADDR", "0.0.0.0"}, {"LOCKSTEP_INSECURE", "1"}, {"LOCKSTEP_TRANSPORT", transport}});

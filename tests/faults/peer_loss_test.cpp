@@ -4,9 +4,13 @@
 #include <gmock/gmock.h>
 
 #include <csignal>
+#include <filesystem>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "tests/faults/hand_job.h"
+#include "tests/support/page.h"
+#include "tests/support/temporary.h"
 
 namespace lockstep::testing {
 namespace {
@@ -84,6 +88,38 @@ TEST_P(Transports, AKillFromOutsideBetweenTwoStepsIsNoticed) {
   EXPECT_EQ(job[1].wait(), 128 + SIGKILL);
   EXPECT_EQ(job[0].wait(kSoon), kPeerLost);
   EXPECT_THAT(job[0].errors(), HasSubstr("rank 1"));
+}
+
+// torchrun and mpirun name the first process that leaves as the cause. torchrun reads why from a file, and takes the earliest.
+TEST(OtherLaunchers, SurvivorsLeaveAfterTheRankThatFailed) {
+  const std::string folder = temporary("error-files");
+  std::filesystem::create_directories(folder);
+  HandJob job(2);
+  const auto file_of = [&](int rank) { return folder + "/" + std::to_string(rank) + ".json"; };
+  for (const int rank : {0, 1})
+    job.start(rank, {"steps=1000000", "pause_ms=20", "fail_rank=1", "fail_at=5", "how=throw"},
+              {{"TORCHELASTIC_ERROR_FILE", file_of(rank)}});
+  EXPECT_EQ(job[1].wait(), 1) << job[1].errors();
+  EXPECT_EQ(job[0].wait(kSoon), kPeerLost) << job[0].errors();
+  long when[2] = {};
+  for (const int rank : {0, 1}) {
+    const auto error = nlohmann::json::parse(text_of_file(file_of(rank)), nullptr, false);
+    ASSERT_FALSE(error.is_discarded()) << file_of(rank) << ": " << text_of_file(file_of(rank));
+    EXPECT_THAT(error["message"]["message"].get<std::string>(), HasSubstr(rank == 1 ? "this rank has had enough" : "rank 1"));
+    when[rank] = std::stol(error["message"]["extraInfo"]["timestamp"].get<std::string>());
+  }
+  EXPECT_LE(when[1], when[0]);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(OtherLaunchers, ASurvivorGivesTheCauseAHeadStart) {
+  HandJob job(2);
+  job.start_all({"steps=1000000", "pause_ms=20"});
+  for (const int rank : {0, 1}) ASSERT_TRUE(job[rank].wait_for_output("is running")) << job[rank].errors();
+  const auto killed = std::chrono::steady_clock::now();
+  job[1].signal(SIGKILL);
+  EXPECT_EQ(job[0].wait(kSoon), kPeerLost) << job[0].errors();
+  EXPECT_GE(std::chrono::steady_clock::now() - killed, 500ms);
 }
 
 TEST_P(Transports, AStoppedRankIsNamedAtTheDeadline) {

@@ -52,6 +52,8 @@ TEST(CommandLine, SeveralNodesAsTorchrunsUsersWriteThem) {
   EXPECT_EQ(spec_of({"--nnodes", "2", "--node-rank", "0", "--master-addr", "[::1]", "-n", "1", "x"}).master_host, "::1");
   EXPECT_EQ(spec_of({"--nnodes", "2", "--node-rank", "0", "--master-addr", "a_b", "-n", "1", "x"}).master_host, "a_b");
   EXPECT_EQ(spec_of({"--nnodes", "2", "--node-rank", "0", "--master-addr", "a", "-n", "1", "x"}).master_port, 29500);
+  EXPECT_EQ(spec_of({"-n", "1", "x"}).master_port, 0) << "any free one";
+  EXPECT_EQ(spec_of({"--master-port", "1234", "-n", "1", "x"}).master_port, 1234);
 }
 
 TEST(CommandLine, OneNodeNeedsNoneOfTheNodesFlags) {

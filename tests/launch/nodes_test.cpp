@@ -127,6 +127,21 @@ TEST(Nodes, TheCauseIsFoundBehindItsConsequenceOnAnotherNode) {
   }
 }
 
+// Its own rank may be the cause, and nobody there can say so.
+TEST(Nodes, ALockrunThatIsStoppedIsNamedWhenOthersLoseAPeer) {
+  NodeJob job(2);
+  Child& zero = job.start(0, 1, acts({"out:up+flush+sleep:1500+lost:rank 1 is gone"}));
+  Child& one = job.start(1, 1, acts({"", "out:up+flush+hang"}));
+  for (Child* node : {&zero, &one}) ASSERT_TRUE(node->wait_for_output("up")) << node->errors();
+  one.signal(SIGSTOP);
+  EXPECT_EQ(zero.wait(kSlow), 75) << zero.errors();
+  EXPECT_THAT(zero.errors(), AllOf(HasSubstr("lockrun: node 1 on host "), HasSubstr("does not answer"), HasSubstr("is it stopped?"),
+                                   Not(HasSubstr("no rank failed by itself"))));
+  one.signal(SIGCONT);
+  EXPECT_EQ(one.wait(kSlow), 75) << one.errors();
+  EXPECT_TRUE(one.nothing_left());
+}
+
 TEST(Nodes, OnlyConsequencesAreSaidToBeThat) {
   NodeJob job(2);
   Child& zero = job.start(0, 1, acts({"lost:gone"}));

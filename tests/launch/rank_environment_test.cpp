@@ -29,6 +29,7 @@ JobFacts facts() {
   job.ranks = job.world_size = 4;
   job.master_host = "127.0.0.1";
   job.master_port = 12345;
+  job.store_port = 23456;
   job.fresh_token = "secret";
   job.threads = 2;
   job.terminal_width = 132;
@@ -45,6 +46,7 @@ TEST(RankEnvironment, EverythingARankNeeds) {
                             {"NODE_RANK", "0"},
                             {"MASTER_ADDR", "127.0.0.1"},
                             {"MASTER_PORT", "12345"},
+                            {"LOCKSTEP_STORE_PORT", "23456"},
                             {"LOCKSTEP_STORE_HOSTED", "1"},
                             {"LOCKSTEP_TOKEN", "secret"},
                             {"LOCKSTEP_TERMINAL_WIDTH", "132"},

@@ -20,6 +20,8 @@ inline constexpr const char* kMasterPort = "MASTER_PORT";
 
 // Set by torchrun: "True", its agent serves a store of its own at MASTER_PORT.
 inline constexpr const char* kTorchrunsStore = "TORCHELASTIC_USE_AGENT_STORE";
+// Set by torchrun: where a rank that fails says why, as JSON.
+inline constexpr const char* kTorchrunsErrorFile = "TORCHELASTIC_ERROR_FILE";
 
 inline constexpr const char* kToken = "LOCKSTEP_TOKEN";                   // the job's secret
 inline constexpr const char* kTokenFile = "LOCKSTEP_TOKEN_FILE";          // or a file that holds it
@@ -55,6 +57,7 @@ inline constexpr const char* kTaskIndex = "LOCKSTEP_TASK_INDEX";    // which of 
 inline constexpr const char* kNumPs = "LOCKSTEP_NUM_PS";            // how many processes each job has
 inline constexpr const char* kNumWorkers = "LOCKSTEP_NUM_WORKERS";
 inline constexpr const char* kStoreHosted = "LOCKSTEP_STORE_HOSTED";      // set by lockrun: "1", it serves the store itself
+inline constexpr const char* kStorePort = "LOCKSTEP_STORE_PORT";          // set by lockrun: where, at MASTER_ADDR; MASTER_PORT is left free
 
 inline constexpr const char* kIsa = "LOCKSTEP_ISA";                    // baseline, avx2, avx512, amx: use no more than this
 inline constexpr const char* kDelayAlpha = "LOCKSTEP_DELAY_ALPHA_US";  // backend `delay`'s addition to every message

@@ -19,7 +19,9 @@ struct LaunchSpec {
   int nodes = 1;                     // each has a launcher of its own, and as many ranks as it likes
   int node_rank = 0;                 // among them
   std::string master_host;           // nodes > 1: node 0's, a name or an address
-  std::uint16_t master_port = 0;     // nodes > 1: where node 0's launcher waits, and then serves the store
+  // nodes > 1: where node 0's launcher waits, and then serves the store. One node: the ranks' MASTER_PORT, which is left to the program;
+  // 0: a free one.
+  std::uint16_t master_port = 0;
   std::string gpus;                  // auto, all, none, or a list of numbers and UUIDs; empty: as LOCKSTEP_DEVICE says, else auto
   int share_gpu = 0;                 // so many ranks on one GPU, or on shares of the CPU; 0: as LOCKSTEP_SHARE_GPU says, else 1
   std::string flight_dir;            // where ranks write flight records; empty: as LOCKSTEP_FLIGHT_DIR says

@@ -1,6 +1,10 @@
 #include "src/comm/net/resolve.h"
 
+#include <fcntl.h>
+
+#include <cerrno>
 #include <condition_variable>
+#include <cstring>
 #include <mutex>
 #include <optional>
 #include <system_error>
@@ -52,6 +56,13 @@ std::optional<Answer> ask_within(const std::string& host, const std::string& ser
   return std::move(question->answer);
 }
 
+// getaddrinfo() calls it a failure of names when this process cannot open its files.
+std::string reason_of(int failure) {
+  const Fd probe(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!probe && (errno == EMFILE || errno == ENFILE)) return std::strerror(errno);
+  return gai_strerror(failure);
+}
+
 }  // namespace
 
 Addresses resolve(const std::string& host, std::uint16_t port, int flags, Deadline deadline, std::string& why) {
@@ -66,10 +77,10 @@ Addresses resolve(const std::string& host, std::uint16_t port, int flags, Deadli
     answer = ask_within(host, service, hints, deadline);
   }
   if (!answer) {
-    why = "the name server did not answer in time";
+    if (why.empty()) why = "the name server did not answer in time";
     return nullptr;
   }
-  if (answer->failure != 0) why = gai_strerror(answer->failure);
+  if (answer->failure != 0) why = reason_of(answer->failure);
   return std::move(answer->addresses);
 }
 

@@ -86,6 +86,16 @@ Fd listen_tcp(const std::string& host, std::uint16_t port) {
   return fd;
 }
 
+std::uint16_t free_port() {
+  const Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  any.sin_addr.s_addr = htonl(INADDR_ANY);
+  if (!fd || bind(fd.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any) != 0)
+    throw RendezvousError("there is no free TCP port: {}", std::strerror(errno));
+  return local_endpoint(fd.get()).port;
+}
+
 Endpoint local_endpoint(int fd) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;

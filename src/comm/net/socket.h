@@ -23,6 +23,8 @@ bool wait_for(int fd, short events, Deadline deadline);
 
 // A listening TCP socket. Throws RendezvousError: the address cannot be bound (in use: by port and what to do).
 Fd listen_tcp(const std::string& host, std::uint16_t port);
+// A port that was free on all interfaces a moment ago. Throws RendezvousError when there is none.
+std::uint16_t free_port();
 Endpoint local_endpoint(int fd);
 Endpoint peer_endpoint(int fd);
 std::string numeric_host(const sockaddr& address);  // of IPv4 or IPv6; a link-local one with its interface: fe80::1%eth0

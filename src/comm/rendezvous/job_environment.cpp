@@ -76,7 +76,10 @@ void read_address_job(const EnvironmentReader& reader, JobEnvironment& job) {
   if (!host) throw InvalidArgument("environment: {} is set but {} is not: it names the machine of rank 0", env::kRank, env::kMasterAddr);
   job.master_host = without_brackets(*host);
   job.master_port = static_cast<std::uint16_t>(reader.required(env::kMasterPort, env::kMasterAddr, 1, kMaxPort));
-  if (job.store_is_hosted) job.host_source = job.port_source = "its launcher's choice";
+  if (job.store_is_hosted) {
+    job.host_source = job.port_source = "its launcher's choice";
+    if (const auto port = reader.integer(env::kStorePort, 1, kMaxPort)) job.master_port = static_cast<std::uint16_t>(*port);
+  }
   leave_port_to_torchruns_agent(reader, job);
   // A pod of its own for each rank: users who start several in one must number them.
   job.master_is_named_for_others =

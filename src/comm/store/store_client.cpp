@@ -6,6 +6,7 @@
 #include "lockstep/comm/store.h"
 #include "lockstep/core/error.h"
 #include "src/comm/net/interface.h"
+#include "src/comm/net/peer_owner.h"
 #include "src/comm/net/socket.h"
 #include "src/comm/net/wait_notice.h"
 #include "src/comm/store/store_protocol.h"
@@ -137,18 +138,21 @@ class ScopedStore : public Store {
   const std::string prefix_;
 };
 
-enum class Handshake { kDone, kBroken, kTokenRefused };
+enum class Handshake { kDone, kSilent, kBroken, kTokenRefused };
 
 Handshake shake_hands(int fd, std::string_view token, Deadline deadline) {
   protocol::Hello hello;
-  if (receive_all(fd, bytes_of(hello), deadline) != IoResult::kDone || hello.magic != protocol::kMagic) return Handshake::kBroken;
+  const IoResult greeted = receive_all(fd, bytes_of(hello), deadline);
+  if (greeted == IoResult::kTimeout) return Handshake::kSilent;
+  if (greeted != IoResult::kDone || hello.magic != protocol::kMagic) return Handshake::kBroken;
   ProofExchange exchange(token, Role::kStoreClient);
   exchange.note_peer(hello.server_nonce);
   protocol::ClientProof client{protocol::kMagic, exchange.nonce(), exchange.proof()};
   protocol::ServerProof server;
   if (send_all(fd, bytes_of(client), deadline) != IoResult::kDone || receive_all(fd, bytes_of(server), deadline) != IoResult::kDone)
     return Handshake::kBroken;
-  return server.accepted == 1 && exchange.accepts(server.proof) ? Handshake::kDone : Handshake::kTokenRefused;
+  const bool proven = server.accepted == 1 && exchange.accepts(server.proof) && !is_excluded(token, fd);
+  return proven ? Handshake::kDone : Handshake::kTokenRefused;
 }
 
 // Not so in a network namespace whose loopback interface is down: no use in waiting for that.
@@ -156,10 +160,10 @@ void check_that_machine_reaches_itself(const Endpoint& endpoint) {
   if (!is_loopback(endpoint.host)) return;
   try {
     address_towards(endpoint.host == "localhost" ? "127.0.0.1" : endpoint.host, endpoint.port, Clock::now() + kAnswerTime);
-  } catch (const RendezvousError&) {
+  } catch (const RendezvousError& error) {
     throw RendezvousError(
-        "store at {}: this machine does not reach itself there: is its loopback interface down? `ip link set lo up` brings it up",
-        endpoint.text());
+        "store at {}: this machine does not reach itself there: {}; if its loopback interface is down, `ip link set lo up` brings it up",
+        endpoint.text(), error.what());
   }
 }
 
@@ -169,7 +173,7 @@ std::shared_ptr<Store> connect_store(const Endpoint& endpoint, std::string_view 
   check_that_machine_reaches_itself(endpoint);
   timeout = std::clamp(timeout, milliseconds(0), kLongestWait);
   const Deadline deadline = Clock::now() + timeout;
-  std::string why = "no time was given";
+  std::string why;
   WaitNotice notice;
   for (auto pause = milliseconds(5);; pause = std::min(pause * 2, milliseconds(500))) {
     if (Fd fd = try_connect_tcp(endpoint.host, endpoint.port, deadline, why)) {
@@ -179,15 +183,18 @@ std::shared_ptr<Store> connect_store(const Endpoint& endpoint, std::string_view 
         case Handshake::kTokenRefused:
           throw RendezvousError(
               "store at {}: the job's token was refused: LOCKSTEP_TOKEN (or LOCKSTEP_TOKEN_FILE) differs between this process and the "
-              "store's, or that is another job's store",
-              endpoint.text());
+              "store's, or that is another job's store{}",
+              endpoint.text(), token.empty() ? "; without a token only processes of one user meet" : "");
+        case Handshake::kSilent:
+          why = "a process listens there and does not answer: it is stopped or busy, or has too many open files (ulimit -n)";
+          break;
         case Handshake::kBroken:
           why = "something answers there, but it is no Lockstep store";
       }
     }
     if (Clock::now() + pause >= deadline)
       throw RendezvousError("store at {}: no answer within {} s ({}): is rank 0 running, and is this its machine and port?",
-                            endpoint.text(), static_cast<double>(timeout.count()) / 1000, why);
+                            endpoint.text(), static_cast<double>(timeout.count()) / 1000, why.empty() ? "no time was given" : why);
     notice.look([&] { return fmt::format("the store at {}, which rank 0 or lockrun serves ({})", endpoint.text(), why); });
     std::this_thread::sleep_for(pause);
   }

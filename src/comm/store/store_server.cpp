@@ -18,6 +18,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "src/comm/net/limits.h"
+#include "src/comm/net/peer_owner.h"
 #include "src/comm/net/socket.h"
 #include "src/comm/store/store_claims.h"
 #include "src/comm/store/store_connection.h"
@@ -48,7 +49,7 @@ std::atomic<int> servers_of_this_process{0};
 // One thread serves all connections: its work for each is short, and no client waits for another one's bytes.
 class StoreServer::Impl {
  public:
-  explicit Impl(const StoreServerOptions& options) : token_(options.token) {
+  explicit Impl(const StoreServerOptions& options) : token_(options.token), insecure_(options.insecure) {
     if (options.listen_fd >= 0) {
       listener_ = Fd(options.listen_fd);
       fcntl(listener_.get(), F_SETFL, fcntl(listener_.get(), F_GETFL) | O_NONBLOCK);
@@ -247,7 +248,7 @@ class StoreServer::Impl {
     if (state != State::kOpen || !client) return state;
     if (client->magic != protocol::kMagic) return State::kClosed;
     connection.exchange->note_peer(client->client_nonce);
-    const bool proved = connection.exchange->accepts(client->proof);
+    const bool proved = connection.exchange->accepts(client->proof) && (insecure_ || !is_excluded(token_, connection.fd()));
     connection.append(protocol::ServerProof{proved ? 1u : 0u, proved ? connection.exchange->proof() : crypto::Digest{}});
     if (proved) {
       connection.proved = true;
@@ -263,7 +264,8 @@ class StoreServer::Impl {
   // An unauthenticated peer that keeps trying must not fill the log.
   void report_refusal(const StoreConnection& connection) {
     if (++refusals_ > kReportedRefusals) return;
-    log::warn("store: a connection from {} does not know the job's token: refused{}", peer_endpoint(connection.fd()).text(),
+    log::warn("store: a connection from {} {}: refused{}", peer_endpoint(connection.fd()).text(),
+              token_.empty() ? "is another user's, and the job has no token" : "does not know the job's token",
               refusals_ == kReportedRefusals ? "; further ones are not reported" : "");
   }
 
@@ -375,6 +377,7 @@ class StoreServer::Impl {
   }
 
   const std::string token_;
+  const bool insecure_;
   ProcessFd listener_;
   Fd wake_, epoll_;
   Endpoint endpoint_;

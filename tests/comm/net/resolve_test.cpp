@@ -93,6 +93,16 @@ TEST(Resolve, TheStoresTimeoutHoldsUnderASilentNameServer) {
               HasSubstr("does not resolve (the name server did not answer in time)"));
 }
 
+// A try that runs against the deadline says nothing new: the reason of the last one that got further stands.
+TEST(Resolve, ARefusedConnectionIsNotBlamedOnTheNameServer) {
+  if (!testing::system_finds("localhost")) GTEST_SKIP() << "this system does not know localhost";
+  std::string why;
+  EXPECT_FALSE(try_connect_tcp("localhost", 1, std::chrono::steady_clock::now() + 20s, why));
+  EXPECT_THAT(why, HasSubstr("Connection refused"));
+  EXPECT_FALSE(try_connect_tcp("localhost", 1, std::chrono::steady_clock::now() - 1s, why));
+  EXPECT_THAT(why, HasSubstr("Connection refused"));
+}
+
 TEST(Resolve, TheStoresTimeoutIsForANameServerThatIsSlow) {
   const StoreServer server({.token = "secret"});
   const auto store = connect_store({kLateHost, server.endpoint().port}, "secret", 40s);

@@ -72,6 +72,8 @@ TEST(JobEnvironment, TorchrunsAgentHoldsThePort) {
   EXPECT_NE(read(under_agent).port_source.find("MASTER_PORT=29500"), std::string::npos);
   EXPECT_EQ(read(with(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE", "False")).master_port, 29500);
   EXPECT_EQ(read(with(under_agent, "LOCKSTEP_STORE_HOSTED", "1")).master_port, 29500) << "lockrun inside of a rank of torchrun";
+  const Variables under_lockrun = with(with(kTorchrun, "LOCKSTEP_STORE_HOSTED", "1"), "LOCKSTEP_STORE_PORT", "31000");
+  EXPECT_EQ(read(under_lockrun).master_port, 31000) << "MASTER_PORT is left to the program";
   EXPECT_NE(refusal(with(under_agent, "MASTER_PORT", "65535")).find("MASTER_PORT=65535"), std::string::npos);
 }
 

@@ -242,6 +242,19 @@ class NoMoreDescriptors {
   rlimit before_{};
 };
 
+// The system accepts connections for a process that is stopped, or cannot accept: that is no other program.
+TEST(TcpStore, ASilentListenerIsNotTakenForAnotherProgram) {
+  const Fd listener = listen_tcp("127.0.0.1", 0);
+  const std::string message = message_of([&] { connect_store(local_endpoint(listener.get()), "t", std::chrono::milliseconds(1500)); });
+  EXPECT_NE(message.find("a process listens there and does not answer"), std::string::npos) << message;
+  EXPECT_NE(message.find("too many open files (ulimit -n)"), std::string::npos) << message;
+  const Endpoint away = local_endpoint(listener.get());
+  const NoMoreDescriptors exhausted;
+  const std::string own = message_of([&] { connect_store(away, "t", std::chrono::milliseconds(100)); });
+  EXPECT_NE(own.find("Too many open files"), std::string::npos) << own;
+  EXPECT_EQ(own.find("is no Lockstep store"), std::string::npos) << own;
+}
+
 TEST(TcpStore, RecoversWhenDescriptorsRunOut) {
   const StoreServer server({.token = "t"});
   const auto store = connect_store(server.endpoint(), "t", kStoreTime);

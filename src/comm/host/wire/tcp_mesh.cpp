@@ -21,6 +21,7 @@
 #include "src/comm/net/host_names.h"
 #include "src/comm/net/interface.h"
 #include "src/comm/net/limits.h"
+#include "src/comm/net/peer_owner.h"
 #include "src/comm/rendezvous/group_rendezvous.h"
 
 namespace lockstep::host {
@@ -205,7 +206,9 @@ class MeshBuilder {
 
   // False: it has ended, well or not.
   bool move(Attempt& attempt) {
-    const std::string trouble = advance(attempt);
+    std::string trouble = advance(attempt);
+    if (trouble.empty() && attempt.handshake->done() && is_excluded(context_.token, attempt.fd.get()))
+      trouble = "its process is another user's, and the job has no token";
     if (!trouble.empty()) {
       if (attempt.is_unauthenticated()) {
         report(attempt, trouble);

@@ -1,0 +1,71 @@
+// Whose process is at the other end of a connection on loopback.
+#include "src/comm/net/peer_owner.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "src/comm/net/socket.h"
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A connection to a listener here, made by a child process of another user; both ends live until this object ends.
+class Visitor {
+ public:
+  Visitor(const char* host, uid_t user) : listener_(listen_tcp(host, 0)) {
+    const Endpoint door = local_endpoint(listener_.get());
+    if (pipe(until_) != 0) return;
+    child_ = fork();
+    if (child_ == 0) {
+      std::string why;
+      close(until_[1]);
+      if (user != geteuid() && setuid(user) != 0) _exit(2);
+      const Fd fd = try_connect_tcp(door.host, door.port, std::chrono::steady_clock::now() + 20s, why);
+      char end = 0;
+      _exit(fd && read(until_[0], &end, 1) == 0 ? 0 : 3);
+    }
+    close(until_[0]);
+    for (int tries = 0; tries < 2000 && !accepted_; ++tries) {
+      accepted_ = Fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!accepted_) usleep(10000);
+    }
+  }
+  ~Visitor() {
+    close(until_[1]);
+    waitpid(child_, nullptr, 0);
+  }
+  int fd() const { return accepted_.get(); }
+
+ private:
+  Fd listener_, accepted_;
+  int until_[2] = {-1, -1};
+  pid_t child_ = -1;
+};
+
+TEST(PeerOwner, IsTheUserOfTheConnectingProcess) {
+  for (const char* host : {"127.0.0.1", "::1"}) {
+    try {
+      listen_tcp(host, 0);
+    } catch (const std::exception&) {
+      continue;  // a system without IPv6
+    }
+    const Visitor own(host, geteuid());
+    ASSERT_GE(own.fd(), 0);
+    EXPECT_EQ(owner_of_peer(own.fd()), geteuid()) << host;
+    EXPECT_TRUE(is_of_own_user(own.fd()));
+    if (geteuid() != 0) continue;
+    const Visitor other(host, 12345);
+    ASSERT_GE(other.fd(), 0);
+    EXPECT_EQ(owner_of_peer(other.fd()), 12345u) << host;
+    EXPECT_FALSE(is_of_own_user(other.fd()));
+    EXPECT_TRUE(is_excluded("", other.fd()));
+    EXPECT_FALSE(is_excluded("secret", other.fd())) << "the token decides";
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
