@@ -1,6 +1,7 @@
 #include "lockstep/data/loader.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -94,6 +95,7 @@ class DataLoader::Impl {
 
   void begin() {
     stop();
+    sampler_.begin_pass();
     order_ = sampler_.order();
     if (!sampler_.makes_batches()) cut_batches();
     batches_ = static_cast<std::int64_t>(order_.batch_ends.size());
@@ -116,7 +118,10 @@ class DataLoader::Impl {
   // more.
   void advance() {
     current_.reset();
-    if (taken_ == batches_) return stop();
+    if (taken_ == batches_) {
+      sampler_.end_pass();
+      return stop();
+    }
     const std::int64_t next = taken_ + options_.prefetch;
     std::optional<DeviceFeed::Berth> berth;
     if (allocates_ahead() && next < batches_) berth = berth_of(next);
@@ -240,16 +245,17 @@ class DataLoader::Impl {
     const std::span<const std::int64_t> indices = indices_of(number);
     Made made;
     if (!feed_) {
-      made.whole.batch = maker_.make(indices, epoch_);
+      made.whole.batch = maker_.make(indices, epoch_, stop_);
     } else if (!maker_.in_place()) {
-      made.whole = feed_->pin(maker_.make(indices, epoch_));
+      made.whole = feed_->pin(maker_.make(indices, epoch_, stop_));
     } else {
       const auto rows = static_cast<std::int64_t>(indices.size());
       made.stacked = feed_->host_batch(number, maker_.spec(), rows);
       if (feed_->images() != nullptr)
-        maker_.fill_images(indices, epoch_, PackedImages(feed_->image_shape(rows), made.stacked[0].buffer().data()), made.stacked[1]);
+        maker_.fill_images(indices, epoch_, PackedImages(feed_->image_shape(rows), made.stacked[0].buffer().data()), made.stacked[1],
+                           stop_);
       else
-        maker_.fill(indices, epoch_, made.stacked);
+        maker_.fill(indices, epoch_, made.stacked, stop_);
     }
     return made;
   }
@@ -273,7 +279,7 @@ class DataLoader::Impl {
   std::deque<DeviceFeed::Berth> ready_;    // on the CPU without marks
   std::deque<DeviceFeed::Berth> berths_;   // on a GPU: memory for the batches after these
   std::exception_ptr failure_;
-  bool stop_ = false;
+  std::atomic<bool> stop_ = false;  // set with the mutex held; workers that make a batch look at it without
 };
 
 DataLoader::DataLoader(const Dataset& dataset, const Sampler& sampler, const DataLoaderOptions& options)

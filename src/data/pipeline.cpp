@@ -1,6 +1,7 @@
 #include "lockstep/data/pipeline.h"
 
 #include "lockstep/core/error.h"
+#include "src/data/check_place.h"
 
 namespace lockstep::data {
 
@@ -37,17 +38,23 @@ Pipeline Pipeline::map(MappedDataset::Function function, std::uint64_t seed) con
   return next;
 }
 
+// Behind shuffle() the samples stand in the order of epoch 0, as tf.data's with reshuffle_each_iteration = False.
+KeptDataset Pipeline::in_order() const {
+  if (!shuffles_ || size() == 0) return set_;
+  return Subset(set_, DistributedSampler(size(), {}, {.shuffle = true, .seed = seed_, .shuffle_buffer = buffer_}).indices());
+}
+
 Pipeline Pipeline::take(std::int64_t count) const {
   check_samples("take");
   Pipeline next = *this;
-  next.set_ = data::take(set_, count);
+  next.set_ = data::take(in_order(), count);
   return next;
 }
 
 Pipeline Pipeline::skip(std::int64_t count) const {
   check_samples("skip");
   Pipeline next = *this;
-  next.set_ = data::skip(set_, count);
+  next.set_ = data::skip(in_order(), count);
   return next;
 }
 
@@ -90,6 +97,7 @@ std::int64_t Pipeline::batches() const { return batch_size_ == 0 ? 0 : size() / 
 
 PipelineEpoch Pipeline::epoch(std::int64_t epoch, const EpochOptions& options) const {
   const Place& place = options.place;
+  check_place("Pipeline", place);
   if (batch_size_ == 0) throw InvalidArgument("Pipeline::epoch(): call batch() first: it has samples, not batches");
   if (batch_size_ % place.world_size != 0)
     throw InvalidArgument("Pipeline: rank {}: a batch of {} samples cannot be shared out evenly among {} ranks: choose a multiple of {}",

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <limits>
 #include <span>
+#include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+#include "src/data/check_place.h"
 
 namespace lockstep::data {
 
@@ -29,6 +32,7 @@ Sampler::Sampler(const char* kind, std::int64_t set_size, const Place& place, st
                  const std::string& options, bool makes_batches)
     : kind_(kind), place_(place), remainder_(remainder), makes_batches_(makes_batches) {
   constexpr std::int64_t kLargest = std::numeric_limits<std::uint32_t>::max();
+  check_place(kind, place);
   if (set_size < 1) throw InvalidArgument("{}: the set has {} samples, at least one is needed", kind, set_size);
   if (set_size > kLargest) throw InvalidArgument("{}: {} samples, at most {} can be shuffled", kind, set_size, kLargest);
   state_ = {seed, 0, 0, set_size, fmt::format("{}({}, remainder {})", kind, options, name_of(remainder))};
@@ -45,6 +49,17 @@ void Sampler::set_epoch(std::int64_t epoch) {
   state_.epoch = epoch;
   state_.consumed = 0;
   ++jumps_;
+  was_passed_ = false;
+}
+
+// A loop that forgets set_epoch() trains on one order, with one augmentation, in every epoch.
+void Sampler::begin_pass() const {
+  if (!std::exchange(was_passed_, false) || std::exchange(has_warned_, true)) return;
+  if (whole_order(state_.seed, state_.epoch).indices == whole_order(state_.seed, state_.epoch + 1).indices) return;
+  log::warn(
+      "{}: rank {}: a second pass begins in epoch {}, with the order and augmentation of the first: set_epoch(epoch) before each pass "
+      "gives each its own",
+      kind_, place_.rank, state_.epoch);
 }
 
 std::int64_t Sampler::end_of_pass(std::int64_t consumed, std::int64_t whole) const {
@@ -118,6 +133,7 @@ void Sampler::restore(const SamplerState& state) {
   state_.epoch = state.epoch;
   state_.consumed = state.consumed;
   ++jumps_;
+  was_passed_ = false;
 }
 
 }  // namespace lockstep::data

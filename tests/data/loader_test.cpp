@@ -2,12 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <limits>
+#include <thread>
 #include <type_traits>
 
 #include "lockstep/core/error.h"
 #include "lockstep/tensor/random.h"
+#include "tests/support/log_lines.h"
 
 namespace lockstep::data {
 namespace {
@@ -165,6 +169,49 @@ TEST(DataLoader, EndsItsThreadWhenLeftEarlyAndWorksAhead) {
   for (int i = 0; i < 20; ++i)
     for ([[maybe_unused]] auto& batch : DataLoader(set, sampler, {.batch_size = 10, .prefetch = 3})) break;
   EXPECT_LE(set.reads, 20 * 60) << "no more than the batch in hand, three ahead and one under way";
+}
+
+// Each sample of the second batch, but the first, takes 20 ms: the whole four seconds.
+class SlowSecondBatch : public Dataset {
+ public:
+  std::int64_t size() const override { return 400; }
+  Sample get(std::int64_t index, std::int64_t) const override {
+    if (index >= 200) {
+      ++reads;
+      if (index > 200) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    return {scalar(index)};
+  }
+  mutable std::atomic<int> reads = 0;
+};
+
+TEST(DataLoader, ItsEndDoesNotWaitForABatchOfSlowSamples) {
+  const SlowSecondBatch set;
+  const DistributedSampler sampler(set.size(), {}, {.shuffle = false});
+  {
+    DataLoader loader(set, sampler, {.batch_size = 200, .prefetch = 2});
+    loader.begin();
+    while (set.reads == 0) std::this_thread::yield();
+  }
+  EXPECT_LT(set.reads, 200) << "the whole batch was made, for nobody";
+}
+
+TEST(DataLoader, WarnsOnceOfASecondPassInTheSameOrder) {
+  const Counting set(8);
+  const auto warnings = [&](bool shuffles, bool sets_epochs) {
+    const testing::LogLines lines;
+    DistributedSampler sampler(8, {}, {.shuffle = shuffles, .seed = 1});
+    for (int epoch = 0; epoch < 4; ++epoch) {
+      if (sets_epochs) sampler.set_epoch(epoch);
+      for ([[maybe_unused]] auto& batch : DataLoader(set, sampler, {.batch_size = 4})) {
+      }
+    }
+    const std::string text = lines.text();
+    EXPECT_EQ(text.find("a second pass begins in epoch 0") != std::string::npos, shuffles && !sets_epochs) << text;
+    EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 1) << text;
+  };
+  for (const bool shuffles : {false, true})
+    for (const bool sets_epochs : {false, true}) warnings(shuffles, sets_epochs);
 }
 
 TEST(DataLoader, BatchesComeFromTheAllocatorsCache) {

@@ -8,8 +8,10 @@
 #include <atomic>
 #include <chrono>
 #include <numeric>
+#include <set>
 #include <thread>
 
+#include "lockstep/core/error.h"
 #include "tests/support/message_of.h"
 
 namespace lockstep::data {
@@ -45,6 +47,30 @@ Order order_of(const Pipeline& pipeline, std::int64_t epoch = 0, const EpochOpti
     EXPECT_EQ(inputs.count(), targets.count());
   }
   return order;
+}
+
+// Of a set that is sorted by class, the first hundred would be of one.
+TEST(Pipeline, TakesFromTheShuffledOrder) {
+  const auto shuffled = Pipeline(CountedNumbers(1000)).shuffle(0, 1);
+  const auto part = shuffled.take(100).batch(10), rest = shuffled.skip(100).batch(10);
+  std::set<std::int64_t> classes, in_part, in_rest;
+  for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
+    const Order order = order_of(part, epoch);
+    EXPECT_EQ(order.size(), 100U);
+    for (const std::int64_t number : order) classes.insert(number / 100), in_part.insert(number);
+    for (const std::int64_t number : order_of(rest, epoch)) in_rest.insert(number);
+  }
+  EXPECT_GT(classes.size(), 5U);
+  EXPECT_EQ(in_part.size(), 100U) << "the same in every epoch";
+  EXPECT_EQ(in_rest.size(), 900U);
+  for (const std::int64_t number : in_part) EXPECT_EQ(in_rest.count(number), 0U) << "in both parts";
+  EXPECT_NE(order_of(part, 0), order_of(part, 1)) << "each epoch has an order of its own";
+}
+
+TEST(Pipeline, RefusesAPlaceThatThereIsNot) {
+  const auto pipeline = Pipeline(CountedNumbers(10)).batch(2);
+  for (const Place& place : {Place{0, 0}, Place{0, -1}, Place{-1, 2}, Place{2, 2}, Place{.rank = 1}})
+    EXPECT_THROW(pipeline.epoch(0, {.place = place}), InvalidArgument) << place.rank << " of " << place.world_size;
 }
 
 TEST(Pipeline, ChainsWhatTheTutorialsChain) {

@@ -6,10 +6,29 @@
 #include <numeric>
 
 #include "lockstep/core/error.h"
+#include "lockstep/data/length_bucket_sampler.h"
+#include "lockstep/data/weighted_sampler.h"
 #include "tests/data/samplers_for_tests.h"
 
 namespace lockstep::data {
 namespace {
+
+// A rank that is not there would read out of bounds, or leave samples out without a word.
+TEST(SamplerPlaces, ARankThatTheWorldDoesNotHaveIsRefused) {
+  const std::vector<double> weights(10, 1);
+  const std::vector<std::int64_t> lengths(10, 1);
+  for (const Place& place : {Place{0, 0}, Place{0, -1}, Place{-1, 2}, Place{5, 2}, Place{2, 2}, Place{.rank = 1}}) {
+    EXPECT_THROW(DistributedSampler(10, place), InvalidArgument);
+    EXPECT_THROW(WeightedSampler(10, weights, place), InvalidArgument);
+    EXPECT_THROW(LengthBucketSampler(10, lengths, place), InvalidArgument);
+  }
+  try {
+    DistributedSampler(10, {5, 2});
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("rank 5 does not exist in a world of 2: ranks count from 0 to 1"), std::string::npos)
+        << error.what();
+  }
+}
 
 Indices of_all_ranks(std::int64_t size, int ranks, const DistributedSamplerOptions& options, std::int64_t epoch = 0) {
   Indices all;

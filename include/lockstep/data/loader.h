@@ -28,7 +28,7 @@ struct DataLoaderOptions {
 };
 
 // One pass over what the sampler has left for this rank, from its present position. begin() starts the threads; destroying the loader, or
-// begin() again, ends them (and waits for copies under way, and for the samples that are being read). Iterating, begin() and the destructor
+// begin() again, ends them (and waits for copies under way, and for the sample that each thread is reading). Iterating, begin() and the destructor
 // belong to the thread that computes. While a pass stands at a batch, that thread's sample_numbers() (tensor/random.h) are those of the
 // batch's rows among all ranks' samples, so that dropout's masks do not depend on the number of ranks; with the pass's end they are what
 // they were before it.

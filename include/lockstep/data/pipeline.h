@@ -58,6 +58,9 @@ class Pipeline {
   // Of samples: InvalidArgument behind batch(), where tf.data's would be of batches.
   Pipeline map(std::function<Sample(Sample sample)> function) const;
   Pipeline map(MappedDataset::Function function, std::uint64_t seed) const;  // with random numbers, drawn from (seed, epoch, index)
+  // The first `count` samples, or those after them. After shuffle() of its order in epoch 0: the same samples in every epoch, so that
+  // take(n) and skip(n) of one shuffled pipeline are two parts without a common sample. (tf.data draws anew in each epoch, unless
+  // reshuffle_each_iteration = False.)
   Pipeline take(std::int64_t count) const;
   Pipeline skip(std::int64_t count) const;
 
@@ -86,6 +89,7 @@ class Pipeline {
 
  private:
   void check_samples(const char* call) const;
+  KeptDataset in_order() const;
 
   KeptDataset set_;
   bool shuffles_ = false;

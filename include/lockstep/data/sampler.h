@@ -48,7 +48,8 @@ class Sampler {
  public:
   virtual ~Sampler() = default;
 
-  void set_epoch(std::int64_t epoch);  // and back to the epoch's begin
+  // And back to the epoch's begin. Without it every pass has the order of epoch 0: a loader warns once, where epochs differ.
+  void set_epoch(std::int64_t epoch);
   std::int64_t epoch() const { return state_.epoch; }
   std::int64_t set_size() const { return state_.set_size; }  // what it was made for
   const Place& place() const { return place_; }
@@ -74,7 +75,7 @@ class Sampler {
 
  protected:
   // `kind` begins messages; `options` is text that differs wherever two samplers of a seed have another order: "shuffle, size 3".
-  // Throws InvalidArgument for an empty set, or one of 2^32 samples and more.
+  // Throws InvalidArgument for a rank that the world does not have, an empty set, or one of 2^32 samples and more.
   Sampler(const char* kind, std::int64_t set_size, const Place& place, std::uint64_t seed, Remainder remainder, const std::string& options,
           bool makes_batches = false);
   // For constructors: with it, states of other sets of the same size are refused.
@@ -100,13 +101,19 @@ class Sampler {
   Remainder remainder_;
   bool makes_batches_;
   SamplerState state_;
-  std::uint64_t jumps_ = 0;  // how often the position was set, not advanced
+  // Of a loader that begins a pass, and of one whose pass has come to its end.
+  void begin_pass() const;
+  void end_pass() const { was_passed_ = true; }
+
+  std::uint64_t jumps_ = 0;                               // how often the position was set, not advanced
+  mutable bool was_passed_ = false, has_warned_ = false;  // a whole pass since then; of a second one
 };
 
 // One permutation of the set from (seed, epoch), or its own order.
 class DistributedSampler : public Sampler {
  public:
-  // Throws InvalidArgument for an empty set, a negative shuffle_buffer, or where dropping the remainder leaves nothing.
+  // Throws InvalidArgument for a rank that the world does not have, an empty set, a negative shuffle_buffer, or where dropping the
+  // remainder leaves nothing.
   DistributedSampler(std::int64_t size, const Place& place, const DistributedSamplerOptions& options = {});
   // Of this set, which is looked at here alone: the sampler's state has its fingerprint_of(), and fits no other set.
   DistributedSampler(const Dataset& set, const Place& place, const DistributedSamplerOptions& options = {});
