@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/variable.h"
 #include "lockstep/nn/layers.h"
 #include "tests/support/message_of.h"
 
@@ -116,6 +118,83 @@ TEST(StateDict, OfManyDifferencesEachIsSaid) {
   for (int i = 0; i < kLayers; ++i)
     EXPECT_THAT(message,
                 AllOf(HasSubstr(fmt::format("'{}.weight' float32 (1, 1)", i)), HasSubstr(fmt::format("'other.{}' float32 (2)", i))));
+}
+
+TEST(StateDict, FloatingTypesAreConverted) {
+  nn::Linear from(3, 2), to(3, 2);
+  for (const DType type : {DType::kFloat16, DType::kBFloat16}) {
+    std::vector<NamedTensor> half;
+    const NoGrad no_grad;
+    for (const auto& [name, tensor] : from.state_dict()) half.push_back({name, cast(tensor, type)});
+    to.load_state_dict(half);
+    for (std::size_t i = 0; i < 2; ++i) {
+      const Tensor expected = cast(half[i].tensor, DType::kFloat32);
+      const Tensor got = to.state_dict()[i].tensor;
+      EXPECT_TRUE(std::equal(got.span<float>().begin(), got.span<float>().end(), expected.span<float>().begin())) << name_of(type);
+    }
+  }
+  const Tensor doubles = Tensor::empty({2, 3}, DType::kFloat64);
+  for (int i = 0; i < 6; ++i) doubles.data<double>()[i] = 0.1 * i;
+  to.load_state_dict({{"weight", doubles}}, {.strict = false});
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(to.weight.data<float>()[i], static_cast<float>(0.1 * i));
+}
+
+TEST(StateDict, OfTiedWeightsOneNameIsEnough) {
+  struct Net : nn::Module {
+    nn::Linear in{3, 3};
+    Tensor tied = in.weight;
+    Net() {
+      add("in", in);
+      add_buffer("head", tied);
+    }
+  } net;
+  EXPECT_THAT(net.load_state_dict({{"in.weight", Tensor::full({3, 3}, 2)}, {"in.bias", Tensor::zeros({3})}}).missing_keys, IsEmpty());
+  EXPECT_EQ(net.tied.data<float>()[8], 2);
+}
+
+TEST(StateDict, APrefixInFrontOfAllNamesIsNamed) {
+  Counted net;
+  std::vector<NamedTensor> entries = copied(Counted());
+  for (NamedTensor& entry : entries) entry.name = "module." + entry.name;
+  EXPECT_THAT(message_of([&] { net.load_state_dict(entries); }),
+              HasSubstr("The names of the state dict begin with 'module.', which a wrapper"));
+  entries[0].name = "module.other";
+  EXPECT_THAT(message_of([&] { net.load_state_dict(entries); }), Not(HasSubstr("which a wrapper")));
+}
+
+// (8, 3, 3, 3) is both (out, in, height, width) and (out, height, width, in).
+TEST(StateDict, AFilesConvolutionsOfUnknownLayoutAreRefusedUntilItIsSaid) {
+  nn::Sequential net;
+  net.append<nn::Conv2d>(3, 8, 3, nn::Conv2dLayerOptions{.bias = false});
+  net.append<nn::Conv1d>(3, 4, 3, nn::Conv1dLayerOptions{.bias = false});
+  FileTensors file;
+  file.push_back({"0.weight", Tensor::empty({8, 3, 3, 3})});
+  file.push_back({"1.weight", Tensor::empty({4, 3, 3})});
+  for (const NamedTensor& entry : file)
+    for (std::int64_t i = 0; i < entry.tensor.count(); ++i) entry.tensor.data<float>()[i] = static_cast<float>(i);
+  EXPECT_THAT(
+      message_of([&] { net.load_state_dict(file); }),
+      AllOf(HasSubstr("2 convolutions' weights of which the file does not say the layout: '0.weight' (8, 3, 3, 3), '1.weight' (4, 3, 3)"),
+            HasSubstr(".convolution_weights = ConvolutionWeights::kOihw")));
+  net.load_state_dict(file, {.convolution_weights = nn::ConvolutionWeights::kOhwi});
+  EXPECT_EQ(net.parameters()[0].data<float>()[1], 1);
+  const auto expect_permuted = [&] {
+    // out 1, row 2, column 0, channel 1 lies at ((1 * 3 + 2) * 3 + 0) * 3 + 1 here, at ((1 * 3 + 1) * 3 + 2) * 3 + 0 in the file.
+    EXPECT_EQ(net.parameters()[0].data<float>()[46], 42);
+    EXPECT_EQ(net.parameters()[1].data<float>()[(1 * 3 + 2) * 3 + 0], (1 * 3 + 0) * 3 + 2);
+  };
+  net.load_state_dict(file, {.convolution_weights = nn::ConvolutionWeights::kOihw});
+  expect_permuted();
+  file.convolution_weights = "OHWI";
+  net.load_state_dict(file);
+  EXPECT_EQ(net.parameters()[0].data<float>()[1], 1);
+  file.convolution_weights = "OIHW";
+  net.load_state_dict(file);
+  expect_permuted();
+  nn::Linear line(3, 2);
+  FileTensors without_convolutions;
+  for (const NamedTensor& entry : line.state_dict()) without_convolutions.push_back(entry);
+  EXPECT_THAT(line.load_state_dict(without_convolutions).missing_keys, IsEmpty()) << "nothing to say";
 }
 
 TEST(StateDict, WithoutStrictReturnsWhatItLeftOut) {

@@ -64,9 +64,13 @@ class Module {
   std::vector<NamedTensor> state_dict() const;
   // Copies values into parameters and buffers, in place, across devices. Blocks as Tensor::copy_from does. Throws InvalidArgument, and has
   // changed nothing, that lists every difference, and the count of each kind: names that are missing or unexpected (unless .strict is
-  // false: then they are returned), and, always, names that came twice, undefined tensors, other shapes and types. Of a module in
+  // false: then they are returned), and, always, names that came twice, undefined tensors, other shapes and types. Floating types are
+  // converted, each value rounded to the nearest. Of names that share their memory (tied weights) one is enough. Of a module in
   // DistributedDataParallel, every rank must load the same.
   IncompatibleKeys load_state_dict(const std::vector<NamedTensor>& entries, const LoadStateDictOptions& options = {});
+  // The same of a file (load_safetensors()), which may be PyTorch's: also refuses convolutions' weights whose layout it does not say, as
+  // (8, 3, 3, 3) may be (out, in, height, width) or (out, height, width, in). options.convolution_weights says it then.
+  IncompatibleKeys load_state_dict(const FileTensors& entries, const LoadStateDictOptions& options = {});
 
   // Moves parameters, their gradients and buffers; handles that users hold move along, and so does an optimizer's state at its next
   // step. Before the module is wrapped in DistributedDataParallel, not after. Blocks as Tensor::copy_from does.

@@ -7,8 +7,16 @@
 #pragma GCC visibility push(default)
 namespace lockstep::nn {
 
+// The order of the dimensions of convolutions' weights in a state dict, of two dimensions or one.
+enum class ConvolutionWeights {
+  kAsTheFileSays,  // InvalidArgument where a file does not, and the module has convolutions
+  kOhwi,           // (out, height, width, in), (out, length, in): Lockstep's
+  kOihw            // (out, in, height, width), (out, in, length): PyTorch's; they are permuted
+};
+
 struct LoadStateDictOptions {
   bool strict = true;  // every name of the module must be there, and no other
+  ConvolutionWeights convolution_weights = ConvolutionWeights::kAsTheFileSays;
 };
 
 struct IncompatibleKeys {

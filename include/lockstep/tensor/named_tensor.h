@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "lockstep/tensor/tensor.h"
 
@@ -11,6 +12,15 @@ namespace lockstep {
 struct NamedTensor {
   std::string name;  // dotted path from the module it was asked of: "conv1.weight"
   Tensor tensor;
+};
+
+// Tensors as a file had them, which may be another framework's.
+struct FileTensors : std::vector<NamedTensor> {
+  FileTensors() = default;
+
+  // The order of the dimensions of convolutions' weights, as the file says: "OHWI" (out, height, width, in; Lockstep's), "OIHW" (PyTorch's);
+  // "": it does not say.
+  std::string convolution_weights = {};
 };
 
 }  // namespace lockstep
