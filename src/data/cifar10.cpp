@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "src/core/file_kind.h"
 #include "src/data/cifar10_format.h"
 #include "src/data/mapped_file.h"
 
@@ -17,8 +19,11 @@ namespace fs = std::filesystem;
 namespace {
 
 bool is_training_file(const fs::path& path) {
+  // Not a browser's "data_batch_1 (1).bin": its images would count twice.
+  constexpr std::string_view kBegin = "data_batch_", kEnd = ".bin";
   const std::string name = path.filename().string();
-  return name.rfind("data_batch_", 0) == 0 && path.extension() == ".bin";
+  if (!name.starts_with(kBegin) || !name.ends_with(kEnd) || name.size() <= kBegin.size() + kEnd.size()) return false;
+  return std::all_of(name.begin() + kBegin.size(), name.end() - kEnd.size(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
 std::vector<std::string> training_files(const std::string& folder) {
@@ -33,8 +38,8 @@ std::vector<std::string> training_files(const std::string& folder) {
 void check(const MappedFile& file) {
   const auto bytes = file.bytes();
   if (bytes.empty() || bytes.size() % kCifar10RecordBytes != 0)
-    throw FileError("{}: {} bytes are no whole number of {}-byte CIFAR-10 records: is the file truncated?", file.path(), bytes.size(),
-                    kCifar10RecordBytes);
+    throw FileError("{}: {} bytes are no whole number of {}-byte CIFAR-10 records: is the file truncated?{}", file.path(), bytes.size(),
+                    kCifar10RecordBytes, mistaken_download(std::as_bytes(bytes)));
   for (std::size_t record = 0; record < bytes.size() / kCifar10RecordBytes; ++record)
     if (const int label = bytes[record * kCifar10RecordBytes]; label >= kCifar10Classes)
       throw FileError("{}: record {} has label {}, expected 0..{}: is the file damaged?", file.path(), record, label, kCifar10Classes - 1);

@@ -59,7 +59,9 @@ std::vector<std::uint8_t> gunzip(std::span<const std::uint8_t> packed, const std
     written += room - stream.avail_out;
     if (status == Z_MEM_ERROR) throw std::bad_alloc();
     if (status == Z_STREAM_END) {
-      if (read == packed.size()) break;
+      // Tapes and block devices pad a file with zeros.
+      const auto rest = packed.subspan(read);
+      if (std::all_of(rest.begin(), rest.end(), [](std::uint8_t byte) { return byte == 0; })) break;
       inflateReset(&stream);  // another member
     } else if (status != Z_OK && status != Z_BUF_ERROR) {
       throw FileError("{}: byte {} of the gzip data is damaged: {}: copy the file again", path, read, inflater.message());

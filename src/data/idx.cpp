@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "lockstep/core/error.h"
+#include "src/core/file_kind.h"
 
 namespace lockstep::data {
 
@@ -58,11 +59,25 @@ void convert(std::span<const std::uint8_t> from, const IdxType& type, std::byte*
   }
 }
 
-// The file's name as it is, or with .gz.
-std::string either(const std::string& folder, const std::string& name) {
-  const std::filesystem::path plain = std::filesystem::path(folder) / name;
-  std::error_code failure;
-  return std::filesystem::exists(plain, failure) ? plain.string() : plain.string() + ".gz";
+// "train-images-idx3-ubyte", or as some archives unpack it "train-images.idx3-ubyte", each also with .gz; the first that is there, else the
+// name under which it is published.
+std::string file_of(const std::string& folder, const std::string& part, const char* kind) {
+  const std::filesystem::path published = std::filesystem::path(folder) / (part + "-" + kind + ".gz");
+  for (const char* separator : {"-", "."})
+    for (const char* ending : {"", ".gz"}) {
+      const auto candidate = std::filesystem::path(folder) / (part + separator + kind + ending);
+      std::error_code failure;
+      if (std::filesystem::exists(candidate, failure)) return candidate.string();
+    }
+  return published.string();
+}
+
+Shape shape_of(const std::vector<std::int64_t>& extents, const std::string& path) {
+  try {
+    return Shape(std::span<const std::int64_t>(extents));
+  } catch (const InvalidArgument& error) {
+    throw FileError("{}: the header is damaged: {}", path, error.what());
+  }
 }
 
 }  // namespace
@@ -70,7 +85,9 @@ std::string either(const std::string& folder, const std::string& name) {
 Tensor read_idx(const std::string& path, std::uint64_t max_bytes) {
   const std::vector<std::uint8_t> bytes = read_file(path, max_bytes);
   const std::optional<IdxType> type = bytes.size() >= 4 && bytes[0] == 0 && bytes[1] == 0 ? idx_type(bytes[2]) : std::nullopt;
-  if (!type) throw FileError("{}: is no IDX file: it does not begin with two zero bytes and the code of a type", path);
+  if (!type)
+    throw FileError("{}: is no IDX file: it does not begin with two zero bytes and the code of a type.{}", path,
+                    mistaken_download(std::as_bytes(std::span(bytes))));
   const std::size_t dims = bytes[3], header = 4 + 4 * dims;
   if (dims < 1 || dims > Shape::kMaxDims)
     throw FileError("{}: has {} extents, expected 1 to {}: is the file damaged?", path, dims, Shape::kMaxDims);
@@ -86,14 +103,14 @@ Tensor read_idx(const std::string& path, std::uint64_t max_bytes) {
   if (overflow || expected != bytes.size() - header)
     throw FileError("{}: has {} bytes behind its header, whose extents say {}: is the file truncated or damaged?", path,
                     bytes.size() - header, overflow ? "more than 64 bits count" : std::to_string(expected));
-  const Tensor tensor = Tensor::empty(Shape(std::span<const std::int64_t>(extents)), type->dtype);
+  const Tensor tensor = Tensor::empty(shape_of(extents, path), type->dtype);
   convert(std::span(bytes).subspan(header), *type, tensor.buffer().data());
   return tensor;
 }
 
 Mnist::Mnist(const std::string& folder, const MnistOptions& options) {
   const std::string part = options.train ? "train" : "t10k";
-  const std::string images = either(folder, part + "-images-idx3-ubyte"), labels = either(folder, part + "-labels-idx1-ubyte");
+  const std::string images = file_of(folder, part + "-images", "idx3-ubyte"), labels = file_of(folder, part + "-labels", "idx1-ubyte");
   images_ = read_idx(images);
   labels_ = read_idx(labels);
   if (images_.dtype() != DType::kUInt8 || images_.shape().dims() != 3)

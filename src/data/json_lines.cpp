@@ -1,5 +1,6 @@
 #include "lockstep/data/json_lines.h"
 
+#include <algorithm>
 #include <cmath>
 #include <exception>
 #include <limits>
@@ -7,17 +8,31 @@
 #include <string_view>
 
 #include "lockstep/core/error.h"
+#include "src/core/file_kind.h"
 #include "src/data/stack.h"
+#include "src/data/utf8.h"
 
 namespace lockstep::data {
 
 namespace {
 
+// What Python's json.dumps() writes of numbers that JSON does not have; "" for any other text.
+std::string_view foreign_number(std::string_view line, std::size_t byte) {
+  for (const std::string_view word : {"-Infinity", "Infinity", "NaN"})
+    for (std::size_t begin = byte < 3 ? 0 : byte - 3; begin < std::min(byte + 1, line.size()); ++begin)
+      if (line.substr(begin).starts_with(word)) return word;
+  return "";
+}
+
 nlohmann::json parse_line(std::string_view line, const std::string& path, std::size_t number) {
   try {
     return nlohmann::json::parse(line);
   } catch (const nlohmann::json::parse_error& error) {
-    throw FileError("{}: line {}, byte {}: is no JSON value in UTF-8: every line must be one", path, number, error.byte);
+    if (const std::string_view word = foreign_number(line, error.byte); !word.empty())
+      throw FileError("{}: line {}, byte {}: {} is not JSON: write null, or leave the key out (Python: json.dumps(..., allow_nan=False))",
+                      path, number, error.byte, word);
+    const std::string why = number == 1 ? mistaken_download(std::as_bytes(std::span(line))) : "";
+    throw FileError("{}: line {}, byte {}: is no JSON value in UTF-8: every line must be one.{}", path, number, error.byte, why);
   } catch (const nlohmann::json::exception& error) {
     throw FileError("{}: line {}: {}", path, number, error.what());
   }
@@ -63,7 +78,8 @@ Tensor tensor_of(const nlohmann::json& value, T (*element)(const nlohmann::json&
 JsonLines::JsonLines(const std::string& path, const JsonToSample& to_sample, std::uint64_t max_bytes) {
   if (!to_sample) throw InvalidArgument("JsonLines: {}: the function that makes samples is empty", path);
   const std::vector<std::uint8_t> bytes = read_file(path, max_bytes);
-  std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  std::string_view text = without_mark({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  text = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);  // empty lines at the end are none
   std::vector<Sample> samples;
   while (!text.empty()) {
     const std::size_t end = text.find('\n');

@@ -32,10 +32,10 @@ std::vector<char32_t> distinct_characters(std::string_view text) {
 
 std::string checked_text(const std::string& path, std::uint64_t max_bytes) {
   const std::vector<std::uint8_t> bytes = read_file(path, max_bytes);
-  std::string text(bytes.begin(), bytes.end());
+  const std::string_view text = without_mark({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   if (text.empty()) throw FileError("{}: is empty", path);
   check_utf8(text, path);
-  return text;
+  return std::string(text);
 }
 
 std::vector<std::int64_t> numbers_in(const std::string& text, const CharacterVocabulary& vocabulary, const std::string& path) {
