@@ -13,6 +13,12 @@ Shape::Shape(std::span<const std::int64_t> extents) : dims_(extents.size()) {
     if (extent < 0) throw InvalidArgument("Shape: negative extent in {}", text());
 }
 
+void Shape::refuse_dimension(std::int64_t dim) const {
+  if (dims_ == 0) throw InvalidArgument("Shape: dimension {} of (): a scalar has no dimensions", dim);
+  throw InvalidArgument("Shape: dimension {} of {}: expected {} to {}, negative ones counted from the back", dim, text(),
+                        -static_cast<std::int64_t>(dims_), dims_ - 1);
+}
+
 std::int64_t Shape::count() const {
   std::int64_t product = 1;
   for (const std::int64_t extent : extents())

@@ -10,6 +10,7 @@
 
 #include "lockstep/tensor/random.h"
 #include "src/core/half.h"
+#include "tests/support/message_of.h"
 
 namespace lockstep {
 namespace {
@@ -27,6 +28,18 @@ TEST(Shape, RefusesWhatCannotBe) {
   EXPECT_THROW((Shape{2, -1}), InvalidArgument);
   const std::int64_t large = std::numeric_limits<std::int64_t>::max() / 2;
   EXPECT_THROW((Shape{large, 3}).count(), InvalidArgument);
+}
+
+TEST(Shape, CountsDimensionsFromTheBackAndReadsNoOther) {
+  const Shape shape{2, 3, 4};
+  EXPECT_EQ(shape[0], 2);
+  EXPECT_EQ(shape[2], 4);
+  EXPECT_EQ(shape[-1], 4);
+  EXPECT_EQ(shape[-3], 2);
+  for (const std::int64_t dim : {std::int64_t{3}, std::int64_t{-4}, std::int64_t{6}, std::numeric_limits<std::int64_t>::min()})
+    EXPECT_NE(message_of([&] { (void)shape[dim]; }).find("of (2, 3, 4): expected -3 to 2"), std::string::npos) << dim;
+  EXPECT_NE(message_of([&] { (void)Shape{}[0]; }).find("a scalar has no dimensions"), std::string::npos);
+  EXPECT_EQ(Tensor::zeros({5, 7}).shape()[-1], 7);
 }
 
 TEST(Tensor, CopiesOfAHandleShareTheMemory) {

@@ -20,7 +20,13 @@ class Shape {
   explicit Shape(std::span<const std::int64_t> extents);  // throws InvalidArgument: too many, or a negative one
 
   std::size_t dims() const { return dims_; }
-  std::int64_t operator[](std::size_t dim) const { return extents_[dim]; }
+  // A negative one counts from the back: shape[-1] is the last. Throws InvalidArgument where there is no such dimension.
+  std::int64_t operator[](std::int64_t dim) const {
+    const auto at = static_cast<std::size_t>(dim < 0 ? dim + static_cast<std::int64_t>(dims_) : dim);
+    if (at >= dims_) [[unlikely]]
+      refuse_dimension(dim);
+    return extents_[at];
+  }
   std::int64_t count() const;  // product; 1 for a scalar. Throws InvalidArgument on overflow
   std::span<const std::int64_t> extents() const { return {extents_.data(), dims_}; }
   std::string text() const;  // "(128, 24, 24, 3)"
@@ -28,6 +34,8 @@ class Shape {
   bool operator==(const Shape&) const = default;
 
  private:
+  [[noreturn]] void refuse_dimension(std::int64_t dim) const;
+
   std::array<std::int64_t, kMaxDims> extents_{};
   std::size_t dims_ = 0;
 };
