@@ -1,5 +1,9 @@
-// Average pooling, vectors along the channels. Forward keeps the sums of one output pixel in registers while it walks the window. Backward
-// asks from the input's side: each pixel takes the gradients of the few windows that hold it, so that memory is written once and in order.
+// Average pooling, vectors along the channels. Forward keeps the sums of one output pixel in registers while it walks the window; of a
+// large window it adds them up in double, piece by piece, so that the error does not grow with the plane. Backward asks from the input's
+// side: each pixel takes the gradients of the few windows that hold it, so that memory is written once and in order.
+#include <algorithm>
+#include <vector>
+
 #include "kernels/cpu/fast.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/windows.h"
@@ -60,9 +64,31 @@ LOCKSTEP_CPU_DISPATCH(void, add_average_gradient, (const float* y_grad, float fa
                         for (Index c = 0; c < channels; ++c) x_grad[c] += y_grad[c] * factor;
                       })
 
+constexpr Index kMostInFloat = 64;  // pixels of a window whose sum stays in float32
+
+LOCKSTEP_CPU_DISPATCH(void, add_floats, (const float* x, Index count, double* sums), (x, count, sums), {
+  LOCKSTEP_INDEPENDENT_ITERATIONS
+  for (Index c = 0; c < count; ++c) sums[c] += static_cast<double>(x[c]);
+})
+
+// The same of a large window, in pieces.
+void average_many_pixels(const float* x, Index rows, Index columns, Index row_step, double factor, Index channels, float* y,
+                         std::vector<double>& sums) {
+  const Index width = std::min(kMostInFloat, columns), height = kMostInFloat / width;
+  sums.assign(static_cast<std::size_t>(channels), 0.0);
+  for (Index r = 0; r < rows; r += height)
+    for (Index s = 0; s < columns; s += width) {
+      average_pixels(x + r * row_step + s * channels, std::min(height, rows - r), std::min(width, columns - s), row_step, 1, channels, y);
+      add_floats(y, channels, sums.data());
+    }
+  for (Index c = 0; c < channels; ++c) y[c] = static_cast<float>(sums[static_cast<std::size_t>(c)] * factor);
+}
+
+double counted_of(const Pool2dShape& s, bool count_padding, const Taps& rows, const Taps& columns) {
+  return static_cast<double>(count_padding ? s.window_height * s.window_width : (rows.end - rows.first) * (columns.end - columns.first));
+}
 float factor_of(const Pool2dShape& s, bool count_padding, const Taps& rows, const Taps& columns) {
-  const Index counted = count_padding ? s.window_height * s.window_width : (rows.end - rows.first) * (columns.end - columns.first);
-  return 1.0F / static_cast<float>(counted);
+  return 1.0F / static_cast<float>(counted_of(s, count_padding, rows, columns));
 }
 
 Taps rows_of(const Pool2dShape& s, Index i) { return taps_inside(i, s.stride_height, s.pad_top, s.window_height, s.in_height); }
@@ -72,13 +98,18 @@ void avg_pool2d(const Pool2dShape& s, bool count_padding, In in, Out out, Stream
   const float* x = in.floats();
   float* y = out.floats();
   const Index row_step = s.in_width * s.channels;
+  std::vector<double> sums;  // of a large window
   for (Index n = 0; n < s.batch; ++n, x += s.in_height * row_step)
     for (Index i = 0; i < s.out_height; ++i) {
       const Taps rows = rows_of(s, i);
       for (Index j = 0; j < s.out_width; ++j, y += s.channels) {
         const Taps columns = columns_of(s, j);
-        average_pixels(x + rows.input * row_step + columns.input * s.channels, rows.end - rows.first, columns.end - columns.first, row_step,
-                       factor_of(s, count_padding, rows, columns), s.channels, y);
+        const Index height = rows.end - rows.first, width = columns.end - columns.first;
+        const float* const first = x + rows.input * row_step + columns.input * s.channels;
+        if (height * width <= kMostInFloat)
+          average_pixels(first, height, width, row_step, factor_of(s, count_padding, rows, columns), s.channels, y);
+        else
+          average_many_pixels(first, height, width, row_step, 1.0 / counted_of(s, count_padding, rows, columns), s.channels, y, sums);
       }
     }
 }

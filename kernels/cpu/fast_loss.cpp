@@ -145,6 +145,18 @@ void binary_cross_entropy_backward(In x, In target, In loss_grad, bool mean, Out
   if (target_grad) cpu_device().kernels().scale(x, -factor, target_grad, stream);
 }
 
+// The sum of x - largest: sums of the logits themselves would have the digits of `largest` alone.
+LOCKSTEP_CPU_DISPATCH(double, sum_of_distances, (const float* x, float largest, Index count), (x, largest, count), {
+  double sums[kSums] = {};
+  Index i = 0;
+  for (; i + kSums <= count; i += kSums)
+    for (Index lane = 0; lane < kSums; ++lane) sums[lane] += static_cast<double>(x[i + lane] - largest);
+  for (; i < count; ++i) sums[i % kSums] += static_cast<double>(x[i] - largest);
+  double total = 0;
+  for (Index lane = 0; lane < kSums; ++lane) total += sums[lane];
+  return total;
+})
+
 // The label's own term; NaN where there is no such class.
 double loss_at(const float* row, Index classes, Index label) {
   return label >= 0 && label < classes ? row[label] : std::numeric_limits<double>::quiet_NaN();
@@ -159,11 +171,12 @@ void softmax_cross_entropy(const CrossEntropyParams& params, In in, In targets, 
     float* const probabilities = out.floats() + n * classes;
     const float largest = row_maximum(row, classes), sum = row_exponentials(row, largest, classes, probabilities);
     scale_row(probabilities, 1 / sum, classes);
-    const double log_sum = std::log(static_cast<double>(sum)) + largest;
-    const double of_label = log_sum - loss_at(row, classes, targets.as<Index>()[n]);
+    const double log_sum = std::log(static_cast<double>(sum));
+    const double of_label = log_sum - (loss_at(row, classes, targets.as<Index>()[n]) - largest);
     // A logit of -infinity counts only at the label, if nothing is smoothed.
     total += smoothing == 0 ? of_label
-                            : (1 - smoothing) * of_label + smoothing * (log_sum - row_sum(row, classes) / static_cast<double>(classes));
+                            : (1 - smoothing) * of_label +
+                                  smoothing * (log_sum - sum_of_distances(row, largest, classes) / static_cast<double>(classes));
   }
   *loss.floats() = static_cast<float>(params.mean ? total / static_cast<double>(batch) : total);
 }

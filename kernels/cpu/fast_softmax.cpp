@@ -10,10 +10,12 @@ namespace lockstep::fast {
 
 namespace {
 
-LOCKSTEP_CPU_DISPATCH(void, shift_row, (const float* x, float shift, Index count, float* y), (x, shift, count, y), {
-  LOCKSTEP_INDEPENDENT_ITERATIONS
-  for (Index c = 0; c < count; ++c) y[c] = x[c] - shift;
-})
+// Two differences, since largest + log_sum is rounded to the digits of `largest`.
+LOCKSTEP_CPU_DISPATCH(void, shift_row, (const float* x, float largest, float log_sum, Index count, float* y),
+                      (x, largest, log_sum, count, y), {
+                        LOCKSTEP_INDEPENDENT_ITERATIONS
+                        for (Index c = 0; c < count; ++c) y[c] = (x[c] - largest) - log_sum;
+                      })
 
 LOCKSTEP_CPU_DISPATCH(void, softmax_gradient, (const float* y, const float* y_grad, float sum, Index count, bool accumulate, float* x_grad),
                       (y, y_grad, sum, count, accumulate, x_grad), {
@@ -45,7 +47,7 @@ void softmax(In in, bool log, Out out, Stream&) {
     float* const y = out.floats() + n * channels;
     const float largest = row_maximum(x, channels), sum = row_exponentials_of_many(x, largest, channels, y);
     if (log)
-      shift_row(x, largest + std::log(sum), channels, y);
+      shift_row(x, largest, std::log(sum), channels, y);
     else
       scale_row(y, 1 / sum, channels);
   }

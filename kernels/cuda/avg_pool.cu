@@ -7,6 +7,8 @@ namespace lockstep::cuda {
 
 namespace {
 
+constexpr Index kMostInFloat = 64;  // pixels that are added up in float32
+
 // The part of a window that lies inside the image, in one direction: [begin, end).
 struct Inside {
   Index begin, end;
@@ -29,8 +31,16 @@ __global__ void avg_pool(Pool2dShape s, bool count_padding, const T* x, T* y, In
     const T* image = x + out.image * s.in_height * s.in_width * s.channels + out.channel;
     const Inside rows = rows_of(s, out.row), columns = columns_of(s, out.column);
     float sum = 0;
+    double total = 0;  // of pieces of a large window, so that the error does not grow with the plane
+    Index pixels = 0;
     for (Index row = rows.begin; row < rows.end; ++row)
-      for (Index column = columns.begin; column < columns.end; ++column) sum += widen(image[(row * s.in_width + column) * s.channels]);
+      for (Index column = columns.begin; column < columns.end; ++column) {
+        sum += widen(image[(row * s.in_width + column) * s.channels]);
+        if (++pixels % kMostInFloat != 0) continue;
+        total += sum;
+        sum = 0;
+      }
+    if (pixels >= kMostInFloat) sum = static_cast<float>(total + sum);
     write(y[i], sum / divisor_of(s, count_padding, rows, columns));
   }
 }

@@ -17,10 +17,10 @@ __global__ void softmax_rows(const T* x, bool log, Index rows, Index channels, T
     largest = warp_max(largest);
     for (Index c = lane; c < channels; c += 32) sum += expf(widen(row[c]) - largest);
     sum = warp_sum(sum);
-    const float shift = log ? largest + logf(sum) : 0.0F, inverse = 1.0F / sum;
+    const float log_sum = log ? logf(sum) : 0.0F, inverse = 1.0F / sum;
     for (Index c = lane; c < channels; c += 32) {
-      const float value = widen(row[c]);
-      write(y[n * channels + c], log ? value - shift : expf(value - largest) * inverse);
+      const float distance = widen(row[c]) - largest;  // first: largest + log_sum is rounded to the digits of `largest`
+      write(y[n * channels + c], log ? distance - log_sum : expf(distance) * inverse);
     }
   }
 }

@@ -177,7 +177,7 @@ std::vector<float> cross_entropy_of_samples(const Tensor& logits, const Tensor& 
     const double largest = *std::max_element(row.begin(), row.end());
     double sum = 0;
     for (const float value : row) sum += std::exp(value - largest);
-    losses.push_back(static_cast<float>(std::log(sum) + largest - row[label]));
+    losses.push_back(static_cast<float>(std::log(sum) - (row[label] - largest)));
   });
   return losses;
 }

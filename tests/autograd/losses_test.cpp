@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "lockstep/autograd/softmax.h"
 #include "lockstep/nn/loss.h"
 #include "tests/autograd/gradient_check.h"
 
@@ -43,6 +44,19 @@ TEST(CrossEntropy, SmoothsLabels) {
     EXPECT_NEAR(softmax_cross_entropy(logits, labels, {.label_smoothing = smoothing}).item(), expected / 5, 1e-5);
     EXPECT_NEAR(softmax_cross_entropy(logits, labels, {smoothing, Reduction::kSum}).item(), expected, 1e-5);
     EXPECT_NEAR(nn::cross_entropy(logits, labels, {.label_smoothing = smoothing}).item(), expected / 5, 1e-5);
+  }
+}
+
+// What all logits of a row have in common cancels, and takes no digits along.
+TEST(CrossEntropy, OfEqualLogitsIsTheLogarithmOfTheirNumberWhateverTheyAre) {
+  const float expected = -std::log(4.0F);
+  EXPECT_EQ(expected, -1.3862944F);
+  for (const float offset : {0.0F, 100.0F, 1e3F, 1e4F, 1e6F, -1e6F, 1e8F}) {
+    const Tensor logits = Tensor::full({3, 4}, offset), labels = Tensor::zeros({3}, DType::kInt64);
+    for (const float value : log_softmax(logits).span<float>()) EXPECT_EQ(value, expected) << offset;
+    EXPECT_EQ(nll_loss(log_softmax(logits), labels).item(), -expected) << offset;
+    for (const float smoothing : {0.0F, 0.1F, 1.0F})
+      EXPECT_EQ(softmax_cross_entropy(logits, labels, {.label_smoothing = smoothing}).item(), -expected) << offset << ", " << smoothing;
   }
 }
 

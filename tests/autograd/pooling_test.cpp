@@ -25,6 +25,23 @@ TEST(AvgPool2d, CountsPaddingOrNot) {
   }
 }
 
+// 0.1 is no float: sums of a million of them in float32 end at 1.0e5 for 1.0e6 * 0.1F.
+TEST(GlobalAvgPool2d, OfLargePlanesIsTheMeanInDouble) {
+  for (const Shape& shape : {Shape{1, 1024, 1024, 3}, Shape{2, 300, 333, 17}, Shape{1, 200000, 1, 5}, Shape{1, 1, 200000, 64}}) {
+    const Tensor x = Tensor::empty(shape);
+    const auto values = x.span<float>();
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = 0.1F + static_cast<float>(i % 101) * 1e-3F;
+    const auto channels = static_cast<std::size_t>(shape[-1]), plane = values.size() / channels / static_cast<std::size_t>(shape[0]);
+    const Tensor means = global_avg_pool2d(x);
+    for (std::size_t i = 0; i < means.span<float>().size(); ++i) {
+      double sum = 0;
+      for (std::size_t pixel = 0; pixel < plane; ++pixel) sum += double{values[(i / channels * plane + pixel) * channels + i % channels]};
+      const double expected = sum / static_cast<double>(plane);
+      EXPECT_NEAR(means.span<float>()[i], expected, 1e-6 * expected) << shape.text() << ", mean " << i;
+    }
+  }
+}
+
 TEST(AvgPool2d, AgreesWithFiniteDifferences) {
   manual_seed(1);
   const Tensor x = random_leaf({2, 6, 7, 3});

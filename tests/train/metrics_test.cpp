@@ -105,6 +105,7 @@ TEST(Mean, OfCrossEntropy) {
   Mean loss(cross_entropy_of_samples);
   loss.update(logits_of({0, std::log(3.0F), 1000, 1000}, 2), labels_of({1, 0}));
   EXPECT_NEAR(loss.value(), (std::log(4.0 / 3.0) + std::log(2.0)) / 2, 1e-7);
+  EXPECT_EQ(cross_entropy_of_samples(logits_of({1e8F, 1e8F}, 2), labels_of({1})).front(), std::log(2.0F));
 }
 
 // `size` points of three coordinates, of three classes.

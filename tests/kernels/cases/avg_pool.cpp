@@ -36,6 +36,14 @@ std::vector<Pool2dShape> avg_pool2d_shapes() {
   return shapes;
 }
 
+// Whole planes of values near 1, whose sums in float32 would lose digits; one of them narrow, one wide, and two overlapping windows.
+std::vector<Pool2dShape> planes() {
+  return {{1, 260, 230, 3, 1, 1, 260, 230, 260, 230, 0, 0, 0, 0},
+          {2, 20000, 1, 17, 1, 1, 20000, 1, 20000, 1, 0, 0, 0, 0},
+          {1, 1, 30001, 65, 1, 1, 1, 30001, 1, 30001, 0, 0, 0, 0},
+          {1, 150, 151, 16, 1, 2, 150, 150, 1, 1, 0, 0, 0, 0}};
+}
+
 std::vector<Layer<Pool2dShape>> timed_layers(Index batch) {
   return {{"average pool 3/2", {batch, 24, 24, 64, 12, 12, 3, 3, 2, 2, 1, 1, 1, 1}},
           {"global average pool", {batch, 8, 8, 512, 1, 1, 8, 8, 8, 8, 0, 0, 0, 0}}};
@@ -61,6 +69,14 @@ void avg_pool2d(Cases& cases) {
         return [=, &b] { b.kernels.avg_pool2d(s, true, x, y, b.stream()); };
       });
   }
+  for (const Pool2dShape& s : planes())
+    cases.test("a plane, " + name_of(s), {{.value = 1e-6F + (cases.is_half() ? step_of(cases.type) : 0)}}, [=](Bench& b) {
+      Floats values = uniform(x_shape(s).count(), 1);
+      for (float& value : values) value = 1 + value / 8;
+      const InputView x = b.in(x_shape(s), std::move(values));
+      const OutputView y = b.out(y_shape(s), uniform(y_shape(s).count(), 2));
+      return [=, &b] { b.kernels.avg_pool2d(s, true, x, y, b.stream()); };
+    });
   for (const auto& layer : timed_layers(cases.sizes.batch)) cases.row(row_of(cases, layer, " forward"), forward(layer.shape, true));
 }
 

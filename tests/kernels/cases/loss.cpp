@@ -21,17 +21,17 @@ struct Softmax {
   OutputView loss, probabilities;
 };
 
-Softmax operands(Bench& b, Index batch, Index classes, std::vector<std::int64_t> labels) {
+Softmax operands(Bench& b, Index batch, Index classes, std::vector<std::int64_t> labels, float offset = 0) {
   Floats logits = uniform(batch * classes, 1);
-  for (float& logit : logits) logit *= 30;
+  for (float& logit : logits) logit = logit * 30 + offset;
   const InputView in = b.in({batch, classes}, std::move(logits)), targets = b.labels_in(labels);
   const OutputView loss = b.out({}, {7});
   return {in, targets, loss, b.out({batch, classes}, uniform(batch * classes, 3))};
 }
 
-Work forward(const CrossEntropyParams& params, Index batch, Index classes, const std::vector<std::int64_t>& labels) {
+Work forward(const CrossEntropyParams& params, Index batch, Index classes, const std::vector<std::int64_t>& labels, float offset = 0) {
   return [=](Bench& b) {
-    const Softmax of = operands(b, batch, classes, labels);
+    const Softmax of = operands(b, batch, classes, labels, offset);
     return [=, &b] { b.kernels.softmax_cross_entropy(params, of.logits, of.labels, of.loss, of.probabilities, b.stream()); };
   };
 }
@@ -143,6 +143,10 @@ void softmax_cross_entropy(Cases& cases) {
       [&](const CrossEntropyParams& params, const std::string& name, Index batch, Index classes, const std::vector<std::int64_t>& labels) {
         cases.test(name, {kCloseLoss}, forward(params, batch, classes, labels));
       });
+  for (const float offset : {1e4F, 1e6F, -1e7F})
+    for (const float smoothing : {0.0F, 0.1F, 1.0F})
+      cases.test(fmt::format("logits near {}, smoothing {}", offset, smoothing), {kCloseLoss},
+                 forward({smoothing, true}, 13, 33, labels_for(13, 33), offset));
   const Index batch = cases.sizes.batch;
   cases.row({.name = "cross entropy"}, backward({}, batch, 10, labels_for(batch, 10), false, Repeat::kBoth));  // with its gradient
   // Logits, probabilities and gradients: read or written once, but for the probabilities, which are both.

@@ -50,6 +50,14 @@ void softmax(Cases& cases) {
   for (const float broken : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
     for (const bool log : {false, true})
       cases.test(fmt::format("{} in a row, {}", broken, log), {softmax_bound(cases, 1e-5F)}, softmax_forward(2, 40, log, broken));
+  // Of equal logits -log(channels), whatever they are: the large ones must not take its digits.
+  for (const float offset : {1e4F, 1e6F, -1e8F})
+    if (!cases.is_half())
+      cases.test(fmt::format("log, equal logits of {}", offset), {{.value = 2e-7F}}, [=](Bench& b) {
+        const InputView x = b.in({3, 40}, Floats(120, offset));
+        const OutputView y = b.out({3, 40}, uniform(120, 2));
+        return [=, &b] { b.kernels.softmax(x, true, y, b.stream()); };
+      });
   cases.large_row("softmax", 2 * cases.element_bytes(), softmax_forward(cases.sizes.elements / 256, 256, false));
   cases.large_row("log softmax", 2 * cases.element_bytes(), softmax_forward(cases.sizes.elements / 256, 256, true));
 }
