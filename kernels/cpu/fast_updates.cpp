@@ -95,10 +95,8 @@ void update(std::span<const UpdateTensor> tensors, const Params& params, Stream&
   if (updates::skips(params)) return;
   updates::with_formula(params, [&](auto use) {
     using Formula = typename decltype(use)::type;
-    if constexpr (updates::Counts<Formula, Params>)
-      if (updates::begins_step(params)) Formula::advance(updates::clock_of(params), params);
-    const Formula formula(params);
-    for (const UpdateTensor& tensor : tensors) update_elements(tensor, formula);
+    updates::for_each_tensor<Formula>(tensors, params,
+                                      [](const UpdateTensor& tensor, const Formula& formula) { update_elements(tensor, formula); });
   });
 }
 

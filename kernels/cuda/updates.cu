@@ -25,12 +25,14 @@ struct Entry {
   Index count;
 };
 
-template <int kStates>
+// `kClocks`: each tensor has a clock.
+template <int kStates, bool kClocks = false>
 struct Batch {
-  static constexpr int kMost =
-      static_cast<int>((kArgumentBytes - kBytesOfParams - 2 * sizeof(int)) / (sizeof(Entry<kStates>) + sizeof(unsigned)));
+  static constexpr int kMost = static_cast<int>((kArgumentBytes - kBytesOfParams - 3 * sizeof(int)) /
+                                                (sizeof(Entry<kStates>) + sizeof(unsigned) + (kClocks ? sizeof(unsigned) : 0)));
   Entry<kStates> tensors[kMost];
   unsigned first_block[kMost + 1];
+  unsigned clocks[kClocks ? kMost : 1];
   int count;
 };
 
@@ -39,16 +41,17 @@ template <int kStates>
 struct Piece {
   Entry<kStates> tensor;
   Index begin, end;
+  unsigned clock;
 };
-template <int kStates>
-__device__ Piece<kStates> piece_of_block(const Batch<kStates>& batch) {
+template <int kStates, bool kClocks>
+__device__ Piece<kStates> piece_of_block(const Batch<kStates, kClocks>& batch) {
   int low = 0, high = batch.count;  // the tensor of this block: the last whose first block is not above
   while (high - low > 1) {
     const int middle = (low + high) / 2;
     (blockIdx.x >= batch.first_block[middle] ? low : high) = middle;
   }
   const Index begin = static_cast<Index>(blockIdx.x - batch.first_block[low]) * kElementsOfBlock;
-  return {batch.tensors[low], begin, min(begin + kElementsOfBlock, batch.tensors[low].count)};
+  return {batch.tensors[low], begin, min(begin + kElementsOfBlock, batch.tensors[low].count), batch.clocks[kClocks ? low : 0]};
 }
 
 // `width` elements at place `at` of each array: one, or a pack that moves by one instruction.
@@ -78,10 +81,14 @@ __device__ bool is_aligned(const Entry<kStates>& tensor) {
 }
 
 template <typename Formula, typename Params>
-__global__ void update_batch(const __grid_constant__ Batch<Formula::kStates> batch, Params params) {
+using BatchOf = Batch<Formula::kStates, updates::CountsByTensor<Formula, Params>>;
+
+template <typename Formula, typename Params>
+__global__ void update_batch(const __grid_constant__ BatchOf<Formula, Params> batch, Params params) {
   if (updates::skips(params)) return;
-  const Formula formula(params);
   const Piece<Formula::kStates> piece = piece_of_block(batch);
+  if constexpr (updates::CountsByTensor<Formula, Params>) params = updates::at_clock(params, piece.clock);
+  const Formula formula(params);
   Index i = piece.begin;
   if (is_aligned(piece.tensor)) {
     const Index packs_end = piece.end / kPack;
@@ -92,10 +99,23 @@ __global__ void update_batch(const __grid_constant__ Batch<Formula::kStates> bat
   for (i += threadIdx.x; i < piece.end; i += blockDim.x) update_at<1>(piece.tensor, i, formula);
 }
 
-// One thread, before the batches: a stream keeps the order.
+// Clocks by their indices: as many as a kernel's arguments hold.
+struct ClockList {
+  static constexpr int kMost = static_cast<int>((kArgumentBytes - kBytesOfParams) / sizeof(unsigned)) - 1;
+  unsigned indices[kMost];
+  int count;
+};
+
+// Before the batches, a thread a clock: a stream keeps the order.
+template <typename Formula, typename Params>
+__global__ void advance_clocks(const __grid_constant__ ClockList list, Params params) {
+  if (updates::skips(params)) return;
+  for (Index i = first_item(); i < list.count; i += stride_of_grid()) Formula::advance(params.group.clock[list.indices[i]], params);
+}
+
 template <typename Formula, typename Params>
 __global__ void advance_clock(Params params) {
-  if (!updates::skips(params) && updates::begins_step(params)) Formula::advance(updates::clock_of(params), params);
+  Formula::advance(*params.clock, params);
 }
 
 __global__ void find_bad(const __grid_constant__ Batch<0> batch, LossScaleState* state) {
@@ -138,34 +158,54 @@ unsigned blocks_of(const UpdateTensor& tensor) { return static_cast<unsigned>((t
 
 // Calls `launch` with as many tensors at a time as a kernel's arguments hold, and the number of blocks. Empty tensors are left out, unless
 // the results count them: a batch then may have no blocks.
-template <int kStates, typename Launch>
+template <int kStates, bool kClocks = false, typename Launch>
 void in_batches(std::span<const UpdateTensor> tensors, Launch&& launch, bool with_empty = false) {
-  Batch<kStates> batch{};
+  Batch<kStates, kClocks> batch{};
   for (const UpdateTensor& tensor : tensors) {
     if (tensor.count == 0 && !with_empty) continue;
-    if (batch.count == Batch<kStates>::kMost) {
+    if (batch.count == batch.kMost) {
       launch(batch, batch.first_block[batch.count]);
       batch = {};
     }
     Entry<kStates>& entry = batch.tensors[batch.count];
     entry.weight = tensor.weight, entry.grad = tensor.grad, entry.count = tensor.count;
     for (int k = 0; k < kStates; ++k) entry.states[k] = tensor.states[k];
+    if constexpr (kClocks) batch.clocks[batch.count] = static_cast<unsigned>(tensor.clock);
     batch.first_block[batch.count + 1] = batch.first_block[batch.count] + blocks_of(tensor);
     ++batch.count;
   }
   if (batch.count > 0) launch(batch, batch.first_block[batch.count]);
 }
 
+// Each clock once; those of empty tensors, too.
 template <typename Formula, typename Params>
-void launch(std::span<const UpdateTensor> tensors, const Params& params, Stream& stream) {
-  using Tensors = Batch<Formula::kStates>;
-  static_assert(sizeof(Params) <= kBytesOfParams && sizeof(Tensors) + sizeof(Params) <= kArgumentBytes, "kernel arguments");
-  if constexpr (updates::Counts<Formula, Params>) {
+void advance_all(std::span<const UpdateTensor> tensors, const Params& params, Stream& stream) {
+  if constexpr (updates::CountsByTensor<Formula, Params>) {
+    static_assert(sizeof(ClockList) + sizeof(Params) <= kArgumentBytes, "kernel arguments");
+    const auto advance = advance_clocks<Formula, Params>;
+    ClockList list{};
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (i > 0 && tensors[i].clock == tensors[i - 1].clock) continue;
+      if (list.count == ClockList::kMost) {
+        LOCKSTEP_LAUNCH(advance, blocks_for(list.count), kThreads, 0, stream, list, params);
+        list.count = 0;
+      }
+      list.indices[list.count++] = static_cast<unsigned>(tensors[i].clock);
+    }
+    if (list.count > 0) LOCKSTEP_LAUNCH(advance, blocks_for(list.count), kThreads, 0, stream, list, params);
+  } else {
     const auto advance = advance_clock<Formula, Params>;
     LOCKSTEP_LAUNCH(advance, 1, 1, 0, stream, params);
   }
+}
+
+template <typename Formula, typename Params>
+void launch(std::span<const UpdateTensor> tensors, const Params& params, Stream& stream) {
+  using Tensors = BatchOf<Formula, Params>;
+  static_assert(sizeof(Params) <= kBytesOfParams && sizeof(Tensors) + sizeof(Params) <= kArgumentBytes, "kernel arguments");
+  if constexpr (updates::Counts<Formula, Params>) advance_all<Formula>(tensors, params, stream);
   const auto update = update_batch<Formula, Params>;
-  in_batches<Formula::kStates>(
+  in_batches<Formula::kStates, updates::CountsByTensor<Formula, Params>>(
       tensors, [&](const Tensors& batch, unsigned blocks) { LOCKSTEP_LAUNCH(update, blocks, kThreads, 0, stream, batch, params); });
 }
 

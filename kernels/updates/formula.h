@@ -4,7 +4,7 @@
 //     static constexpr int kStates = 2;
 //     explicit Warp(const WarpParams& params);                       once a call: reads the device's scalars
 //     void operator()(float& weight, float grad, float& first, float& second) const;     once an element
-//     static void advance(UpdateClock& clock, const WarpParams& params);                 if it counts: once a step, before the rest
+//     static void advance(UpdateClock& clock, const WarpParams& params);                 if it counts: once a step, before it is made
 //   };
 //   template <typename Call>
 //   void with_formula(const WarpParams& params, Call&& call) { call(Use<Warp>{}); }      or the one of several that params ask for
@@ -15,6 +15,10 @@
 #pragma once
 
 #include <math.h>  // NOLINT: sqrtf() without std::, which CUDA has as well
+
+#include <optional>
+#include <span>
+#include <utility>
 
 #include "lockstep/core/update_params.h"
 
@@ -45,21 +49,41 @@ concept Counts = requires(UpdateClock& clock, const Params& params) {
   Formula::advance(clock, params);
 };
 
-// Does the clock advance in this call? A step of several calls counts once.
+// Does each tensor have a clock of its own?
+template <typename Formula, typename Params>
+concept CountsByTensor = Counts<Formula, Params> && requires(const Params& params) {
+  params.group;
+};
+
+// The same parameters with a tensor's clock as the only one.
 template <typename Params>
-LOCKSTEP_FORMULA bool begins_step(const Params& params) {
-  if constexpr (requires { params.group; })
-    return !params.group.continues_step;
-  else
-    return true;
+LOCKSTEP_FORMULA Params at_clock(const Params& params, std::int64_t clock) {
+  Params of_tensor = params;
+  of_tensor.group.clock += clock;
+  return of_tensor;
 }
 
-template <typename Params>
-LOCKSTEP_FORMULA UpdateClock& clock_of(const Params& params) {
-  if constexpr (requires { params.group; })
-    return *params.group.clock;
-  else
-    return *params.clock;
+// On the host: advances the clocks, and calls update(tensor, formula) for each tensor. Clocks that agree share a formula.
+template <typename Formula, typename Params, typename Update>
+void for_each_tensor(std::span<const UpdateTensor> tensors, const Params& params, Update&& update) {
+  if constexpr (CountsByTensor<Formula, Params>) {
+    std::optional<Formula> formula;
+    const UpdateClock *last = nullptr, *of_formula = nullptr;
+    for (const UpdateTensor& tensor : tensors) {
+      const Params of_tensor = at_clock(params, tensor.clock);
+      UpdateClock* const clock = of_tensor.group.clock;
+      if (std::exchange(last, clock) != clock) {
+        Formula::advance(*clock, of_tensor);
+        if (of_formula == nullptr || *of_formula != *clock) formula.emplace(of_tensor);
+        of_formula = clock;
+      }
+      update(tensor, *formula);
+    }
+  } else {
+    if constexpr (Counts<Formula, Params>) Formula::advance(*params.clock, params);
+    const Formula formula(params);
+    for (const UpdateTensor& tensor : tensors) update(tensor, formula);
+  }
 }
 
 // What every optimizer's formula reads first.

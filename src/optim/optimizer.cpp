@@ -84,7 +84,7 @@ void Optimizer::append(ParameterGroup group) {
   Device& device = all.front().tensor.device();
   Group added{parameters_.size(), all.size(), group.lr_factor, decay, lr_ * group.lr_factor, {}, {}};
   added.device_lr = Tensor::from<float>(std::array{added.lr}, {1}).to(device);
-  if (counts_steps_) added.clock = new_clock(device);
+  if (counts_steps_) added.clocks = new_clocks(added.end - added.begin, device);
   parameters_ = std::move(all);
   for (std::size_t i = added.begin; i < added.end; ++i) all_.push_back(i);
   groups_.push_back(std::move(added));
@@ -155,25 +155,22 @@ void Optimizer::keep_slices(std::vector<Slice> slices, int ranks) {
   slice_ranks_ = ranks;
 }
 
-// Appends to tensors_ those of `parameters` that are in the group and have a gradient, as far as they are this rank's. Is there any, be it
-// another rank's?
-bool Optimizer::gather(const Group& group, std::span<const std::size_t> parameters) {
+// Appends to tensors_ those of `parameters` that are in the group and have a gradient, as far as they are this rank's.
+void Optimizer::gather(const Group& group, std::span<const std::size_t> parameters) {
   const std::size_t states = state_names_.size();
-  bool any = false;
   for (const std::size_t i : parameters) {
     const Tensor& parameter = parameters_[i].tensor;
     if (i < group.begin || i >= group.end || !has_grad(parameter)) continue;
-    any = true;
     parameter.mark_changed();
     const auto [begin, count] = slice_of(i);
-    if (count == 0) continue;
+    if (count == 0 && !group.clocks.defined()) continue;  // another rank's: its count of steps advances on all ranks
     const float* gradient = owner_ == nullptr ? grad(parameter).data<float>() : reinterpret_cast<float*>(grad_buffer(parameter).data());
     UpdateTensor tensor{parameter.data<float>() + begin, gradient + begin, {}, static_cast<std::int64_t>(count)};
     for (std::size_t k = 0; k < states; ++k) tensor.states[k] = states_[i * states + k].data<float>();
-    if (!ranks_.empty()) tensor.ranks = &ranks_[i];
+    if (!ranks_.empty() && count != 0) tensor.ranks = &ranks_[i];
+    tensor.clock = static_cast<std::int64_t>(i - group.begin);
     tensors_.push_back(tensor);
   }
-  return any;
 }
 
 void Optimizer::step() {
@@ -194,7 +191,6 @@ void Optimizer::begin_step() {
   make_states();
   follow_parameters();
   tensors_.clear();  // its memory was reserved: spans stay valid
-  for (Group& group : groups_) group.has_counted = false;
 }
 
 // The state of loss scaling, if there is any, with what this rank's gradients say.
@@ -212,16 +208,13 @@ LossScaleState* Optimizer::find_bad_gradients() {
 void Optimizer::update_some(std::span<const std::size_t> parameters) {
   Device& device = parameters_.front().tensor.device();
   const LossScaleState* const scale = loss_scaler_ == nullptr ? nullptr : loss_scaler_->data_on(device);
-  for (Group& group : groups_) {
+  for (const Group& group : groups_) {
     const std::size_t first = tensors_.size();
-    if (!gather(group, parameters)) continue;
+    gather(group, parameters);
     const std::span<const UpdateTensor> tensors = std::span(tensors_).subspan(first);
-    auto* const clock = group.clock.defined() ? clock_in(group.clock) : nullptr;
-    const bool counts = clock != nullptr && !group.has_counted;  // on ranks without a slice, too
-    if (tensors.empty() && !counts) continue;
-    update(tensors, {group.device_lr.data<float>(), group.weight_decay, scale, clock, group.has_counted}, device.kernels(),
-           device.default_stream());
-    group.has_counted = true;
+    if (tensors.empty()) continue;
+    auto* const clocks = group.clocks.defined() ? clock_in(group.clocks) : nullptr;
+    update(tensors, {group.device_lr.data<float>(), group.weight_decay, scale, clocks}, device.kernels(), device.default_stream());
   }
 }
 
@@ -241,7 +234,7 @@ void Optimizer::follow_parameters() {
   for (const Tensor& state : states_) move_to(device, state);
   for (const Group& group : groups_) {
     move_to(device, group.device_lr);
-    move_to(device, group.clock);
+    move_to(device, group.clocks);
   }
 }
 
@@ -262,7 +255,7 @@ std::vector<StatePart> Optimizer::state_parts() {
                      static_cast<std::int64_t>(slice_of(i).begin), !slices_.empty()});
   }
   for (std::size_t i = 0; i < groups_.size(); ++i)
-    if (groups_[i].clock.defined()) add_whole(fmt::format("group{}.clock", i), groups_[i].clock);
+    if (groups_[i].clocks.defined()) add_whole(fmt::format("group{}.clock", i), groups_[i].clocks);
   if (loss_scaler_ != nullptr) add_whole("loss_scaler.state", loss_scaler_->state_on(parameters_.front().tensor.device()));
   return parts;
 }

@@ -59,6 +59,19 @@ void check_names(const std::vector<SavedTensor>& saved, const std::vector<Wanted
       throw FileError("{}: {}: '{}' {} does not exist here", path, meaning, tensor.name, tensor.shape.text());
 }
 
+// Counts of steps were those of groups once: each parameter of a group gets its group's.
+void spread_counts_of_groups(LoadedCheckpoint& loaded, optim::Optimizer& optimizer) {
+  for (const optim::StatePart& part : optimizer.state_parts()) {
+    const auto is_count = [&](const SavedTensor& saved) { return saved.name == part.name && saved.dtype == part.values.dtype(); };
+    const auto saved = std::find_if(loaded.optimizer.begin(), loaded.optimizer.end(), is_count);
+    if (saved == loaded.optimizer.end() || part.is_slice || part.whole.dims() != 2 || saved->shape != Shape{part.whole[1]}) continue;
+    std::vector<std::byte>& rows = loaded.memory.emplace_back();
+    for (std::int64_t row = 0; row < part.whole[0]; ++row) rows.insert(rows.end(), saved->data.begin(), saved->data.end());
+    saved->shape = part.whole;
+    saved->data = rows;
+  }
+}
+
 CheckpointState state_of(const json& state) { return {state.at("step"), state.at("epoch"), state.at("world_size"), state.at("folder")}; }
 
 RandomState random_of(const json& state) {
@@ -153,6 +166,7 @@ std::string read_on_rank_zero(const char* operation, const std::string& folder, 
     const auto found = find_checkpoint(folder, why_none);
     if (!found) return "N" + why_none;
     loaded = read_checkpoint(*found);
+    if (parts.optimizer) spread_counts_of_groups(*loaded, *parts.optimizer.get());
     check_against(*loaded, parts);
     json message = loaded->state;
     message["folder"] = loaded->folder;

@@ -169,6 +169,36 @@ TEST(ZeroMatrix, WorksWithTheOptionsOfTheWrapper) {
   }
 }
 
+// Counts of steps are the parameters': those of "middle" begin later, on ranks with a slice of it and without.
+TEST(ZeroCounts, AParameterWhoseFirstGradientComesLateMovesAsByThePlainStep) {
+  for (const std::string kind : {"adam", "nadam"})
+    for (const bool scales : {false, true}) {
+      SCOPED_TRACE(kind);
+      ZeroSettings settings;
+      settings.options.find_unused_parameters = settings.leaves_some = true;
+      settings.scales = scales;
+      expect_all_well(run_ranks(3, "threads", [&settings, kind](auto group) {
+        ZeroTrainee plain(group, kind, false, 12, settings), zero(group, kind, true, 12, settings);
+        for (ZeroTrainee* trainee : {&plain, &zero}) {
+          for (int step = 0; step < 6; ++step) trainee->run_step(step);
+          trainee->net.leaves_middle = false;
+          for (int step = 6; step < 9; ++step) trainee->run_step(step);
+        }
+        EXPECT_EQ(zero.bits(), plain.bits());
+        std::vector<NamedTensor> counts;
+        for (const NamedTensor& state : zero.optimizer->state())
+          if (state.name.find(".clock") != state.name.npos) counts.push_back(state);
+        check_replicas_equal(*group, counts, "counts of steps");
+        std::vector<double> steps;
+        for (const NamedTensor& count : counts)
+          for (std::size_t i = 0; i < count.tensor.template span<double>().size(); i += 4)
+            steps.push_back(count.tensor.template span<double>()[i]);
+        const double all = settings.scales ? 8 : 9;  // a step was skipped
+        EXPECT_EQ(steps, (std::vector<double>{all, 3, all, all, 3, all}));
+      }));
+    }
+}
+
 TEST(ZeroMistakes, AreRefusedOnAllRanksWithTheReason) {
   const auto refused = [](const std::function<void(std::shared_ptr<ProcessGroup>)>& body) { return run_ranks(2, "threads", body); };
   EXPECT_THAT(refused([](auto group) {

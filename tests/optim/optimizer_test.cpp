@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 
 #include "lockstep/autograd/ops.h"
@@ -27,10 +29,13 @@ std::vector<std::string> names_of(Optimizer& optimizer) {
   return names;
 }
 
-double steps_of(Optimizer& optimizer, const std::string& clock) {
+// Of each parameter of the group.
+std::vector<double> steps_of(Optimizer& optimizer, const std::string& clock) {
+  std::vector<double> steps;
   for (const auto& [name, tensor] : optimizer.state())
-    if (name == clock) return tensor.span<double>()[0];
-  return -1;
+    if (name == clock)
+      for (std::size_t i = 0; i < tensor.span<double>().size(); i += 4) steps.push_back(tensor.span<double>()[i]);
+  return steps;
 }
 
 TEST(Optimizer, StateIsNamedAfterParametersAndGroups) {
@@ -114,7 +119,7 @@ TEST(Optimizer, AStepThatLossScalingSkipsDoesNotCount) {
     give_gradient(scaled, gradient);
     one.step(), other.step();
   }
-  EXPECT_EQ(steps_of(other, "group0.clock"), 5);
+  EXPECT_EQ(steps_of(other, "group0.clock"), (std::vector<double>{5}));
   EXPECT_EQ(scaler.skipped_steps(), 1);
   EXPECT_EQ(values_of(scaled), values_of(plain)) << "scales are powers of two: the same bits";
 }
@@ -141,8 +146,62 @@ TEST(Optimizer, CountsAGroupsStepsWhereItHasGradients) {
     if (step == 1) give_gradient(b, {1});
     adam.step();
   }
-  EXPECT_EQ(steps_of(adam, "group0.clock"), 3);
-  EXPECT_EQ(steps_of(adam, "group1.clock"), 1);
+  EXPECT_EQ(steps_of(adam, "group0.clock"), (std::vector<double>{3}));
+  EXPECT_EQ(steps_of(adam, "group1.clock"), (std::vector<double>{1}));
+}
+
+using MakeOne = std::function<std::unique_ptr<Optimizer>(std::vector<NamedTensor>)>;
+
+// All whose formulas count.
+std::vector<MakeOne> makers_of_those_that_count() {
+  return {[](auto p) { return std::make_unique<Adam>(p); }, [](auto p) { return std::make_unique<AdamW>(p); },
+          [](auto p) { return std::make_unique<Nadam>(p); },
+          [](auto p) { return std::make_unique<Adagrad>(p, AdagradOptions{.lr_decay = 0.1F}); }};
+}
+
+// As in PyTorch, a parameter's steps are those in which it had a gradient: next to others it moves as it would alone.
+TEST(Optimizer, CountsStepsByParameter) {
+  const std::size_t count = 7;
+  for (const MakeOne& make : makers_of_those_that_count()) {
+    const Tensor always = parameter_of(weights_at_first(count)), late = parameter_of(weights_at_first(count)),
+                 at_times = parameter_of(weights_at_first(count)), never = parameter_of(weights_at_first(count));
+    const Tensor alone[] = {parameter_of(weights_at_first(count)), parameter_of(weights_at_first(count)),
+                            parameter_of(weights_at_first(count))};
+    const auto together = make({{"always", always}, {"late", late}, {"at_times", at_times}, {"never", never}});
+    const std::unique_ptr<Optimizer> apart[] = {make({{"always", alone[0]}}), make({{"late", alone[1]}}), make({{"at_times", alone[2]}})};
+    SCOPED_TRACE(together->kind());
+    for (int step = 1; step <= 60; ++step) {
+      together->zero_grad();
+      const bool has_gradient[] = {true, step > 50, step % 3 == 0};
+      const Tensor* const shared[] = {&always, &late, &at_times};
+      for (std::size_t i = 0; i < 3; ++i) {
+        if (!has_gradient[i]) continue;
+        give_gradient(*shared[i], gradient_of_step(step, count));
+        give_gradient(alone[i], gradient_of_step(step, count));
+        apart[i]->step();
+      }
+      together->step();
+    }
+    EXPECT_EQ(values_of(always), values_of(alone[0]));
+    EXPECT_EQ(values_of(late), values_of(alone[1]));
+    EXPECT_EQ(values_of(at_times), values_of(alone[2]));
+    EXPECT_EQ(values_of(never), weights_at_first(count));
+    EXPECT_EQ(steps_of(*together, "group0.clock"), (std::vector<double>{60, 10, 20, 0}));
+  }
+}
+
+// PyTorch's Adam(lr=0.001): a gradient of 0.5 moves a weight by 0.001 in its first steps, in whichever step of the training they come.
+TEST(Optimizer, AdamsFirstStepOfAParameterIsItsFirstHoweverLate) {
+  const Tensor a = parameter_of({0}), b = parameter_of({0});
+  Adam adam({{"a", a}, {"b", b}}, {.lr = 0.001F});
+  for (int step = 0; step < 1003; ++step) {
+    adam.zero_grad();
+    give_gradient(a, {0.5F});
+    if (step >= 1000) give_gradient(b, {0.5F});
+    const float before = b.item();
+    adam.step();
+    EXPECT_NEAR(b.item() - before, step >= 1000 ? -0.001F : 0.0F, 1e-8F) << "step " << step;
+  }
 }
 
 TEST(Optimizer, GoesOnFromItsStateBitForBit) {

@@ -12,6 +12,8 @@
 #include "lockstep/optim/ema.h"
 #include "lockstep/optim/nadam.h"
 #include "lockstep/optim/rmsprop.h"
+#include "lockstep/train/safetensors.h"
+#include "src/train/safetensors.h"
 #include "tests/ddp/ranks.h"
 #include "tests/train/checkpoint_folder.h"
 #include "tests/train/checkpoint_trainee.h"
@@ -70,6 +72,37 @@ TEST(CheckpointOptimizers, AResumedRunIsTheOneThatNeverStopped) {
     after.train(5, 8);
     EXPECT_EQ(after.hash(), whole.hash());
   }
+}
+
+// Checkpoints were once saved with one count of steps a group.
+TEST(CheckpointOptimizers, ACountOfAGroupIsThatOfEachOfItsParameters) {
+  const testing::Folder folder;
+  Trainer whole(make<optim::Adam>(), 1), before(make<optim::Adam>(), 1), after(make<optim::Adam>(), 2);
+  whole.train(0, 8);
+  before.train(0, 5);
+  const std::string written = save_checkpoint(folder.path(), before.parts(5));
+  const std::map<std::string, std::string> metadata = [&] {
+    const ReadFile file = read_file(written + "/optimizer.safetensors");
+    return parse_safetensors(file.data, written).metadata;
+  }();
+  const auto rewrite = [&](std::int64_t values) {
+    std::vector<NamedTensor> state = before.optimizer->state();
+    for (auto& [name, tensor] : state)
+      if (name.find(".clock") != name.npos) {
+        EXPECT_EQ(tensor.shape(), (Shape{2, 4})) << name;
+        tensor = Tensor::from<double>(tensor.span<double>().first(static_cast<std::size_t>(values)), {values});
+      }
+    std::filesystem::remove(written + "/optimizer.safetensors");
+    save_safetensors(written + "/optimizer.safetensors", state, metadata);
+    testing::put_right(folder, written, testing::read_json(written + "/manifest.json"));
+  };
+  rewrite(3);
+  EXPECT_THROW(load_checkpoint(folder.path(), after.parts()), FileError) << "no clock at all";
+  rewrite(4);
+  EXPECT_EQ(resume_checkpoint(folder.path(), after.parts()).step, 5);
+  EXPECT_EQ(after.hash(), before.hash());
+  after.train(5, 8);
+  EXPECT_EQ(after.hash(), whole.hash());
 }
 
 TEST(CheckpointOptimizers, OfAnotherKindAndWithoutAveragesAreRefused) {

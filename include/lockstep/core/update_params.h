@@ -24,6 +24,7 @@ struct UpdateTensor {
   float* states[3];                    // are changed: as many as the formula has, in its order
   std::int64_t count;                  // elements
   const UpdateRanks* ranks = nullptr;  // not null: its grads in place of `grad`, all of `count` elements. CPU only
+  std::int64_t clock = 0;              // the index of its clock in GroupStep::clock
 };
 
 // Dynamic loss scaling, kept on the device so that the host never waits for it. All floats: a checkpoint saves it as one tensor.
@@ -41,11 +42,13 @@ struct LossScaleRule {
 };
 
 // What an update counts, on the device: an update first advances it, by its formula's rule. A step that loss scaling skips does not count.
-// Powers are products of one factor a step, and so the same bits on every device. All doubles: a checkpoint saves it as one tensor.
+// Powers are products of one factor a step, and so the same bits on every device. All doubles: a checkpoint saves clocks as one tensor.
 struct UpdateClock {
   double steps = 0;
   double powers[2] = {1, 1};
   double product = 1;
+
+  bool operator==(const UpdateClock&) const = default;
 };
 
 // What all optimizers' steps take, of one group of parameters. The pointers are to the device.
@@ -53,8 +56,9 @@ struct GroupStep {
   const float* lr;
   float weight_decay;
   const LossScaleState* loss_scale = nullptr;  // not null: gradients are divided by `scale`; a step with `found_bad` changes nothing
-  UpdateClock* clock = nullptr;                // for the formulas that count
-  bool continues_step = false;                 // an update of this step advanced the clock before: it stays
+  // For the formulas that count, an array: each tensor has a clock, which a call advances before it updates the tensor. Tensors with one
+  // clock stand next to each other, and it advances once for all of them.
+  UpdateClock* clock = nullptr;
 };
 
 // The formulas and their sources stand in lockstep/optim, in the header of each optimizer.

@@ -53,7 +53,8 @@ class Optimizer {
   // Updates every parameter that has a gradient since the last zero_grad(), in one fused pass a group; on a GPU it only queues that.
   // Elementwise and without contraction: ranks with equal weights and gradients keep equal weights, whatever their CPUs. Allocates nothing
   // after the first. Under loss scaling a step with a gradient that is infinite or no number changes nothing but the scale, and does not
-  // count. Steps are counted by group: one in which no parameter of it has a gradient does not count there.
+  // count. Steps are counted by parameter, as in PyTorch: one in which a parameter has no gradient does not count for it, and a parameter
+  // whose first gradient comes late begins with step 1.
   // Where ranks have a slice of the state each it is collective: see ddp/zero.h.
   void step();
   // Forgets the gradients: the next backward overwrites them. Touches no memory.
@@ -68,8 +69,9 @@ class Optimizer {
   std::size_t groups() const { return groups_.size(); }
   float group_lr(std::size_t group) const;
 
-  // The tensors that a checkpoint saves beside the weights, named "<parameter>.<state>" ("conv1.weight.momentum"), then the groups' counts
-  // of steps ("group0.clock": see UpdateClock), then "loss_scaler.state". They are the live ones: loading writes into them.
+  // The tensors that a checkpoint saves beside the weights, named "<parameter>.<state>" ("conv1.weight.momentum"), then the counts of steps
+  // ("group0.clock", (parameters of the group, 4): see UpdateClock), then "loss_scaler.state". They are the live ones: loading writes into
+  // them.
   std::vector<NamedTensor> state();
   // The same, with the tensors of which they are parts: where `slice_ranks() > 1` ranks share the state, each has its slices,
   // some without elements, and all have the counts.
@@ -85,7 +87,7 @@ class Optimizer {
     float lr, weight_decay;
     LossScaler* loss_scaler;               // may be null; must outlive the optimizer
     std::vector<const char*> states = {};  // names, at most 3; in the order of the formula
-    bool counts_steps = false;             // has the formula an UpdateClock?
+    bool counts_steps = false;             // has the formula an UpdateClock a parameter?
     float initial_state = 0;
     // true: update() hands its tensors to one kernel of the table and reads no `grad` itself, so that they may have UpdateTensor::ranks.
     bool shares_updates = false;
@@ -106,10 +108,9 @@ class Optimizer {
   struct Group {
     std::size_t begin, end;  // of parameters_
     float lr_factor, weight_decay;
-    float lr;                  // as it is on the device
-    Tensor device_lr;          // where the kernel reads it: a recorded step follows set_lr()
-    Tensor clock;              // undefined where nothing counts
-    bool has_counted = false;  // in this step
+    float lr;          // as it is on the device
+    Tensor device_lr;  // where the kernel reads it: a recorded step follows set_lr()
+    Tensor clocks;     // (parameters, 4); undefined where nothing counts
   };
   void append(ParameterGroup group);
   void follow_parameters();
@@ -117,7 +118,7 @@ class Optimizer {
   void make_states();
   void keep_slices(std::vector<Slice> slices, int ranks);
   Slice slice_of(std::size_t parameter) const;
-  bool gather(const Group& group, std::span<const std::size_t> parameters);
+  void gather(const Group& group, std::span<const std::size_t> parameters);
   void begin_step();
   LossScaleState* find_bad_gradients();
   void update_some(std::span<const std::size_t> parameters);

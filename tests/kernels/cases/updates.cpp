@@ -53,6 +53,17 @@ GroupStep group_on(Bench& b, float decay, LossScaleState* scale = nullptr) {
   return {b.in({}, {0.1F}).floats(), decay, scale, clock_on(b)};
 }
 
+// One a tensor, but for the last two, which share one; as they are after as many steps as a tensor has elements.
+void give_clocks(Bench& b, std::vector<UpdateTensor>& tensors, GroupStep& group) {
+  std::vector<double> clocks;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto steps = static_cast<double>(tensors[i].count);
+    clocks.insert(clocks.end(), {steps, 1 / (1 + steps), 1 / (1 + steps / 16), 1 / (1 + steps)});
+    tensors[i].clock = static_cast<std::int64_t>(i + 1 < tensors.size() ? i : i - 1);
+  }
+  group.clock = reinterpret_cast<UpdateClock*>(b.plain_out<double>(clocks));
+}
+
 // Three steps on many tensors: plain, with weight decay, under loss scaling, and skipped by it. `params_of(group)` gives the parameters.
 template <auto entry>
 void step_tests(Cases& cases, const std::string& what, int states, auto params_of) {
@@ -60,21 +71,25 @@ void step_tests(Cases& cases, const std::string& what, int states, auto params_o
     const char* name;
     float decay;
     bool scaled, bad;
-    bool in_parts = false;  // the second call belongs to the first one's step
+    bool own_clocks = false;  // each tensor's, and some tensors miss some of the steps
   };
   for (const Surroundings with : {Surroundings{"plain", 0, false, false},
                                   {"decay", 0.01F, false, false},
                                   {"scaled", 0.01F, true, false},
                                   {"skipped", 0.01F, true, true},
-                                  {"in parts", 0.01F, false, false, true}})
+                                  {"clocks of tensors", 0.01F, false, false, true},
+                                  {"clocks of tensors, skipped", 0.01F, true, true, true}})
     cases.test(fmt::format("{}, {}", what, with.name), {kExact}, [=](Bench& b) {
-      const std::vector<UpdateTensor> tensors = odd_tensors(b, states);
-      const auto params = params_of(group_on(b, with.decay, with.scaled ? loss_scale_on(b, 3, 0, with.bad) : nullptr));
+      std::vector<UpdateTensor> tensors = odd_tensors(b, states);
+      GroupStep group = group_on(b, with.decay, with.scaled ? loss_scale_on(b, 3, 0, with.bad) : nullptr);
+      if (with.own_clocks) give_clocks(b, tensors, group);
+      const auto params = params_of(group);
       return [=, &b] {
-        for (int step = 0; step < 3; ++step) {
-          auto now = params;
-          if constexpr (requires { now.group; }) now.group.continues_step = with.in_parts && step == 1;
-          (b.kernels.*entry)(tensors, now, b.stream());
+        for (std::size_t step = 0; step < 3; ++step) {
+          std::vector<UpdateTensor> now;
+          for (std::size_t i = 0; i < tensors.size(); ++i)
+            if (!with.own_clocks || i < 20 || i % 4 != step) now.push_back(tensors[i]);
+          (b.kernels.*entry)(now, params, b.stream());
         }
       };
     });
