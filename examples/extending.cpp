@@ -63,8 +63,8 @@ int train(int, char**) {
   const Circle circle;
   Radial net;
 
-  // Called in backward when this rank's gradient is complete. Registered before the module is wrapped, the hook runs before the gradient
-  // travels; later its bucket may be under way. The hook goes with its handle.
+  // Called in backward when this rank's gradient is complete, and before it travels, whether it was registered before the module was
+  // wrapped or later: the hook may change it in place, and never sees the average. The hook goes with its handle.
   int gradients_seen = 0;
   const ls::HookHandle watch = ls::register_grad_hook(net.bias, [&](const ls::Tensor& bias) {
     if (std::isfinite(ls::grad(bias).span<float>()[0])) ++gradients_seen;

@@ -1,10 +1,13 @@
 #include "src/autograd/backward_pass.h"
 
 #include <algorithm>
+#include <atomic>
 
 namespace lockstep {
 
 namespace {
+
+std::atomic<std::uint64_t> passes{0};  // begun in this process
 
 VariableState* state_of(const Tensor& tensor) { return tensor.defined() ? variable_of(tensor) : nullptr; }
 
@@ -33,7 +36,10 @@ void BackwardPass::visit(const Tensor& input, const char* reader) {
 // Recording order is a topological order.
 void BackwardPass::collect(std::vector<Root> roots) {
   roots_ = std::move(roots);
-  for (const Root& root : roots_) visit(root.result, "backward");
+  for (const Root& root : roots_) {
+    Node::check_as_computed(root.result, "backward");
+    visit(root.result, "backward");
+  }
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     const std::shared_ptr<Node> node = nodes_[i];
     if (node->released())
@@ -57,6 +63,7 @@ void BackwardPass::run(bool retain_graph) {
     }
     BackwardPass* const before;
   } const running(this);
+  number_ = ++passes;
   retain_graph_ = retain_graph;
   releases_ = true;
   for (Root& held : std::exchange(roots_, {})) {
@@ -128,8 +135,7 @@ const char* BackwardPass::name_of_running() {
 
 void BackwardPass::run_node(Node& node) {
   if (wants(node)) {
-    const Tensor gradient = std::exchange(node.result_grad_, Tensor());
-    call_result_hooks(node, gradient);
+    const Tensor gradient = call_result_hooks(node, std::exchange(node.result_grad_, Tensor()));
     take(node, gradient);
     if (runs(node)) run_backward(node, gradient);
   }
@@ -139,12 +145,18 @@ void BackwardPass::run_node(Node& node) {
   if (!retain_graph_) node.release();
 }
 
-void BackwardPass::call_result_hooks(const Node& node, const Tensor& gradient) {
+Tensor BackwardPass::call_result_hooks(const Node& node, Tensor gradient) {
+  if (node.result_hooks_.empty()) return gradient;
   const auto hooks = node.result_hooks_;  // one that is added now waits for the next pass
   for (const auto& hook : hooks) {
     const ResultGradHook called = *hook;  // it may remove itself
-    if (called) called(gradient);
+    if (!called) continue;
+    const long handles = gradient.buffer().use_count();
+    called(detach(gradient));
+    // The hook keeps it, or a view of it, and the nodes below overwrite what they get.
+    if (gradient.buffer().use_count() > handles) gradient = gradient.clone();
   }
+  return gradient;
 }
 
 void BackwardPass::finish_input(std::size_t index) {

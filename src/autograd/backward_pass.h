@@ -35,6 +35,8 @@ class BackwardPass {
   void collect(std::vector<Root> roots);
   // Runs them, and calls what was queued for the end.
   void run(bool retain_graph);
+  // Counted in the process, from 1, so that passes of two threads differ.
+  std::uint64_t number() const { return number_; }
   // The gradient of an input of the node that runs is complete as far as this node goes: for a node that knows so before it returns.
   void finish_input(std::size_t index);
 
@@ -70,7 +72,8 @@ class BackwardPass {
   void run_node(Node& node);
   void run_backward(Node& node, const Tensor& gradient);
   void check_all_written(const Node& node) const;
-  static void call_result_hooks(const Node& node, const Tensor& gradient);
+  // What the node's backward gets.
+  static Tensor call_result_hooks(const Node& node, Tensor gradient);
   void forget_incomplete(const Node& node);
 
   static thread_local BackwardPass *outermost_, *innermost_;
@@ -95,6 +98,7 @@ class BackwardPass {
   const Node* running_ = nullptr;
   std::vector<bool> finished_;  // its inputs
   std::vector<std::function<void()>> queued_;
+  std::uint64_t number_ = 0;
   bool retain_graph_ = false;
   bool releases_ = false;  // what is left when the pass goes; before it runs it has used nothing up
 };

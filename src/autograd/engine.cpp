@@ -11,8 +11,6 @@ namespace lockstep {
 
 namespace {
 
-thread_local std::uint64_t passes = 0;  // begun on this thread
-
 // backward(): gradients of leaves go to their grad(), and hooks hear of them.
 class LeafPass final : public BackwardPass {
  public:
@@ -22,7 +20,7 @@ class LeafPass final : public BackwardPass {
 
   std::vector<LeafUse> leaves() const override {
     std::vector<LeafUse> uses;
-    for (const auto& [leaf, reader] : leaves_) uses.push_back({leaf, reader, !variable_of(leaf)->hooks.empty()});
+    for (const auto& [leaf, reader] : leaves_) uses.push_back({leaf, reader, variable_of(leaf)->has_hooks()});
     return uses;
   }
 
@@ -94,7 +92,6 @@ void backward(const Tensor& root, const BackwardOptions& options) {
   check_outside_of_a_pass("backward");
   LeafPass pass;
   pass.collect({root_of("backward", root, options.gradient)});
-  ++passes;
   pass.run(options.retain_graph);
 }
 
@@ -124,7 +121,6 @@ std::vector<Tensor> gradients(const std::vector<Tensor>& roots, const std::vecto
           "gradients: nothing that is differentiated depends on inputs[{}], {}: leave it out, or take an undefined tensor for it with "
           ".allow_unused = true",
           i, describe(inputs[i]));
-  ++passes;
   pass.run(options.retain_graph);
   for (std::size_t i = 0; i < inputs.size(); ++i) results[i] = results[index_of[i]];
   return results;
@@ -134,7 +130,7 @@ std::vector<Tensor> gradients(const Tensor& root, const std::vector<Tensor>& inp
   return gradients(std::vector{root}, inputs, options);
 }
 
-std::uint64_t backward_pass() { return BackwardPass::outermost() == nullptr ? 0 : passes; }
+std::uint64_t backward_pass() { return BackwardPass::outermost() == nullptr ? 0 : BackwardPass::outermost()->number(); }
 
 std::vector<LeafUse> leaves_of_backward() {
   return BackwardPass::outermost() == nullptr ? std::vector<LeafUse>() : BackwardPass::outermost()->leaves();

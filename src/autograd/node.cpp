@@ -90,11 +90,28 @@ const Tensor& Node::saved(std::size_t index) const {
   const Tensor& tensor = saved_[index];
   if (tensor.defined() && tensor.version() != saved_versions_[index])
     throw InvalidArgument(
-        "backward: {} was changed after {} read it: its gradients would mix old values with new ones. Call backward() before the "
-        "optimizer's "
-        "step(), fill(), copy_from() or a load, or compute the loss again",
-        describe(tensor), name());
+        "backward: {} was changed after {} read it (version {} expected, {} found): its gradients would mix old values with new ones. Call "
+        "backward() before the optimizer's step(), fill(), copy_from() or a load, or compute the loss again",
+        describe(tensor), name(), saved_versions_[index], tensor.version());
   return tensor;
+}
+
+void Node::check_as_computed(const Tensor& tensor, const char* reader) {
+  const Tensor* result = &tensor;
+  for (;;) {
+    const VariableState* state = result->defined() ? variable_of(*result) : nullptr;
+    const Node* const node = state == nullptr ? nullptr : state->node.get();
+    if (node == nullptr || node->released_ || result->version() == node->result_version_) return;
+    // A view of a leaf has the leaf's values, old or new.
+    const bool is_view =
+        !node->inputs_.empty() && node->inputs_[0].defined() && node->inputs_[0].buffer().data() == result->buffer().data();
+    if (!is_view)
+      throw InvalidArgument(
+          "{}: {} was changed in place after {} computed it (version {} expected, {} found): its gradient would go to the inputs of {}, "
+          "from which the new values do not come. Write the new values into another tensor, such as detach(result).clone()",
+          reader, describe(*result), node->name(), node->result_version_, result->version(), node->name());
+    result = &node->inputs_[0];
+  }
 }
 
 void Node::release() {
@@ -112,6 +129,10 @@ bool recording(std::span<const Tensor> inputs) {
 }
 
 void attach(const Tensor& result, std::shared_ptr<Node> node) {
+  if (node != nullptr) {
+    for (const Tensor& input : node->inputs_) Node::check_as_computed(input, node->name());
+    node->result_version_ = result.version();
+  }
   TapeSegment::note(node);
   ensure_variable(result).node = std::move(node);
 }

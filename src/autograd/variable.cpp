@@ -25,6 +25,15 @@ VariableState& leaf_of(const Tensor& leaf, const char* caller) {
 
 }  // namespace
 
+static HookHandle add_hook(VariableState& state, std::vector<std::shared_ptr<HookEntry>>& hooks, GradHook hook) {
+  if (!hook) throw InvalidArgument("register_grad_hook: the hook is empty");
+  auto entry = std::make_shared<HookEntry>(HookEntry{std::move(hook)});
+  hooks.push_back(entry);
+  return HookHandle([weak = state.weak_from_this(), entry] {
+    if (const auto alive = weak.lock()) alive->remove(entry);
+  });
+}
+
 VariableState* variable_of(const Tensor& tensor) { return static_cast<VariableState*>(tensor.autograd_meta()); }
 
 VariableState& ensure_variable(const Tensor& tensor) {
@@ -39,21 +48,28 @@ void VariableState::fire_hooks(const Tensor& leaf) {
     VariableState& state;
     ~Firing() {
       state.firing_ = false;
-      std::erase_if(state.hooks, [](const auto& entry) { return entry->removed; });
+      for (auto* all : {&state.hooks, &state.last_hooks}) std::erase_if(*all, [](const auto& entry) { return entry->removed; });
     }
   };
   firing_ = true;
   const Firing firing{*this};
-  const std::size_t count = hooks.size();  // one that is added now waits for the next pass
+  fire(hooks, leaf);
+  fire(last_hooks, leaf);
+}
+
+void VariableState::fire(const std::vector<std::shared_ptr<HookEntry>>& all, const Tensor& leaf) const {
+  const std::size_t count = all.size();  // one that is added now waits for the next pass
   for (std::size_t i = 0; i < count; ++i) {
-    const std::shared_ptr<HookEntry> entry = hooks[i];
+    const std::shared_ptr<HookEntry> entry = all[i];
     if (!entry->removed) entry->hook(leaf);
   }
 }
 
 void VariableState::remove(const std::shared_ptr<HookEntry>& entry) {
   entry->removed = true;
-  if (!firing_) std::erase(hooks, entry);
+  if (firing_) return;
+  std::erase(hooks, entry);
+  std::erase(last_hooks, entry);
 }
 
 void require_grad(const Tensor& leaf, bool wanted) {
@@ -121,12 +137,12 @@ void bind_grad(const Tensor& leaf, Buffer slot) {
 
 HookHandle register_grad_hook(const Tensor& leaf, GradHook hook) {
   VariableState& state = leaf_of(leaf, "register_grad_hook");
-  if (!hook) throw InvalidArgument("register_grad_hook: the hook is empty");
-  auto entry = std::make_shared<HookEntry>(HookEntry{std::move(hook)});
-  state.hooks.push_back(entry);
-  return HookHandle([weak = state.weak_from_this(), entry] {
-    if (const auto alive = weak.lock()) alive->remove(entry);
-  });
+  return add_hook(state, state.hooks, std::move(hook));
+}
+
+HookHandle register_last_grad_hook(const Tensor& leaf, GradHook hook) {
+  VariableState& state = leaf_of(leaf, "register_last_grad_hook");
+  return add_hook(state, state.last_hooks, std::move(hook));
 }
 
 Tensor detach(const Tensor& tensor) { return tensor.reshaped(tensor.shape()); }

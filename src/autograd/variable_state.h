@@ -19,8 +19,9 @@ class VariableState : public AutogradMeta, public std::enable_shared_from_this<V
  public:
   void backward(const Tensor& root, const BackwardOptions& options) override;
 
-  // Fires the hooks of a leaf; hooks may remove themselves or others, and add new ones for the next pass.
+  // Fires the hooks of a leaf, the last ones last; hooks may remove themselves or others, and add new ones for the next pass.
   void fire_hooks(const Tensor& leaf);
+  bool has_hooks() const { return !hooks.empty() || !last_hooks.empty(); }
   void remove(const std::shared_ptr<HookEntry>& entry);
 
   std::shared_ptr<Node> node;  // null for leaves
@@ -31,10 +32,16 @@ class VariableState : public AutogradMeta, public std::enable_shared_from_this<V
   const char* withheld = nullptr;  // why nobody is given the gradient
   int pending_uses = 0;            // while a pass runs: nodes that have yet to write this leaf's gradient
   std::vector<std::shared_ptr<HookEntry>> hooks;
+  std::vector<std::shared_ptr<HookEntry>> last_hooks;  // of those that give the gradient away
 
  private:
+  void fire(const std::vector<std::shared_ptr<HookEntry>>& all, const Tensor& leaf) const;
+
   bool firing_ = false;
 };
+
+// As register_grad_hook(), and called when all of those have returned: for a wrapper that sends the gradient away.
+[[nodiscard]] HookHandle register_last_grad_hook(const Tensor& leaf, GradHook hook);
 
 // The state of a tensor; null when it has none.
 VariableState* variable_of(const Tensor& tensor);

@@ -11,6 +11,7 @@
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "src/autograd/variable_state.h"
 #include "src/core/text.h"
 #include "src/ddp/gradient_check.h"
 #include "src/ddp/has_sync_batch_norm.h"
@@ -76,7 +77,7 @@ class DistributedDataParallel::Impl {
       bind_grad(parameters_[i].tensor, memory_on(parameters_[i].tensor.device(), reducer_->slot(i)));
       gradients_.push_back(grad(parameters_[i].tensor));
       slots_.push_back(reducer_->slot(i).data());
-      hooks_.push_back(register_grad_hook(parameters_[i].tensor, [this, i](const Tensor&) { gradient_ready(i); }));
+      hooks_.push_back(register_last_grad_hook(parameters_[i].tensor, [this, i](const Tensor&) { gradient_ready(i); }));
     }
   }
 

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/autograd/gradient_check.h"
@@ -164,6 +165,44 @@ TEST(ResultGradHooks, SeeTheWholeGradientAndMayChangeIt) {
   EXPECT_EQ(seen, (std::vector<float>{7}));
   EXPECT_THROW((void)register_result_grad_hook(x, [](const Tensor&) {}), InvalidArgument) << "a leaf";
   EXPECT_THROW((void)register_result_grad_hook(middle, [](const Tensor&) {}), InvalidArgument) << "freed";
+}
+
+// relu masks the gradient of its result in place, and the other reader of `middle` adds to memory that reshape hands on.
+TEST(ResultGradHooks, MayKeepTheGradient) {
+  using Keep = std::function<Tensor(const Tensor&)>;
+  const std::vector<std::pair<std::string, Keep>> ways = {{"the tensor", [](const Tensor& gradient) { return gradient; }},
+                                                          {"a view",
+                                                           [](const Tensor& gradient) {
+                                                             return gradient.reshaped({1, 2});
+                                                           }},
+                                                          {"detach()", [](const Tensor& gradient) { return detach(gradient); }}};
+  for (const auto& [name, keep] : ways) {
+    const Tensor x = leaf_from({-1, 2}, {2});
+    const Tensor middle = scale(x, 3), other = scale(middle, 10), masked = relu(middle), shaped = reshape(masked, {2, 1});
+    Tensor of_masked, of_shaped, of_middle;
+    const HookHandle hooks[] = {register_result_grad_hook(masked, [&, &keep = keep](const Tensor& g) { of_masked = keep(g); }),
+                                register_result_grad_hook(shaped, [&, &keep = keep](const Tensor& g) { of_shaped = keep(g); }),
+                                register_result_grad_hook(middle, [&, &keep = keep](const Tensor& g) { of_middle = keep(g); })};
+    add(sum(shaped), sum(other)).backward();
+    EXPECT_EQ(floats_of(of_shaped), (std::vector<float>{1, 1})) << name;
+    EXPECT_EQ(floats_of(of_masked), (std::vector<float>{1, 1})) << name;
+    EXPECT_EQ(floats_of(of_middle), (std::vector<float>{10, 11})) << name;
+    EXPECT_EQ(floats_of(grad(x)), (std::vector<float>{30, 33})) << name;
+  }
+}
+
+TEST(ResultGradHooks, WhatOneKeepsTheNextOnesChangeNoMore) {
+  const Tensor x = leaf_from({2}, {});
+  const Tensor middle = scale(x, 3);
+  Tensor kept;
+  const HookHandle first = register_result_grad_hook(middle, [&](const Tensor& gradient) {
+    gradient.fill(4);  // also reaches x
+    kept = gradient;
+  });
+  const HookHandle second = register_result_grad_hook(middle, [](const Tensor& gradient) { gradient.fill(5); });
+  scale(middle, 7).backward();
+  EXPECT_EQ(kept.item(), 4);
+  EXPECT_EQ(grad(x).item(), 15);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "lockstep/nn/layers.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/tensor/random.h"
+#include "src/autograd/variable_state.h"
 #include "src/comm/testing/delay_backend.h"
 #include "tests/ddp/ranks.h"
 #include "tests/support/in_mib.h"
@@ -82,7 +83,7 @@ std::vector<std::size_t> issued_at_each_gradient(bool in_checkpoint) {
   std::vector<std::size_t> issued;
   std::vector<HookHandle> hooks;
   for (const Tensor& parameter : model.parameters())
-    hooks.push_back(register_grad_hook(parameter, [&](const Tensor&) { issued.push_back(wire.events().size() - before); }));
+    hooks.push_back(register_last_grad_hook(parameter, [&](const Tensor&) { issued.push_back(wire.events().size() - before); }));
   const Tensor x = Tensor::full({4, 16}, 1);
   l2_loss(in_checkpoint ? checkpoint([&](const Tensor& input) { return ddp(input); }, x) : ddp(x)).backward();
   return issued;

@@ -8,6 +8,7 @@
 #include "lockstep/autograd/engine.h"
 #include "lockstep/ddp/ddp.h"
 #include "lockstep/nn/layers.h"
+#include "src/autograd/variable_state.h"
 #include "src/comm/testing/delay_backend.h"
 #include "tests/support/in_mib.h"
 
@@ -33,7 +34,7 @@ class Overlap : public ::testing::Test {
     ddp = std::make_unique<DistributedDataParallel>(
         model, group, DistributedDataParallelOptions{.bucket_cap_mb = {testing::in_mib(2048), testing::in_mib(2048)}});
     for (const Tensor& parameter : model.parameters())  // after ddp's own hook
-      after.push_back(register_grad_hook(parameter, [this](const Tensor&) {
+      after.push_back(register_last_grad_hook(parameter, [this](const Tensor&) {
         ready.push_back(Clock::now());
         issued.push_back(wire->events().size());
       }));

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <sstream>
@@ -12,6 +13,7 @@
 #include "lockstep/ddp/ddp.h"
 #include "lockstep/nn/layers.h"
 #include "tests/ddp/ranks.h"
+#include "tests/support/in_mib.h"
 #include "tests/support/log_lines.h"
 
 namespace lockstep {
@@ -196,6 +198,56 @@ TEST(Passes, AHookThatLeavesOtherValuesOnARankIsFoundInTheFirstPass) {
     for (const std::string& text : failures)
       EXPECT_THAT(text, ::testing::HasSubstr("rank 1 has other values than rank 0 after the reduction"));
   }
+}
+
+// Every gradient is a bucket of its own, whose call a backend's thread may begin at once.
+TEST(Passes, AUsersHookRunsBeforeTheGradientTravelsWheneverItWasRegistered) {
+  expect_all_well(run_ranks(2, "shm", [](auto group) {
+    Pair model;
+    std::vector<float> seen;
+    const auto note = [&](const Tensor& leaf) {
+      seen.push_back(grad(leaf).item());
+      grad(leaf).fill(10 * seen.back());
+    };
+    const HookHandle before = register_grad_hook(model.a, note);
+    DistributedDataParallel ddp(model, group, {.bucket_cap_mb = {testing::in_mib(4), testing::in_mib(4)}});
+    const HookHandle after = register_grad_hook(model.a, note), of_b = register_grad_hook(model.b, note);
+    const float own = own_value(*group);
+    for (int step = 0; step < 20; ++step) {
+      clear_grad(model.a);
+      clear_grad(model.b);
+      seen.clear();
+      loss_of(ddp, own).backward();
+      std::sort(seen.begin(), seen.end());
+      EXPECT_EQ(seen, (std::vector<float>{own, own, 10 * own})) << "this rank's own, in step " << step;
+      EXPECT_EQ(gradient(model.a), 100 * 2);
+      EXPECT_EQ(gradient(model.b), 10 * 2);
+    }
+  }));
+}
+
+// The number of a pass is the process's: two threads that each run their first one do not run the same.
+TEST(Passes, EachStepMayRunOnAThreadOfItsOwn) {
+  expect_all_well(run_ranks(2, "shm", [](auto group) {
+    Pair model;
+    DistributedDataParallel ddp(model, group);
+    for (int step = 1; step <= 6; ++step) {
+      std::string error;
+      std::thread([&] {
+        try {
+          clear_grad(model.a);
+          clear_grad(model.b);
+          loss_of(ddp, static_cast<float>(step) * own_value(*group)).backward();
+        } catch (const std::exception& failure) {
+          error = failure.what();
+        }
+      }).join();
+      ASSERT_EQ(error, "") << "step " << step;
+      EXPECT_EQ(gradient(model.a), static_cast<float>(2 * step));
+      EXPECT_EQ(gradient(model.b), static_cast<float>(2 * step));
+    }
+    EXPECT_FALSE(ddp.reducer().in_pass());
+  }));
 }
 
 TEST(Passes, TiedWeightsHaveOneGradient) {

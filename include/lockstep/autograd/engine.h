@@ -38,8 +38,8 @@ struct GradientsOptions {
 Tensors gradients(const Tensors& roots, const Tensors& inputs, const GradientsOptions& options = {});
 Tensors gradients(const Tensor& root, const Tensors& inputs, const GradientsOptions& options = {});
 
-// The number of the pass, by backward() or gradients(), that runs on this thread, from 1; 0 outside. Tells
-// one pass from the next.
+// The number of the pass, by backward() or gradients(), that runs on this thread; 0 outside. No two passes of a process have one number,
+// whatever threads run them.
 std::uint64_t backward_pass();
 inline bool in_backward() { return backward_pass() != 0; }
 
@@ -56,7 +56,8 @@ std::vector<LeafUse> leaves_of_backward();
 // Throws InvalidArgument outside a pass.
 void queue_callback(std::function<void()> callback);
 
-// Called when the gradient of a result is complete, before the node that computed it runs; may change the gradient in place.
+// Called when the gradient of a result is complete, before the node that computed it runs; may change the gradient in place, and may keep
+// it: what comes after does not change what a hook has kept.
 using ResultGradHook = std::function<void(const Tensor& gradient)>;
 // Calls `hook` in every pass through `result`, in order of registration; it goes with its handle, or with the tape. InvalidArgument for a
 // leaf (which see register_grad_hook) and for a result that was not recorded.

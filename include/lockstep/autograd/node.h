@@ -84,8 +84,12 @@ class Node {
  private:
   friend class BackwardPass;
   friend class TapeSegment;
+  friend void attach(const Tensor& result, std::shared_ptr<Node> node);
   friend HookHandle register_result_grad_hook(const Tensor& result, std::function<void(const Tensor& gradient)> hook);
   friend void register_backward_end_hook(const Tensor& result, std::function<void()> callback);
+
+  // Throws InvalidArgument when `tensor` is a result that was changed in place since its node computed it; `reader` is an operator's name.
+  static void check_as_computed(const Tensor& tensor, const char* reader);
 
   std::vector<Tensor> inputs_;  // whose gradients backward() writes; also keeps them alive
   std::vector<Tensor> saved_;   // whose values backward() reads; never the node's own result with its meta (a cycle)
@@ -94,7 +98,8 @@ class Node {
   std::vector<std::shared_ptr<std::function<void(const Tensor&)>>> result_hooks_;  // empty functions: removed
   Tensor result_grad_;                                                             // while a pass runs: gathers what the consumers write
   std::uint64_t sequence_;
-  std::uint64_t segment_ = 0;  // see src/autograd/tape_segment.h
+  std::uint64_t result_version_ = 0;  // of the result, when it was computed
+  std::uint64_t segment_ = 0;         // see src/autograd/tape_segment.h
   bool result_grad_written_ = false;
   bool released_ = false;
 };
@@ -102,7 +107,7 @@ class Node {
 // Should an operator with these inputs record a node? (A gradient is wanted and no NoGrad is active.)
 bool recording(std::span<const Tensor> inputs);
 
-// Declares that `result` was computed by `node`.
+// Declares that `result` was computed by `node`. InvalidArgument: an input of the node is a result that was changed in place since.
 void attach(const Tensor& result, std::shared_ptr<Node> node);
 // The node that computed it; null for leaves and for results that were not recorded.
 std::shared_ptr<Node> node_of(const Tensor& tensor);

@@ -42,7 +42,9 @@ Buffer grad_buffer(const Tensor& leaf);
 // The gradient lives in this memory from now on (a slot in a bucket). The present value, if any, is copied there.
 void bind_grad(const Tensor& leaf, Buffer slot);
 
-// Called on the backward thread when the leaf's gradient is final for this pass, in order of registration.
+// Called on the backward thread when this process has the leaf's whole gradient of the pass, in order of registration. May change grad() in
+// place. DistributedDataParallel sends the gradient when all of a leaf's hooks have returned, whether they were registered before the
+// module was wrapped or later: a hook sees and changes this rank's own gradient, never the average.
 using GradHook = std::function<void(const Tensor& leaf)>;
 
 // Removes its hook when it goes (or by remove()). Movable.

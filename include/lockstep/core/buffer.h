@@ -24,6 +24,7 @@ class Buffer {
   std::size_t bytes() const { return bytes_; }
   Device* device() const { return device_; }
   explicit operator bool() const { return data_ != nullptr; }
+  long use_count() const { return owner_.use_count(); }  // handles of this memory, windows included
 
   // A window that shares ownership. Offsets and sizes in bytes; must lie inside.
   Buffer window(std::size_t offset, std::size_t bytes) const {

@@ -80,13 +80,14 @@ class Tensor {
   Tensor to(Device& device) const;
   Tensor clone() const;
   // From the same shape and dtype, any device. Into a GPU: returns while the GPU may still be behind, but the source may change at once
-  // (see Device::upload); from a GPU into the CPU: blocks until the values are there.
+  // (see Device::upload); from a GPU into the CPU: blocks until the values are there. Neither copy_from nor fill is recorded for backward.
   void copy_from(const Tensor& source) const;
   void fill(float value) const;  // float32; else InvalidArgument
 
   // How often the values were changed in place, through this tensor or a view of it: by fill, copy_from, a load, an optimizer's step.
-  // Backward compares, so that it never mixes old values with new ones; it compares no bits: a caller that puts the same values back has
-  // changed them all the same. A caller that writes through data() or span() after forward says so by mark_changed().
+  // Backward compares, so that it never mixes old values with new ones, and a result that was changed cannot be read by a recorded operator
+  // or be backward's root: its gradient would go to what the old values came from. No bits are compared: a caller that puts the same values
+  // back has changed them all the same. A caller that writes through data() or span() says so by mark_changed().
   std::uint64_t version() const { return *impl().version; }
   void mark_changed() const { ++*impl().version; }
 
