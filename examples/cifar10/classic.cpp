@@ -88,7 +88,7 @@ class ClassicTraining {
   const ls::optim::StaircaseRate rate_;
   ls::optim::ExponentialMovingAverage ema_;
   ls::data::DistributedSampler sampler_;
-  ls::train::SummaryWriter writer_;
+  ls::train::SummaryWriter writer_ = ls::train::SummaryWriter::none();
   nlohmann::json every_loss_ = nlohmann::json::array();
   std::string saved_in_;
   std::int64_t step_ = 0, timed_steps_ = 0;
@@ -117,8 +117,7 @@ ClassicTraining::ClassicTraining(const ClassicFlags& flags, const std::vector<ls
       per_epoch_(steps_per_epoch(flags, data_.train->size(), devices_)),
       rate_{flags.lr, kRateDecay, kEpochsPerDecay * per_epoch_},
       ema_(net().named_parameters(), {.decay = 0.9999, .ramp = true}),
-      sampler_(*data_.train, group_->place(), {.seed = flags.seed, .remainder = ls::data::Remainder::kDrop}),
-      writer_(flags.summary_every > 0 ? ls::train::SummaryWriter(flags.train_dir, {.group = group_}) : ls::train::SummaryWriter::none()) {}
+      sampler_(*data_.train, group_->place(), {.seed = flags.seed, .remainder = ls::data::Remainder::kDrop}) {}
 
 std::unique_ptr<ls::train::Strategy> ClassicTraining::make_strategy(const std::vector<ls::Device*>& devices) {
   const std::unique_ptr<ClassicNet> initial = initial_net(flags_);
@@ -161,6 +160,7 @@ void ClassicTraining::resume() {
 }
 
 void ClassicTraining::run() {
+  if (flags_.summary_every > 0) writer_ = ls::train::SummaryWriter(flags_.train_dir, {.group = group_, .purge_step = step_ + 1});
   begin_ = Clock::now();
   while (step_ < flags_.steps) {
     if (step_ % per_epoch_ == 0) sampler_.set_epoch(step_ / per_epoch_);  // else a checkpoint put it into the middle

@@ -106,8 +106,13 @@ PipelineEpoch Pipeline::epoch(std::int64_t epoch, const EpochOptions& options) c
   const bool drops = options.remainder == Remainder::kDrop;
   if (drops && batch_size_ > size())
     throw InvalidArgument("Pipeline: rank {}: a batch of {} samples is larger than the set, which has {}", place.rank, batch_size_, size());
+  const std::int64_t batches = drops ? size() / batch_size_ : (size() + batch_size_ - 1) / batch_size_;
+  if (options.first_batch < 0 || options.first_batch >= batches)
+    throw InvalidArgument("Pipeline: rank {}: first_batch is {}, and an epoch has batches 0 to {}", place.rank, options.first_batch,
+                          batches - 1);
   DistributedSampler sampler(size(), place, {shuffles_, seed_, options.remainder, buffer_});
   sampler.set_epoch(epoch);
+  sampler.advance(options.first_batch * batch_size_);
   return {set_,
           std::move(sampler),
           {.batch_size = batch_size_ / place.world_size,

@@ -22,6 +22,7 @@ inline constexpr const char* kModel = "model.safetensors";
 inline constexpr const char* kOptimizer = "optimizer.safetensors";
 inline constexpr const char* kAverages = "averages.safetensors";
 inline constexpr const char* kHook = "comm_hook.safetensors";
+inline constexpr const char* kProgram = "program.safetensors";
 inline constexpr const char* kState = "state.json";
 inline constexpr const char* kManifest = "manifest.json";
 inline constexpr const char* kLatest = "latest";

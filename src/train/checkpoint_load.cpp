@@ -143,6 +143,7 @@ std::vector<std::string> lines_of(const CheckpointParts& parts) {
       lines.push_back(fmt::format("state of a comm hook, '{}' {} x {}", state.name, name_of(state.dtype), state.count));
   lines.push_back(parts.sampler ? description_of(*parts.sampler.get()) : "no sampler");
   lines.push_back(parts.ddp ? "a ddp" : "no ddp");
+  lines.push_back(parts.program ? "a program's state" : "no program's state");
   return lines;
 }
 
@@ -154,6 +155,26 @@ void copy_tensors(const std::vector<SavedTensor>& saved, const std::vector<Named
         device.upload(tensor.buffer().data(), source.data.data(), source.data.size(), device.default_stream());
         tensor.mark_changed();
       }
+}
+
+// Names, types and shapes, for the ranks that have not read them.
+json description_of(const std::vector<SavedTensor>& tensors) {
+  json all = json::array();
+  for (const SavedTensor& tensor : tensors) {
+    const auto extents = tensor.shape.extents();
+    all.push_back({tensor.name, static_cast<int>(tensor.dtype), std::vector<std::int64_t>(extents.begin(), extents.end())});
+  }
+  return all;
+}
+
+ProgramState load_program(ProcessGroup* group, const std::optional<LoadedCheckpoint>& loaded, const json& state) {
+  ProgramState program{state.value("program", std::string())};
+  for (const json& each : state.at("program_tensors"))
+    program.tensors.push_back({each.at(0).get<std::string>(), Tensor::empty(Shape(each.at(2).get<std::vector<std::int64_t>>()),
+                                                                            static_cast<DType>(each.at(1).get<int>()))});
+  if (loaded) copy_tensors(loaded->program, program.tensors);
+  if (group != nullptr) replace_by_roots(*group, program.tensors, "checkpoint program state");
+  return program;
 }
 
 // The result of rank 0, as it travels to the others: first letter N (nothing: what is there instead follows), A (wrong argument) or E (an
@@ -170,6 +191,7 @@ std::string read_on_rank_zero(const char* operation, const std::string& folder, 
     check_against(*loaded, parts);
     json message = loaded->state;
     message["folder"] = loaded->folder;
+    if (parts.program) message["program_tensors"] = description_of(loaded->program);
     state_of(message);  // what is missing must be missed before anything is changed
     random_of(message);
     bucket_order_of(message);
@@ -234,6 +256,7 @@ std::optional<CheckpointState> load(const char* operation, const std::string& fo
   }
   const json state = json::parse(outcome.substr(1));
   load_tensors(group.get(), loaded, parts);
+  if (parts.program) *parts.program.get() = load_program(group.get(), loaded, state);
   if (parts.ddp) rebuild_buckets(*parts.ddp.get(), state);
   if (parts.sampler) parts.sampler->restore(state.at("sampler").get<data::SamplerState>());
   if (parts.optimizer) parts.optimizer->set_lr(state.at("optimizer").at("lr"));

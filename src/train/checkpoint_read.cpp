@@ -122,7 +122,8 @@ LoadedCheckpoint read_checkpoint(const Found& found) {
   const json manifest = parse_json(file, path);
   check_format(manifest, path);
   for (const auto& [name, entry] : manifest.at("files").items()) {
-    if (name != kModel && name != kOptimizer && name != kAverages && name != kHook && name != kState && !is_shard_name(name))
+    if (name != kModel && name != kOptimizer && name != kAverages && name != kHook && name != kProgram && name != kState &&
+        !is_shard_name(name))
       throw FileError("{}: lists '{}', which is no file of a checkpoint", path, name);
     const auto bytes = entry.at("bytes").get<std::uint64_t>();
     loaded.files[name] = read_verified(path_of(name), {bytes, bytes}, entry.at("sha256").get<std::string>());
@@ -135,6 +136,7 @@ LoadedCheckpoint read_checkpoint(const Found& found) {
   loaded.optimizer = parse_optimizer(loaded, found.folder);
   if (loaded.files.count(kAverages) != 0) loaded.averages = parse_tensors(loaded.files.at(kAverages), path_of(kAverages));
   if (loaded.files.count(kHook) != 0) loaded.hook = parse_tensors(loaded.files.at(kHook), path_of(kHook));
+  if (loaded.files.count(kProgram) != 0) loaded.program = parse_tensors(loaded.files.at(kProgram), path_of(kProgram));
   return loaded;
 }
 

@@ -28,8 +28,8 @@ struct LoadedCheckpoint {
   std::string folder;
   nlohmann::json state;
   std::map<std::string, ReadFile> files;
-  std::vector<SavedTensor> model, optimizer, averages, hook;  // views of files, or of `memory`
-  std::list<std::vector<std::byte>> memory;                   // tensors that were put together of several files
+  std::vector<SavedTensor> model, optimizer, averages, hook, program;  // views of files, or of `memory`
+  std::list<std::vector<std::byte>> memory;                            // tensors that were put together of several files
 };
 
 // Throws FileError with file and reason for all that is missing, damaged, too large or of another format or layout.

@@ -46,7 +46,16 @@ ordered_json describe_state(const CheckpointParts& parts, int world_size) {
     state["buckets"] = std::move(buckets);
     state["buckets_rebuilt"] = parts.ddp->has_rebuilt_buckets();
   }
+  if (parts.program && !parts.program->text.empty()) state["program"] = parts.program->text;
   return state;
+}
+
+std::string text_of(const ordered_json& state) {
+  try {
+    return state.dump(1) + "\n";
+  } catch (const ordered_json::type_error& error) {
+    throw InvalidArgument("save_checkpoint: a text of the state, that of .program perhaps, is no UTF-8: {}", error.what());
+  }
 }
 
 // The files of one checkpoint, in the folder that becomes it. Where files need no name, the folder is made when all are on the disk: a
@@ -116,7 +125,8 @@ void write_all_but_slices(Writer& writer, const CheckpointParts& parts, const st
   if (parts.optimizer && parts.optimizer->slice_ranks() == 1) writer.write(kOptimizer, parts.optimizer->state());
   if (parts.ema) writer.write(kAverages, parts.ema->state());
   if (!hook.empty()) writer.write(kHook, hook);
-  writer.write(kState, describe_state(parts, world_size).dump(1) + "\n");
+  if (parts.program && !parts.program->tensors.empty()) writer.write(kProgram, parts.program->tensors);
+  writer.write(kState, text_of(describe_state(parts, world_size)));
 }
 
 // Calls `write` with the folder that becomes the checkpoint and the one where files are made without a name, or "".

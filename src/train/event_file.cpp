@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
@@ -16,6 +17,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "src/comm/net/host_names.h"
+#include "src/core/digits.h"
 
 namespace lockstep::events {
 
@@ -34,6 +36,26 @@ constexpr std::array<std::uint32_t, 256> crc_table() {
 
 void append_little_endian(std::string& out, std::uint64_t bits, int bytes) {
   for (; bytes > 0; --bytes, bits >>= 8) out += static_cast<char>(bits);
+}
+
+// Event.session_log, with which a reader of "brain.Event:2" drops all that it has of this step and later ones.
+Message restart_event(double now, std::int64_t step) {
+  constexpr int kWallTime = 1, kStep = 2, kSessionLog = 7, kStatus = 1;
+  constexpr std::int64_t kStart = 1;
+  return Message().real(kWallTime, now).integer(kStep, step).message(kSessionLog, Message().integer(kStatus, kStart));
+}
+
+// Readers take the files in the order of their names: not before the folder's newest, be it of another machine's clock.
+double after_others(const std::string& folder, double now) {
+  constexpr std::string_view kPrefix = "events.out.tfevents.";
+  constexpr std::size_t kDigits = 10;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.rfind(kPrefix, 0) != 0 || name.size() <= kPrefix.size() + kDigits || name[kPrefix.size() + kDigits] != '.') continue;
+    const std::string seconds = name.substr(kPrefix.size(), kDigits);
+    if (is_digits(seconds)) now = std::max(now, std::stod(seconds) + 1);
+  }
+  return now;
 }
 
 Message version_event(double now) { return Message().real(1, now).text(3, "brain.Event:2"); }
@@ -88,11 +110,12 @@ std::string event_file_name(double seconds) {
 
 EventFile::EventFile(const std::string& folder, double now, const EventFileOptions& options) : options_(options), last_flush_(now) {
   make_folder(folder);
-  fd_ = open_event_file(folder, now, options.name, path_);
+  fd_ = open_event_file(folder, options.purge_step ? after_others(folder, now) : now, options.name, path_);
   if (!fd_)
     throw FileError("SummaryWriter: {}: the event file cannot be made: {}: give a log_dir that this process may write to, with space left",
                     path_, std::strerror(errno));
   waiting_ = record_of(version_event(now));
+  if (options.purge_step) waiting_ += record_of(restart_event(now, *options.purge_step));
   try {
     write_waiting();
   } catch (...) {

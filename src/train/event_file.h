@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,6 +30,7 @@ struct EventFileOptions {
   std::string name;    // empty: event_file_name()
   int max_queue = 10;  // records that wait in memory
   double flush_seconds = 120;
+  std::optional<std::int64_t> purge_step = std::nullopt;  // readers drop what older files of the folder have of it and later steps
 };
 
 // A new file whose first record is its version. Not thread-safe. Every failure throws FileError that names the file, the cause and the

@@ -136,7 +136,7 @@ struct SummaryWriter::Impl {
       : log_dir(std::move(folder)),
         options(given),
         start(now()),
-        own(log_dir, start, {given.file_name, given.max_queue, std::chrono::duration<double>(given.flush_every).count()}) {}
+        own(log_dir, start, {given.file_name, given.max_queue, std::chrono::duration<double>(given.flush_every).count(), given.purge_step}) {}
 
   double now() const { return options.clock ? options.clock() : system_seconds(); }
   events::Moment at(std::int64_t step) const { return {now(), step}; }

@@ -107,6 +107,22 @@ TEST(Pipeline, BatchesAreOfAllRanksTogether) {
               HasSubstr("rank 2: a batch of 4 samples cannot be shared out evenly among 3 ranks"));
 }
 
+TEST(Pipeline, AnEpochMayBeginAmidItsBatches) {
+  const auto reads = std::make_shared<std::atomic<int>>(0);
+  const auto chain = Pipeline(CountedNumbers(11, reads)).shuffle(0, 4).batch(4);
+  const auto from = [&](std::int64_t first_batch, const Place& place = {}) {
+    return order_of(chain, 2, {.place = place, .remainder = Remainder::kDrop, .first_batch = first_batch});
+  };
+  const Order whole = from(0);
+  *reads = 0;
+  EXPECT_EQ(from(1), Order(whole.begin() + 4, whole.end()));
+  EXPECT_EQ(*reads, 4) << "those before it are not read";
+  EXPECT_EQ(from(1, {1, 2, 1, 2}), (Order{whole[5], whole[7]}));
+  EXPECT_EQ(order_of(chain, 2, {.first_batch = 2}).size(), 3U) << "the last, smaller one";
+  EXPECT_THAT(message_of([&] { from(2); }), HasSubstr("first_batch is 2, and an epoch has batches 0 to 1"));
+  EXPECT_THAT(message_of([&] { from(-1); }), HasSubstr("first_batch is -1"));
+}
+
 TEST(Pipeline, LeavesTheOneBeforeAsItIs) {
   const auto plain = Pipeline(CountedNumbers(4)).batch(2);
   const auto shuffled = plain.shuffle(0, 7);

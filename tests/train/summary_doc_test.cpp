@@ -51,6 +51,7 @@ TEST(DocExamples, OtherLogs) {
   ls::train::SummaryWriter writer = wants_log ? ls::train::SummaryWriter(log_dir) : ls::train::SummaryWriter::none();
   ls::train::SummaryWriter per_rank(log_dir, {.every_rank = true});  // log_dir/rank0, log_dir/rank1, ...
   per_rank.add_scalar("loss/own", 0.25, step);
+  ls::train::SummaryWriter resumed(log_dir, {.purge_step = 60});  // the first step that it adds
 
   EXPECT_FALSE(writer.writes());
   EXPECT_TRUE(std::filesystem::is_directory(log_dir + "/rank0"));

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -63,6 +65,35 @@ TEST_F(SummaryRecords, Scalars) {
               ElementsAre(kVersion, "200000000000000029eda9500900001040fc54d94110072a130a110a0a6c6f73732f747261696e150000003fb3a98d8a",
                           "1800000000000000a37f4b220900001040fc54d9412a0d0a0b0a047a65726f1500000000a4f5e67c",
                           "200000000000000029eda9500900001040fc54d94110ffffffffffffffffff012a0a0a080a0161150000807f1a6d66d3"));
+}
+
+// By which readers drop what older files have of that step and later ones.
+TEST_F(SummaryRecords, TheStepFromWhichARunGoesOn) {
+  const auto written_from = [&](std::int64_t step) {
+    const std::string name = "from" + std::to_string(step);
+    SummaryWriter writer(folder_.path(), {.clock = [] { return kTime; }, .file_name = name, .purge_step = step});
+    writer.add_scalars("loss", {{"a", 1}}, step);
+    writer.close();
+    const auto records = records_of(folder_.path() + "/loss_a/" + name);
+    EXPECT_EQ(records.size(), 3U) << "runs beside the writer's own go on, too";
+    EXPECT_EQ(std::vector<std::string>(records.begin(), records.begin() + 2), records_of(writer.file()));
+    return records_of(writer.file());
+  };
+  EXPECT_THAT(written_from(0), ElementsAre(kVersion, "0d000000000000003c37b8340900001040fc54d9413a0208018c8e54cd"));
+  EXPECT_THAT(written_from(300), ElementsAre(kVersion, "100000000000000095fbfe180900001040fc54d94110ac023a0208016b3b88f1"));
+}
+
+// A reader takes files in the order of their names: a clock that was set back, or another machine's, must not change it.
+TEST(EventFile, OfARunThatGoesOnStandsBehindTheOthers) {
+  const Folder folder;
+  const auto name_of_writer = [&](double seconds, std::optional<std::int64_t> purge_step) {
+    SummaryWriter writer(folder.path(), {.clock = [=] { return seconds; }, .purge_step = purge_step});
+    return std::filesystem::path(writer.file()).filename().string();
+  };
+  EXPECT_THAT(name_of_writer(1000, std::nullopt), ::testing::HasSubstr("tfevents.0000001000."));
+  EXPECT_THAT(name_of_writer(1000, 5), ::testing::HasSubstr("tfevents.0000001001."));
+  EXPECT_THAT(name_of_writer(500, 5), ::testing::HasSubstr("tfevents.0000001002."));
+  EXPECT_THAT(name_of_writer(2000, 5), ::testing::HasSubstr("tfevents.0000002000."));
 }
 
 TEST_F(SummaryRecords, AHistogramInTensorFlowsBuckets) {

@@ -27,6 +27,7 @@ struct EpochOptions {
   Device* device = nullptr;  // where batches go; null: the CPU
   // kPad: the last batch may be smaller. kDrop: whole batches alone. kExact: each sample on one rank, some ranks may have one less.
   Remainder remainder = Remainder::kPad;
+  std::int64_t first_batch = 0;  // those before it, of all ranks together, are passed over unread
 };
 
 // One pass of a pipeline over its set, in which it keeps its part of: to be iterated as a DataLoader.
@@ -84,7 +85,8 @@ class Pipeline {
   std::int64_t batches() const;  // whole ones in an epoch, over all ranks
 
   // The batches of one rank: batch_size() / world size samples each. Throws InvalidArgument without batch(), for an empty set, for a
-  // batch that the ranks do not divide, and one that is larger than the set where whole ones are asked for.
+  // batch that the ranks do not divide, one that is larger than the set where whole ones are asked for, and a first_batch that the epoch
+  // does not have.
   PipelineEpoch epoch(std::int64_t epoch, const EpochOptions& options = {}) const;
 
  private:

@@ -5,6 +5,7 @@
 //                                                 optimizer-00001-of-00004.safetensors, ..., which any number of ranks loads
 //                          averages.safetensors   averages of the weights, where there are any
 //                          comm_hook.safetensors  a comm hook's state, of all ranks, where it has any
+//                          program.safetensors    tensors of the program's own, where there are any
 //                          state.json             step, epoch, sampler position, random state, versions, bucket layout
 //                          manifest.json          SHA-256 and size of every file above
 //   run/ckpt/latest        the folder's name and the SHA-256 of its manifest; replaced last
@@ -47,6 +48,12 @@ class OptionalReference {
   T* object_ = nullptr;
 };
 
+// State of the program's own, beside that of model and optimizer: Trainer keeps its history and its callbacks' state by it.
+struct ProgramState {
+  std::string text = {};                  // UTF-8, of any form; a string of state.json
+  std::vector<NamedTensor> tensors = {};  // in program.safetensors; loaded ones: on the CPU, in any order
+};
+
 // The parts of a checkpoint. Only the model is needed. All are the caller's and are used during the call alone.
 struct CheckpointParts {
   nn::Module& model;  // the bare one, not the wrapper
@@ -59,6 +66,7 @@ struct CheckpointParts {
   std::int64_t epoch = 0;
   std::shared_ptr<ProcessGroup> group = nullptr;  // null: the thread's default group; none: a job of one
   int keep = 2;                                   // checkpoints that stay, the new one counted
+  OptionalReference<ProgramState> program = {};   // a load replaces it, on all ranks by rank 0's; empty where the checkpoint has none
 };
 
 // Rank 0 writes and returns the checkpoint's folder; other ranks return "" at once. In two cases the call is collective: where `ddp` has a

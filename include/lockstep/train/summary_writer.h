@@ -12,6 +12,7 @@
 #include <initializer_list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -31,6 +32,9 @@ struct SummaryWriterOptions {
   std::chrono::seconds flush_every{120};          // nor does one wait longer, when another is added after that time
   std::function<double()> clock = {};             // seconds since 1970, of records, file names and flush_every; empty: the system's
   std::string file_name = {};                     // empty: events.out.tfevents.<seconds>.<host>.<pid>.<n>, n counts the process's files
+  // The first step that this writer adds, where it goes on in a folder: what older files there have of this step and later ones, by a run
+  // that went further than its last checkpoint, TensorBoard drops. The new file's name stands after theirs, whatever the clock says.
+  std::optional<std::int64_t> purge_step = std::nullopt;
 };
 
 struct HistogramOptions {

@@ -39,7 +39,7 @@ float train(const TrainOp& train_op, const std::string& log_dir, const SummaryOp
     if (const auto state = load_checkpoint(checkpoints, parts_of(train_op, 0))) step = state->step;
     if (step > 0) log::info("train: goes on from step {} of {}", step, checkpoints);
   }
-  SummaryWriter writer = summary_op ? SummaryWriter(log_dir) : SummaryWriter::none();
+  SummaryWriter writer = summary_op ? SummaryWriter(log_dir, {.purge_step = step + 1}) : SummaryWriter::none();
   const std::int64_t first = step;
   std::int64_t summarized = step;
   float loss = 0;
