@@ -75,8 +75,8 @@ void Run::train_epoch() {
 
 void Run::finish_epoch() {
   const ex::Score score = ex::score_of(net, *data.test, group.local_device());
-  figures["epochs"].push_back({{"epoch", ++epoch}, {"accuracy", score.accuracy}, {"loss", score.loss}});
   progress.message(fmt::format("epoch {}: {}", epoch, score.text()));
+  figures["epochs"].push_back({{"epoch", ++epoch}, {"accuracy", score.accuracy}, {"loss", score.loss}});  // epochs done
   if (flags.checkpoint.empty()) return;
   sampler.set_epoch(epoch);
   save();

@@ -41,15 +41,15 @@ std::string text_of(const Logs& logs) {
   return text;
 }
 
-void History::add(const Logs& logs) {
+void History::add(std::int64_t epoch, const Logs& logs) {
   for (auto& column : columns_) column.second.push_back(kNone);
   for (const auto& entry : logs) {
     auto column = std::find_if(columns_.begin(), columns_.end(), [&](const auto& each) { return each.first == entry.first; });
     if (column == columns_.end())
-      column = columns_.insert(columns_.end(), {entry.first, std::vector<double>(static_cast<std::size_t>(epochs_) + 1, kNone)});
+      column = columns_.insert(columns_.end(), {entry.first, std::vector<double>(numbers_.size() + 1, kNone)});
     column->second.back() = entry.second;
   }
-  ++epochs_;
+  numbers_.push_back(epoch);
 }
 
 std::vector<std::string> History::names() const {
@@ -68,10 +68,10 @@ std::string History::text() const {
   std::string text = "epoch";
   for (const auto& column : columns_) text += fmt::format("  {:>{}}", column.first, std::max<std::size_t>(column.first.size(), 8));
   text += "\n";
-  for (std::size_t epoch = 0; epoch < static_cast<std::size_t>(epochs_); ++epoch) {
-    text += fmt::format("{:>5}", epoch);
+  for (std::size_t line = 0; line < numbers_.size(); ++line) {
+    text += fmt::format("{:>5}", numbers_[line]);
     for (const auto& column : columns_)
-      text += fmt::format("  {:>{}}", number(column.first, column.second[epoch]), std::max<std::size_t>(column.first.size(), 8));
+      text += fmt::format("  {:>{}}", number(column.first, column.second[line]), std::max<std::size_t>(column.first.size(), 8));
     text += "\n";
   }
   return text;

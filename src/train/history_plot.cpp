@@ -49,8 +49,8 @@ std::string text_at(double x, double y, const char* anchor, const std::string& t
 
 class Panel {
  public:
-  Panel(const std::vector<Curve>& curves, const Range& values, std::int64_t epochs, double top)
-      : curves_(curves), epochs_(epochs), top_(top), range_(values) {
+  Panel(const std::vector<Curve>& curves, const Range& values, const std::vector<std::int64_t>& numbers, double top)
+      : curves_(curves), numbers_(numbers), top_(top), range_(values) {
     if (!(range_.high - range_.low > 1e-12 * std::fabs(range_.high)))  // a constant: some room around it
       range_ = {range_.low - std::max(std::fabs(range_.low) * 0.1, 1e-6), range_.high + std::max(std::fabs(range_.high) * 0.1, 1e-6)};
   }
@@ -63,15 +63,15 @@ class Panel {
       out += fmt::format("<path d=\"M{:.1f} {:.1f}h{}\" stroke=\"#DDDDDD\"/>\n", kLeft, y(mark), kWidth);
       out += text_at(kLeft - 6, y(mark) + 4, "end", fmt::format("{:.4g}", std::fabs(mark) < step * 1e-9 ? 0 : mark));
     }
-    for (std::int64_t epoch = 0; epoch < epochs_; epoch += 1 + (epochs_ - 1) / 12)
-      out += text_at(x(epoch), top_ + kHeight + 16, "middle", std::to_string(epoch));
+    for (std::size_t line = 0; line < numbers_.size(); line += 1 + (numbers_.size() - 1) / 12)
+      out += text_at(x(line), top_ + kHeight + 16, "middle", std::to_string(numbers_[line]));
     for (std::size_t i = 0; i < curves_.size(); ++i) out += curve(i);
     return out;
   }
 
  private:
-  double x(std::int64_t epoch) const {
-    return kLeft + 12 + (kWidth - 24) * (epochs_ > 1 ? static_cast<double>(epoch) / static_cast<double>(epochs_ - 1) : 0.5);
+  double x(std::size_t line) const {
+    return kLeft + 12 + (kWidth - 24) * (numbers_.size() > 1 ? static_cast<double>(line) / static_cast<double>(numbers_.size() - 1) : 0.5);
   }
   double y(double value) const { return top_ + kHeight - 8 - (kHeight - 16) * (value - range_.low) / (range_.high - range_.low); }
 
@@ -83,7 +83,7 @@ class Panel {
     for (std::size_t i = 0; i < values.size(); ++i) {
       const bool drawn = std::isfinite(values[i]);
       if (drawn) {
-        const double at_x = x(static_cast<std::int64_t>(i)), at_y = y(values[i]);
+        const double at_x = x(i), at_y = y(values[i]);
         path += fmt::format("{}{:.1f} {:.1f}", joined ? "L" : "M", at_x, at_y);
         markers += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"/>\n", at_x, at_y, color);
       }
@@ -96,7 +96,7 @@ class Panel {
   }
 
   const std::vector<Curve>& curves_;
-  std::int64_t epochs_;
+  const std::vector<std::int64_t>& numbers_;  // of the epochs
   double top_;
   Range range_;
 };
@@ -104,7 +104,7 @@ class Panel {
 }  // namespace
 
 std::string History::svg() const {
-  if (epochs_ == 0) throw InvalidArgument("History::svg: nothing to plot: no epoch has ended");
+  if (numbers_.empty()) throw InvalidArgument("History::svg: nothing to plot: no epoch has ended");
   std::string panels;
   double top = kTop;
   for (const auto& column : columns_) {
@@ -118,7 +118,7 @@ std::string History::svg() const {
       curves.emplace_back(validation->first, &validation->second);
     const auto range = range_of(curves);
     if (!range) continue;  // no finite value
-    panels += Panel(curves, *range, epochs_, top).svg();
+    panels += Panel(curves, *range, numbers_, top).svg();
     top += kPanel;
   }
   const double width = kLeft + kWidth + kRight, height = top - 20;

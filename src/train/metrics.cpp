@@ -142,7 +142,7 @@ double ConfusionMatrix::precision(std::int64_t predicted) const {
   return share(at(predicted, predicted), all);
 }
 
-Mean::Mean(Values values) : values_(std::move(values)), counts_(kCountsOfMean) {}
+Mean::Mean(Values values, train::Mode better) : values_(std::move(values)), better_(better), counts_(kCountsOfMean) {}
 
 void Mean::update(const Tensor& outputs, const Tensor& targets) {
   if (!values_) throw InvalidArgument("Mean::update: this metric was made without a function that gives each sample's number");

@@ -77,8 +77,7 @@ void Progress::draw(std::int64_t step, float loss) {
     return;
   }
   std::string line;
-  if (options_.steps_per_epoch > 0)
-    line += fmt::format("epoch {}/{}  ", (step - 1) / options_.steps_per_epoch + 1, options_.total_steps / options_.steps_per_epoch);
+  if (options_.steps_per_epoch > 0) line += fmt::format("epoch {}  ", (step - 1) / options_.steps_per_epoch);
   line += fmt::format("step {}/{}  loss {:.3f}  {:.0f} {}/s", step, options_.total_steps, loss, images_per_second_, options_.samples);
   if (step > first_step_)
     line += fmt::format("  {} left", clock_text(seconds_since(first_time_) / static_cast<double>(step - first_step_) *

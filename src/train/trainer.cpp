@@ -5,6 +5,7 @@
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/variable.h"
 #include "src/ddp/replicas.h"
+#include "src/train/bare_name.h"
 #include "src/train/strategies/kinds.h"
 #include "src/train/trainer_impl.h"
 
@@ -18,7 +19,7 @@ void check_metrics(const std::vector<NamedMetric>& metrics) {
   std::set<std::string> names = {"loss", "lr"};
   for (const NamedMetric& metric : metrics) {
     if (metric.name().empty()) throw InvalidArgument("Trainer::compile: a metric has no name");
-    if (metric.name().rfind("val_", 0) == 0)
+    if (is_of_validation(metric.name()))
       throw InvalidArgument("Trainer::compile: metric '{}': names with val_ are those of the validation: choose another", metric.name());
     if (!names.insert(metric.name()).second)
       throw InvalidArgument("Trainer::compile: the name of metric '{}' is taken: choose another", metric.name());
@@ -122,7 +123,7 @@ EvaluateOptions Trainer::Impl::evaluation(const data::Pipeline& set) const {
   const std::vector<Tensor> parameters = strategy->model().parameters();
   return {.batch_size = std::max<std::int64_t>(1, set.batch_size() / place().world_size),
           .device = &parameters.front().device(),
-          .group = has_ranks() ? group() : nullptr,
+          .group = group(),
           .collate = set.collate()};
 }
 
@@ -187,27 +188,48 @@ Tensor Trainer::predict(const data::Pipeline& set, const PredictOptions& options
 
 std::string Trainer::save(const std::string& folder, int keep) {
   Strategy& strategy = impl_->compiled("save");
+  ProgramState program = program_state_of({history_, impl_->callbacks != nullptr ? states_of(*impl_->callbacks) : impl_->states});
   return save_checkpoint(folder, {.model = strategy.model(),
                                   .optimizer = strategy.optimizer(),
                                   .ddp = strategy.wrapper(),
                                   .step = step_,
                                   .epoch = epoch_,
                                   .group = impl_->group(),
-                                  .keep = keep});
+                                  .keep = keep,
+                                  .program = program});
 }
 
 std::optional<CheckpointState> Trainer::load(const std::string& folder) {
   Strategy& strategy = impl_->compiled("load");
-  const auto state = load_checkpoint(
-      folder, {.model = strategy.model(), .optimizer = strategy.optimizer(), .ddp = strategy.wrapper(), .group = impl_->group()});
+  ProgramState program;
+  const auto state = load_checkpoint(folder, {.model = strategy.model(),
+                                              .optimizer = strategy.optimizer(),
+                                              .ddp = strategy.wrapper(),
+                                              .group = impl_->group(),
+                                              .program = program});
   if (!state) return state;
   strategy.update_replicas();
+  TrainerState own = trainer_state_of(program, state->epoch, state->folder);
+  history_ = std::move(own.history);
+  if (impl_->callbacks == nullptr) {  // those of a fit under way go on as they are
+    impl_->states = std::move(own.callbacks);
+    impl_->states_are_loaded = true;
+  }
   step_ = state->step;
   epoch_ = state->epoch;
   return state;
 }
 
 void Trainer::weights_changed() { impl_->compiled("weights_changed").update_replicas(); }
+
+Mode Trainer::mode_of(const std::string& name) const {
+  const std::string bare = bare_name(name);
+  if (bare == "loss") return Mode::kLess;
+  for (std::size_t i = 0; i < impl_->metrics.size(); ++i)
+    if (impl_->options.metrics[i].name() == bare) return impl_->metrics[i].metric->better();
+  return Mode::kAuto;
+}
+
 Strategy& Trainer::strategy() { return impl_->compiled("strategy"); }
 std::shared_ptr<ProcessGroup> Trainer::group() const { return impl_->group(); }
 

@@ -1,8 +1,11 @@
 #include <algorithm>
+#include <utility>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/core/log.h"
 #include "lockstep/ddp/ddp.h"
 #include "lockstep/train/check_finite.h"
+#include "lockstep/train/progress.h"
 #include "src/ddp/replicas.h"
 #include "src/train/trainer_impl.h"
 
@@ -74,28 +77,64 @@ class Trainer::Impl::Fit {
   }
 
   void run() {
-    trainer_.stops_ = false;
-    tell([&](Callback& callback) { callback.on_train_begin(trainer_); });
-    agree_to_stop();
+    const Callbacks callbacks(impl_, options_.callbacks);
+    begin();
     for (std::int64_t epoch = options_.initial_epoch; epoch < options_.epochs && !trainer_.stops_ && !has_made_all_steps(); ++epoch) {
       tell([&](Callback& callback) { callback.on_epoch_begin(trainer_, epoch); });
       const Logs logs = logs_of(epoch);
-      trainer_.history_.add(logs);
+      trainer_.history_.add(epoch, logs);
       if (was_whole_) trainer_.epoch_ = epoch + 1;
-      progress_->message(fmt::format("epoch {}/{}: {}", epoch + 1, options_.epochs, text_of(logs)));
+      progress_->message(fmt::format("epoch {} (last {}): {}", epoch, options_.epochs - 1, text_of(logs)));
       tell([&](Callback& callback) { callback.on_epoch_end(trainer_, epoch, logs); });
+      tell([&](Callback& callback) { callback.on_checkpoint(trainer_, epoch, logs); });
       agree_to_stop();
     }
     tell([&](Callback& callback) { callback.on_train_end(trainer_); });
   }
 
  private:
+  // While it lives, save() takes the state of these callbacks; then what is left of it, also after an exception.
+  class Callbacks {
+   public:
+    Callbacks(Impl& impl, const std::vector<std::shared_ptr<Callback>>& callbacks) : impl_(impl) { impl_.callbacks = &callbacks; }
+    ~Callbacks() {
+      const auto* const callbacks = std::exchange(impl_.callbacks, nullptr);
+      impl_.states.clear();
+      try {
+        impl_.states = states_of(*callbacks);
+      } catch (const std::exception& error) {
+        log::warn("Trainer::fit: the state of its callbacks is lost to later checkpoints: {}", error.what());
+      }
+    }
+    Callbacks(const Callbacks&) = delete;
+    Callbacks& operator=(const Callbacks&) = delete;
+
+   private:
+    Impl& impl_;
+  };
+
+  void begin() {
+    trainer_.stops_ = false;
+    const bool goes_on = std::exchange(trainer_.epoch_, options_.initial_epoch) == options_.initial_epoch;
+    const bool has_loaded = std::exchange(impl_.states_are_loaded, false) && !impl_.states.empty();
+    tell([&](Callback& callback) { callback.on_train_begin(trainer_); });
+    if (has_loaded && goes_on)
+      restore_states(trainer_, options_.callbacks, impl_.states);
+    else if (has_loaded && trainer_.is_first_rank())
+      log::warn(
+          "Trainer::fit: begins with epoch {}, and the checkpoint that was loaded stands elsewhere: callbacks begin anew; to go on, give "
+          ".initial_epoch = trainer.epoch()",
+          options_.initial_epoch);
+    agree_to_stop();
+  }
+
   void take_sets(const data::Pipeline& given) {
     check_epochs(options_);
     training_ = impl_.batched("fit", given, options_.batch_size, /*wants_targets=*/true);
     if (given.batch_size() == 0 && !given.is_shuffled() && options_.shuffle) training_ = training_->shuffle(0, options_.seed);
     if (options_.validation) validation_ = impl_.batched("fit", *options_.validation, 0, /*wants_targets=*/true);
     steps_ = steps_of(*training_, options_, impl_.parts(), place_.rank);
+    for (const auto& callback : options_.callbacks) callback->check(trainer_);
   }
 
   void check_same_on_all_ranks() const {
@@ -126,19 +165,32 @@ class Trainer::Impl::Fit {
     if (!trainer_.model().is_training()) trainer_.model().train();  // modules in eval mode within one that trains were put there on purpose
     const std::int64_t allowed = options_.max_steps > 0 ? options_.max_steps - steps_made() : steps_;
     if (DistributedDataParallel* const wrapper = strategy_.wrapper()) wrapper->begin_epoch(std::min(steps_, allowed));
-    double sum = 0;
-    std::int64_t done = 0;
-    auto in_order = training_->epoch(epoch, {.place = place_, .device = impl_.batch_device(), .remainder = data::Remainder::kDrop});
+    Epoch made{epoch * steps_};
+    while (made.steps < steps_ && !has_made_all_steps()) train_rest_of_pass(made);
+    was_whole_ = made.steps == steps_;
+    return across_ranks(made.losses / static_cast<double>(made.steps), ReduceOp::kAvg);
+  }
+
+  struct Epoch {
+    std::int64_t first;  // of all steps of this and the epochs before it
+    std::int64_t steps = 0;
+    double losses = 0;  // their sum
+  };
+
+  // Until the epoch ends, or the pass over the set in which it stands: an epoch of fewer steps than the set goes on where the one before it
+  // ended.
+  void train_rest_of_pass(Epoch& made) {
+    const std::int64_t pass = (made.first + made.steps) / training_->batches(), first = (made.first + made.steps) % training_->batches();
+    auto in_order = training_->epoch(
+        pass, {.place = place_, .device = impl_.batch_device(), .remainder = data::Remainder::kDrop, .first_batch = first});
     for (auto& [inputs, targets] : in_order) {
       const float loss = train_step(inputs, targets);
-      sum += static_cast<double>(loss);
-      progress_->step(epoch * steps_ + ++done, loss, training_->batch_size());
+      made.losses += static_cast<double>(loss);
+      progress_->step(made.first + ++made.steps, loss, training_->batch_size());
       const Logs logs = {{"loss", loss}};
       tell([&](Callback& callback) { callback.on_step_end(trainer_, trainer_.step_, logs); });
-      if (done == steps_ || has_made_all_steps()) break;
+      if (made.steps == steps_ || has_made_all_steps()) break;
     }
-    was_whole_ = done == steps_;
-    return across_ranks(sum / static_cast<double>(done), ReduceOp::kAvg);
   }
 
   float train_step(const Tensor& inputs, const Tensor& targets) {

@@ -16,6 +16,7 @@
 #include "lockstep/train/trainer.h"
 #include "src/ddp/failure.h"
 #include "src/train/strategies/replicas.h"
+#include "src/train/trainer_state.h"
 
 namespace lockstep::train {
 
@@ -45,6 +46,10 @@ struct Trainer::Impl {
   std::vector<NamedMetric::Running> metrics = {};
   std::mutex counting = {};
   bool counts = false;
+
+  const std::vector<std::shared_ptr<Callback>>* callbacks = nullptr;  // of the fit under way
+  std::vector<SavedCallback> states = {};                             // of the last fit's callbacks, or as load() found them
+  bool states_are_loaded = false;                                     // and no fit has had them yet
 
   Tensor loss(const Tensor& outputs, const Tensor& targets);
   std::vector<Metric*> training_metrics() const;

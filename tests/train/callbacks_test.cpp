@@ -100,7 +100,7 @@ TEST(Callbacks, CheckpointsOnlyOfTheBestEpochs) {
   // "lr" is a value of the logs that a test can set: it falls, then rises.
   const auto rates =
       std::make_shared<LearningRate>([](std::int64_t step) { return step < 4 ? 0.01F / static_cast<float>(1 + step) : 0.5F; });
-  const CheckpointOptions best{.monitor = "lr", .best_only = true, .keep = 5};
+  const CheckpointOptions best{.monitor = "lr", .mode = Mode::kLess, .best_only = true, .keep = 5};
   trainer->fit(points(), epochs_with(4, {rates, std::make_shared<ModelCheckpoint>(folder.path(), best)}));
   EXPECT_THAT(folder.names(), ElementsAre("latest", "step-00000002", "step-00000004"));
 }
@@ -114,7 +114,8 @@ TEST(Callbacks, EarlyStoppingWaitsAndPutsTheBestWeightsBack) {
   // Best in epoch 1; then no better.
   const auto rates =
       std::make_shared<LearningRate>([](std::int64_t step) { return step < 4 ? 0.02F / static_cast<float>(1 + step) : 0.1F; });
-  const auto stopping = std::make_shared<EarlyStopping>(EarlyStoppingOptions{.monitor = "lr", .patience = 2, .restore_best_weights = true});
+  const auto stopping = std::make_shared<EarlyStopping>(
+      EarlyStoppingOptions{.monitor = "lr", .mode = Mode::kLess, .patience = 2, .restore_best_weights = true});
   const History& history = trainer->fit(points(), epochs_with(20, {rates, keep, stopping}));
   EXPECT_EQ(history.epochs(), 4) << "epochs 2 and 3 are no better";
   EXPECT_EQ(stopping->best_epoch(), 1);
@@ -154,6 +155,15 @@ TEST(Callbacks, ReduceOnPlateauLowersTheRateOfAllReplicas) {
   EXPECT_EQ(trainer->fit(points(), epochs_with(1, {plateau})).values("lr").back(), 1);
   EXPECT_EQ(trainer->strategy().optimizer().lr(), 1) << "one epoch, which is the best";
   EXPECT_THAT(message_of([] { ReduceOnPlateau({.factor = 1}); }), HasSubstr("factor 1 must lie between 0 and 1"));
+}
+
+TEST(Callbacks, ReduceOnPlateauNeverRaisesARate) {
+  const auto trainer = made("towers");
+  trainer->set_lr(1e-6F);
+  const auto plateau =
+      std::make_shared<ReduceOnPlateau>(ReduceOnPlateauOptions{.monitor = "loss", .min_delta = 1e9, .patience = 1, .min_lr = 1e-3F});
+  trainer->fit(points(), epochs_with(3, {plateau}));
+  EXPECT_EQ(trainer->strategy().optimizer().lr(), 1e-6F) << "it lies below min_lr already";
 }
 
 TEST(Callbacks, TensorBoardHasEachValueOfTrainingAndValidation) {
@@ -224,6 +234,78 @@ TEST(Monitor, KnowsWhichWayIsBetter) {
   EXPECT_FALSE(loss.improves({{"val_loss", kNan}}, "test"));
   EXPECT_TRUE(more.improves({{"loss", 1}}, "test"));
   EXPECT_TRUE(more.improves({{"loss", 2}}, "test"));
+  for (const char* const less : {"loss", "val_loss", "error", "val_mse", "mae", "val_rmse"})
+    for (const char* const name : {less, "val_accuracy"}) {
+      Monitor monitor(name, Mode::kAuto);
+      monitor.improves({{name, 0.5}}, "test");
+      EXPECT_EQ(monitor.improves({{name, 0.6}}, "test"), name != less) << name;
+    }
+}
+
+TEST(Monitor, AsksForTheModeWhereItDoesNotKnow) {
+  for (const char* const name : {"val_iou", "val_dice", "val_map", "val_ndcg", "val_r2", "val_bleu", "val_psnr", "val_inaccuracy",
+                                 "val_topology_loss", "val_f1_loss", "val_top1_error", "val_vacc_error", "top5", "lr", "val_"}) {
+    Monitor monitor(name, Mode::kAuto);
+    EXPECT_THAT(
+        message_of([&] {
+          monitor.improves({{name, 0.5}}, "Judge");
+        }),
+        HasSubstr(fmt::format("Judge: neither the name '{}' nor a metric says whether more or less of it is better: give .mode", name)));
+    Monitor given(name, Mode::kMore);
+    EXPECT_TRUE(given.improves({{name, 0.5}}, "test"));
+    EXPECT_TRUE(given.improves({{name, 0.6}}, "test"));
+  }
+}
+
+// A metric whose value is what the test says.
+class Fixed : public Metric {
+ public:
+  explicit Fixed(Mode better) : better_(better) {}
+  void update(const Tensor&, const Tensor&) override {}
+  std::span<std::int64_t> counts() override { return counts_; }
+  Mode better() const override { return better_; }
+  double value() const { return 0.5; }
+
+ private:
+  Mode better_;
+  std::int64_t counts_[1] = {};
+};
+
+TEST(Monitor, AMetricKnowsBetterThanItsName) {
+  Trainer trainer(make_dense);
+  CompileOptions options = classifying("mirrored");
+  const auto nothing = [](const Tensor& outputs, const Tensor&) {
+    return std::vector<float>(static_cast<std::size_t>(outputs.shape()[0]));
+  };
+  options.metrics = {
+      {"hits", TopK(2)}, {"wer", Mean(nothing, Mode::kLess)}, {"accuracy", Fixed(Mode::kLess)}, {"bleu", Fixed(Mode::kAuto)}};
+  trainer.compile(options);
+  EXPECT_EQ(trainer.mode_of("val_hits"), Mode::kMore);
+  EXPECT_EQ(trainer.mode_of("wer"), Mode::kLess);
+  EXPECT_EQ(trainer.mode_of("val_accuracy"), Mode::kLess);
+  EXPECT_EQ(trainer.mode_of("val_bleu"), Mode::kAuto);
+  EXPECT_EQ(trainer.mode_of("val_loss"), Mode::kLess);
+  Monitor hits("val_hits", Mode::kAuto), wer("val_wer", Mode::kAuto), accuracy("accuracy", Mode::kAuto), bleu("val_bleu", Mode::kAuto);
+  hits.follow(trainer, "test"), wer.follow(trainer, "test"), accuracy.follow(trainer, "test");
+  EXPECT_EQ(hits.text() + "; " + wer.text() + "; " + accuracy.text(), "val_hits, more; val_wer, less; accuracy, less");
+  EXPECT_THAT(message_of([&] { bleu.follow(trainer, "test"); }), HasSubstr("neither the name 'val_bleu' nor a metric"));
+}
+
+TEST(Monitor, AModeThatIsMissingIsAnErrorOnAllRanksBeforeTheTraining) {
+  const CheckpointOptions best{.monitor = "val_top2_error", .best_only = true};
+  const std::vector<std::shared_ptr<Callback>> mistakes = {std::make_shared<ModelCheckpoint>("never-made", best),
+                                                           std::make_shared<EarlyStopping>(EarlyStoppingOptions{.monitor = "val_iou"}),
+                                                           std::make_shared<ReduceOnPlateau>(ReduceOnPlateauOptions{.monitor = "val_iou"})};
+  testing::expect_all_well(testing::run_ranks(2, "threads", [&](std::shared_ptr<ProcessGroup> group) {
+    const auto trainer = made("ddp", group);
+    for (const auto& mistake : mistakes) {
+      std::vector<std::shared_ptr<Callback>> callbacks;
+      if (group->rank() == 1) callbacks.push_back(mistake);  // one rank's mistake
+      EXPECT_THAT(message_of([&] { trainer->fit(points(), epochs_with(1, callbacks)); }), HasSubstr("give .mode = Mode::kMore or"));
+    }
+    EXPECT_EQ(trainer->step(), 0);
+    EXPECT_EQ(trainer->fit(points(), epochs_with(1, {})).epochs(), 1) << "the group goes on";
+  }));
 }
 
 // -- History
@@ -234,6 +316,7 @@ TEST(History, KeepsValuesByEpochAndPlotsThem) {
   history.add({{"loss", 2}, {"accuracy", 0.25}});
   history.add({{"loss", 1}, {"accuracy", 0.5}, {"val_loss", 1.5}, {"a<b", 1}});
   EXPECT_EQ(history.epochs(), 2);
+  EXPECT_THAT(history.numbers(), ElementsAre(0, 1));
   EXPECT_THAT(history.values("loss"), ElementsAre(2, 1));
   EXPECT_TRUE(std::isnan(history.values("val_loss")[0])) << "epoch 0 had none";
   EXPECT_EQ(history.values("val_loss")[1], 1.5);

@@ -1,62 +1,19 @@
-// Callbacks of a Trainer: what happens between its steps and epochs. Those that most trainings want stand here; one of your own overrides
-// what it needs.
-//
-// They are called on every rank, in the order of FitOptions::callbacks. What one throws ends fit() on all ranks, with its text.
+// The callbacks that most trainings want; callback_base.h has the class that one of your own derives from.
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <limits>
-#include <memory>
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/optim/schedule.h"
 #include "lockstep/tensor/named_tensor.h"
-#include "lockstep/train/history.h"
-#include "lockstep/train/progress.h"
+#include "lockstep/train/callback_base.h"
+#include "lockstep/train/monitor.h"
 #include "lockstep/train/summary_writer.h"
 
 #pragma GCC visibility push(default)
 namespace lockstep::train {
-
-class Trainer;
-
-class Callback {
- public:
-  virtual ~Callback() = default;
-  virtual void on_train_begin(Trainer&) {}
-  virtual void on_epoch_begin(Trainer&, std::int64_t /*epoch*/) {}                   // from FitOptions::initial_epoch on
-  virtual void on_step_begin(Trainer&, std::int64_t /*step*/) {}                     // steps done before, over all fits
-  virtual void on_step_end(Trainer&, std::int64_t /*step*/, const Logs& /*logs*/) {}  // now with this one; "loss" of this rank's samples
-  // "loss", metrics, "val_loss", "val_<metric>", "lr": of all ranks' samples, the same on each.
-  virtual void on_epoch_end(Trainer&, std::int64_t /*epoch*/, const Logs& /*logs*/) {}
-  virtual void on_train_end(Trainer&) {}  // not after an exception
-};
-
-// Which of two values is the better one.
-enum class Mode {
-  kAuto,  // by the name: more for accuracy and top-k ("accuracy", "acc", "top5", "auc", ...), less for the rest
-  kLess,
-  kMore
-};
-
-// Follows one value of the logs.
-class Monitor {
- public:
-  Monitor(std::string name, Mode mode, double min_delta = 0);
-  // Is this epoch's the best so far, by more than min_delta? NaN never is. InvalidArgument, which lists the names, where there is none
-  // of that name.
-  bool improves(const Logs& logs, const char* asks);
-  const std::string& name() const { return name_; }
-  double best() const { return best_; }
-
- private:
-  std::string name_;
-  bool more_;
-  double min_delta_, best_;
-};
 
 struct CheckpointOptions {
   std::string monitor = "val_loss";  // of best_only
@@ -70,8 +27,12 @@ struct CheckpointOptions {
 class ModelCheckpoint : public Callback {
  public:
   explicit ModelCheckpoint(std::string folder, const CheckpointOptions& options = {});
+  void check(const Trainer& trainer) override;
   void on_train_begin(Trainer& trainer) override;
-  void on_epoch_end(Trainer& trainer, std::int64_t epoch, const Logs& logs) override;
+  void on_checkpoint(Trainer& trainer, std::int64_t epoch, const Logs& logs) override;
+  std::string state_name() const override;
+  CallbackState state() const override;
+  void restore(Trainer& trainer, const CallbackState& state) override;
 
  private:
   std::string folder_;
@@ -90,9 +51,13 @@ struct EarlyStoppingOptions {
 class EarlyStopping : public Callback {
  public:
   explicit EarlyStopping(const EarlyStoppingOptions& options = {});
+  void check(const Trainer& trainer) override;
   void on_train_begin(Trainer& trainer) override;
   void on_epoch_end(Trainer& trainer, std::int64_t epoch, const Logs& logs) override;
   void on_train_end(Trainer& trainer) override;
+  std::string state_name() const override;
+  CallbackState state() const override;  // with the best weights, where they are kept
+  void restore(Trainer& trainer, const CallbackState& state) override;
   std::int64_t best_epoch() const { return best_epoch_; }  // -1: none yet
 
  private:
@@ -120,12 +85,17 @@ struct ReduceOnPlateauOptions {
   float factor = 0.1F, min_lr = 0;
 };
 
-// The rate times `factor` after `patience` epochs without a better value; each fit() counts anew.
+// The rate times `factor` after `patience` epochs without a better value, never below min_lr; a rate that is there already stays. Each
+// fit() counts anew, unless it goes on from a checkpoint.
 class ReduceOnPlateau : public Callback {
  public:
   explicit ReduceOnPlateau(const ReduceOnPlateauOptions& options = {});  // InvalidArgument: a factor outside of (0, 1)
+  void check(const Trainer& trainer) override;
   void on_train_begin(Trainer& trainer) override;
   void on_epoch_end(Trainer& trainer, std::int64_t epoch, const Logs& logs) override;
+  std::string state_name() const override;
+  CallbackState state() const override;
+  void restore(Trainer& trainer, const CallbackState& state) override;
 
  private:
   ReduceOnPlateauOptions options_;
@@ -133,7 +103,8 @@ class ReduceOnPlateau : public Callback {
   std::int64_t waited_ = 0;
 };
 
-// Each epoch's logs as scalars ("loss/train", "loss/validation", "lr"), by a SummaryWriter that it makes when the training begins.
+// Each epoch's logs as scalars ("loss/train", "loss/validation", "lr"), by a SummaryWriter that it makes when the training begins. What the
+// folder has of epochs from the first one on, TensorBoard drops: of a run that was killed after its last checkpoint, say.
 class TensorBoard : public Callback {
  public:
   explicit TensorBoard(std::string log_dir) : log_dir_(std::move(log_dir)), writer_(SummaryWriter::none()) {}

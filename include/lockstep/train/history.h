@@ -19,12 +19,16 @@ std::string text_of(const Logs& logs);
 
 class History {
  public:
-  // One epoch more. A name that an epoch does not have is NaN there.
-  void add(const Logs& logs);
+  // One epoch more, by its number; without one, the next. A name that an epoch does not have is NaN there.
+  void add(std::int64_t epoch, const Logs& logs);
+  void add(const Logs& logs) { add(numbers_.empty() ? 0 : numbers_.back() + 1, logs); }
 
-  std::int64_t epochs() const { return epochs_; }
+  std::int64_t epochs() const { return static_cast<std::int64_t>(numbers_.size()); }
+  // Of each epoch that was added, the number that callbacks, log and TensorBoard have for it: from 0 on. A training that resumes has those
+  // of before, too.
+  const std::vector<std::int64_t>& numbers() const { return numbers_; }
   std::vector<std::string> names() const;  // in the order of their first epochs
-  // By epoch, the first is 0. Throws InvalidArgument that lists the names there are.
+  // In the order of numbers(). Throws InvalidArgument that lists the names there are.
   const std::vector<double>& values(const std::string& name) const;
 
   // A table: a line an epoch.
@@ -36,7 +40,7 @@ class History {
   void plot(const std::string& path) const;
 
  private:
-  std::int64_t epochs_ = 0;
+  std::vector<std::int64_t> numbers_;
   std::vector<std::pair<std::string, std::vector<double>>> columns_;
 };
 

@@ -17,6 +17,15 @@
 #pragma GCC visibility push(default)
 namespace lockstep {
 
+namespace train {
+// Which of two values is the better one.
+enum class Mode {
+  kAuto,  // as the metric says, or the name where it is one of those that monitor.h lists; otherwise it is an error that asks for the mode
+  kLess,
+  kMore
+};
+}  // namespace train
+
 class Metric {
  public:
   virtual ~Metric() = default;
@@ -24,6 +33,8 @@ class Metric {
   virtual void update(const Tensor& outputs, const Tensor& targets) = 0;
   // The whole of what the metric knows: numbers that are added over batches, and over ranks.
   virtual std::span<std::int64_t> counts() = 0;
+  // Whether more or less is better, for callbacks that keep the best epoch. kAuto: the metric does not say.
+  virtual train::Mode better() const { return train::Mode::kAuto; }
   void reset();
 };
 
@@ -42,6 +53,7 @@ class TopK : public Metric {
   std::int64_t correct() const { return counts_[0]; }
   std::int64_t samples() const { return counts_[1]; }
   double value() const;
+  train::Mode better() const override { return train::Mode::kMore; }
 
  private:
   std::int64_t k_;
@@ -78,15 +90,17 @@ class Mean : public Metric {
  public:
   // The numbers of a batch, float32 on the CPU: as many as `outputs` has samples, else update() throws InvalidArgument.
   using Values = std::function<std::vector<float>(const Tensor& outputs, const Tensor& targets)>;
-  explicit Mean(Values values);
+  explicit Mean(Values values, train::Mode better = train::Mode::kAuto);
   void update(const Tensor& outputs, const Tensor& targets) override;
   void add(float value);
   std::span<std::int64_t> counts() override { return counts_; }
   std::int64_t samples() const;
   double value() const;  // NaN before there is a sample
+  train::Mode better() const override { return better_; }
 
  private:
   Values values_;
+  train::Mode better_;
   std::vector<std::int64_t> counts_;
 };
 

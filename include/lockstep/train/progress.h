@@ -21,7 +21,7 @@ struct ProgressOptions {
 };
 
 // Throws FileError when a line cannot be written (a full disk): a run that nobody can read is no success.
-// Terminal: one line, redrawn by '\r': epoch, step, loss, images/s, time left. Log: `step 120 loss 1.234 5120 images/s`.
+// Terminal: one line, redrawn by '\r': epoch (from 0 on), step, loss, images/s, time left. Log: `step 120 loss 1.234 5120 images/s`.
 class Progress {
  public:
   explicit Progress(const ProgressOptions& options);

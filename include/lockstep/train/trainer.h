@@ -10,7 +10,6 @@
 // docs/trainer.md has a whole program. A loop of one's own over train::make_strategy(), or DistributedDataParallel, does all of this too.
 #pragma once
 
-#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -27,36 +26,11 @@
 #include "lockstep/train/callback.h"
 #include "lockstep/train/checkpoint.h"
 #include "lockstep/train/history.h"
-#include "lockstep/train/metrics.h"
+#include "lockstep/train/named_metric.h"
 #include "lockstep/train/strategy.h"
 
 #pragma GCC visibility push(default)
 namespace lockstep::train {
-
-// A metric (train/metrics.h) under a name. Training and validation count with copies of it.
-class NamedMetric {
- public:
-  template <std::derived_from<Metric> M>
-  requires requires(const M& metric) {
-    { metric.value() } -> std::convertible_to<double>;
-  }
-  NamedMetric(std::string name, M metric)
-      : name_(std::move(name)), make_([metric = std::move(metric)] {
-          auto copy = std::make_shared<M>(metric);
-          return Running{copy, [counted = copy.get()] { return counted->value(); }};
-        }) {}
-
-  struct Running {
-    std::shared_ptr<Metric> metric;
-    std::function<double()> value;
-  };
-  const std::string& name() const { return name_; }
-  Running make() const { return make_(); }
-
- private:
-  std::string name_;
-  std::function<Running()> make_;
-};
 
 struct CompileOptions {
   std::function<std::unique_ptr<optim::Optimizer>(std::vector<NamedTensor> parameters)> optimizer;
@@ -67,18 +41,20 @@ struct CompileOptions {
 };
 
 struct FitOptions {
-  std::int64_t epochs = 1, initial_epoch = 0;     // trains epochs initial_epoch ... epochs - 1, which say the order of samples
+  std::int64_t epochs = 1, initial_epoch = 0;     // trains epochs initial_epoch ... epochs - 1, by whose numbers the samples go
   std::optional<data::Pipeline> validation = {};  // after each epoch
   std::vector<std::shared_ptr<Callback>> callbacks = {};
   // Of a training set without batch(): samples of a step, over all devices (0: 32), and whether they come in an order of each epoch's own.
   std::int64_t batch_size = 0;
   bool shuffle = true;
   std::uint64_t seed = 0;
-  std::int64_t steps_per_epoch = 0;  // 0: the whole set
-  std::int64_t max_steps = 0;        // ends after so many, as if the rest were to follow; 0: all
-  bool training_metrics = true;      // of the outputs as they were in training, with dropout and weights that still changed
-  bool progress = true;              // rank 0 prints
-  std::int64_t log_every = 20;       // steps between two lines of a log
+  // 0: the whole set. Fewer: an epoch goes on in the set where the one before it ended: epoch e begins at step e * steps_per_epoch of all
+  // passes over the set, each of which has an order of its own where it shuffles. So a training that resumes goes on there, too.
+  std::int64_t steps_per_epoch = 0;
+  std::int64_t max_steps = 0;    // ends after so many, as if the rest were to follow; 0: all
+  bool training_metrics = true;  // of the outputs as they were in training, with dropout and weights that still changed
+  bool progress = true;          // rank 0 prints
+  std::int64_t log_every = 20;   // steps between two lines of a log
 };
 
 struct PredictOptions {
@@ -119,8 +95,9 @@ class Trainer {
   //   trainer.summary({{{300}, DType::kInt64}});
   std::string summary(std::initializer_list<nn::InputSpec> samples);
 
-  // Checkpoints (train/checkpoint.h) of model, optimizer and position. load() takes the newest, also of another strategy or number of
-  // ranks, and returns nullopt where there is none; go on with fit(..., {.initial_epoch = state->epoch}).
+  // Checkpoints (train/checkpoint.h) of model, optimizer, position, history and the state of the last fit's callbacks. load() takes the
+  // newest, also of another strategy or number of ranks, and returns nullopt where there is none; go on with
+  // fit(..., {.initial_epoch = state->epoch}), whose callbacks go on as well. A fit() that begins elsewhere has them begin anew, and warns.
   std::string save(const std::string& folder, int keep = 2);
   std::optional<CheckpointState> load(const std::string& folder);
 
@@ -129,13 +106,17 @@ class Trainer {
   // The weights of model(), which the caller has changed, to all replicas. On all ranks alike.
   void weights_changed();
 
+  // What a metric given to compile() says of that name, with or without "val_"; of "loss" kLess; else kAuto.
+  Mode mode_of(const std::string& name) const;
+
   Strategy& strategy();
   nn::Module& model() { return strategy().model(); }
   void set_lr(float lr) { strategy().set_lr(lr); }
-  std::shared_ptr<ProcessGroup> group() const;   // null: a job of one
-  bool is_first_rank() const;                    // prints and writes
-  std::int64_t step() const { return step_; }    // steps done, over all fits
-  std::int64_t epoch() const { return epoch_; }  // epochs done: of the last fit, or of what was loaded
+  std::shared_ptr<ProcessGroup> group() const;  // null: a job of one
+  bool is_first_rank() const;                   // prints and writes
+  std::int64_t step() const { return step_; }   // steps done, over all fits
+  // Epochs done: of the fit under way or the last one, or of what was loaded; which is the number of the next one, as they count from 0.
+  std::int64_t epoch() const { return epoch_; }
   const History& history() const { return history_; }
 
  private:
