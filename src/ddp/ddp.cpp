@@ -13,6 +13,7 @@
 #include "lockstep/core/log.h"
 #include "src/autograd/variable_state.h"
 #include "src/core/text.h"
+#include "src/ddp/each_ranks_own.h"
 #include "src/ddp/gradient_check.h"
 #include "src/ddp/has_sync_batch_norm.h"
 #include "src/ddp/missing_gradients.h"
@@ -52,6 +53,7 @@ class DistributedDataParallel::Impl {
         trained_(nn::trainable_parameters(module)),
         parameters_(without(module, trained_, options.ignored_parameters)),
         buffers_(without(module, module.named_buffers(), options.ignored_parameters)),
+        own_(tensors_named(module, options.ignored_parameters)),
         sync_buffers_(options.forward_sync_buffers),
         watch_(module),
         missing_(*group_, parameters_, options),
@@ -82,8 +84,7 @@ class DistributedDataParallel::Impl {
   }
 
   Tensor forward(const Tensor& x) {
-    nn::Module& wrapped = begin_forward({&x, 1});
-    Tensor output = wrapped(x);
+    Tensor output = begin_forward({&x, 1})(x);
     finish_at_end_of(output);
     return output;
   }
@@ -338,6 +339,7 @@ class DistributedDataParallel::Impl {
   const std::vector<NamedTensor> trained_;     // the ignored ones, too
   const std::vector<NamedTensor> parameters_;  // by the reducer's index
   const std::vector<NamedTensor> buffers_;
+  const EachRanksOwn own_;
   const bool sync_buffers_;
   const ModuleWatch watch_;
   WrapperClaim claim_;

@@ -13,8 +13,9 @@ namespace lockstep {
 
 namespace {
 
-std::int64_t evaluate_metrics(const std::function<Tensor(const Tensor& inputs)>& forward, const data::Dataset& dataset,
-                              std::span<Metric* const> metrics, const EvaluateOptions& options) {
+// `model`: whose buffers are sent first; null: none.
+std::int64_t evaluate_metrics(const nn::Module* model, const std::function<Tensor(const Tensor& inputs)>& forward,
+                              const data::Dataset& dataset, std::span<Metric* const> metrics, const EvaluateOptions& options) {
   const NoGrad no_grad;
   const auto group = options.group ? options.group : default_process_group();
   or_end_group(group.get(), [&] {
@@ -23,6 +24,7 @@ std::int64_t evaluate_metrics(const std::function<Tensor(const Tensor& inputs)>&
     for (std::size_t i = 0; i < metrics.size(); ++i)
       if (metrics[i] == nullptr) throw InvalidArgument("evaluate: metric {} of {} is null", i, metrics.size());
     for (Metric* const metric : metrics) metric->reset();
+    if (model != nullptr) sync_buffers(*model, group);
     data::DistributedSampler sampler(dataset.size(), group ? group->place() : Place{},
                                      {.shuffle = false, .remainder = data::Remainder::kExact});
     const data::DataLoaderOptions loading{.batch_size = options.batch_size, .device = options.device, .collate = options.collate};
@@ -39,7 +41,7 @@ std::int64_t evaluate_metrics(const std::function<Tensor(const Tensor& inputs)>&
 
 std::int64_t evaluate(const std::function<Tensor(const Tensor& inputs)>& forward, const data::Dataset& dataset,
                       std::initializer_list<Metric*> metrics, const EvaluateOptions& options) {
-  return evaluate_metrics(forward, dataset, {metrics.begin(), metrics.size()}, options);
+  return evaluate_metrics(nullptr, forward, dataset, {metrics.begin(), metrics.size()}, options);
 }
 
 std::int64_t evaluate(nn::Module& model, const data::Dataset& dataset, std::initializer_list<Metric*> metrics,
@@ -49,7 +51,8 @@ std::int64_t evaluate(nn::Module& model, const data::Dataset& dataset, std::init
 
 std::int64_t evaluate(nn::Module& model, const data::Dataset& dataset, std::span<Metric* const> metrics, const EvaluateOptions& options) {
   const nn::EvaluationMode mode(model);
-  return evaluate_metrics([&](const Tensor& inputs) { return model.forward(inputs); }, dataset, metrics, options);
+  return evaluate_metrics(
+      &model, [&](const Tensor& inputs) { return model.forward(inputs); }, dataset, metrics, options);
 }
 
 }  // namespace lockstep

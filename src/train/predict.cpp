@@ -79,6 +79,7 @@ Tensor predict(nn::Module& model, const data::Dataset& dataset, const EvaluateOp
     if (dataset.size() < 1) throw InvalidArgument("predict: the data set is empty: at least one sample is needed");
     const data::DistributedSampler sampler(dataset.size(), group ? group->place() : Place{},
                                            {.shuffle = false, .remainder = data::Remainder::kExact});
+    sync_buffers(model, group);
     const Outputs mine = outputs_of_share(model, dataset, sampler, options);
     if (group && group->world_size() > 1) return gather(mine, dataset.size(), *group);
     std::vector<std::int64_t> extents = {dataset.size()};
