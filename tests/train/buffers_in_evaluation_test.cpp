@@ -146,25 +146,44 @@ TEST(BuffersInEvaluation, ThoseThatAWrapperIgnoresStayEachRanksOwn) {
   }));
 }
 
-TEST(BuffersInEvaluation, OfLocalSgdAreRankZerosToo) {
-  testing::expect_all_well(testing::run_ranks(2, "threads", [](const Group& group) {
-    const CompileOptions parts = classifying("local_sgd");
+// In a stage of model_parallel each layer has statistics of all samples; local_sgd never sends buffers.
+class OfStrategiesWithRanks : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(OfStrategiesWithRanks, TheResultIsTheCheckpointsToo) {
+  const bool is_local_sgd = std::string(GetParam()) == "local_sgd";
+  testing::expect_all_well(testing::run_ranks(2, "threads", [&](const Group& group) {
+    const CompileOptions parts = classifying(GetParam());
     const auto strategy =
-        make_strategy("local_sgd", {.model = [] { return std::make_unique<Normed>(); }, .optimizer = parts.optimizer, .loss = parts.loss},
+        make_strategy(GetParam(), {.model = [] { return std::make_unique<Normed>(); }, .optimizer = parts.optimizer, .loss = parts.loss},
                       {.group = group});
     for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
-      auto batches = points().epoch(epoch, {.place = group->place(), .remainder = data::Remainder::kDrop});
+      auto batches = points().epoch(epoch, {.place = is_local_sgd ? group->place() : Place{}, .remainder = data::Remainder::kDrop});
       for (auto& [inputs, targets] : batches) strategy->step(inputs, targets);
     }
     strategy->average_weights();
-    ASSERT_FALSE(are_equal_on_ranks(strategy->model(), *group));
+    ASSERT_EQ(are_equal_on_ranks(strategy->model(), *group), !is_local_sgd);
     const Scores expected = scores_alone(*as_in_a_checkpoint(strategy->model(), *group));
     Accuracy accuracy;
     Mean loss(cross_entropy_of_samples);
-    evaluate(strategy->model(), Quadrants(31, 9), {&accuracy, &loss}, {.batch_size = 31, .group = strategy->workers()});
+    evaluate(strategy->model(), Quadrants(31, 9), {&accuracy, &loss}, {.batch_size = 31, .group = group});
     EXPECT_NEAR(loss.value(), expected.loss, 1e-6);
     EXPECT_EQ(accuracy.value(), expected.accuracy);
   }));
+}
+INSTANTIATE_TEST_SUITE_P(BuffersInEvaluation, OfStrategiesWithRanks, ::testing::Values("local_sgd", "model_parallel"));
+
+TEST(BuffersInEvaluation, OfOneProcessAreThoseOfTheModelThatIsSaved) {
+  for (const char* const strategy : {"mirrored", "towers", "data_parallel"}) {
+    Trainer trainer([] { return std::make_unique<Normed>(); });
+    trainer.compile(classifying(strategy));
+    trainer.fit(points(), epochs(2, false));
+    Normed saved;
+    saved.load_state_dict(trainer.model().state_dict());
+    const Scores expected = scores_alone(saved);
+    const Logs logs = trainer.evaluate(others());
+    EXPECT_NEAR(value_of(logs, "loss", "test"), expected.loss, 1e-5) << strategy;
+    EXPECT_EQ(value_of(logs, "accuracy", "test"), expected.accuracy) << strategy;
+  }
 }
 
 // Also where forward does not send buffers, so that each rank's own would be seen in the end.

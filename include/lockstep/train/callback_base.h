@@ -33,13 +33,14 @@ class Callback {
   // collective calls.
   virtual void check(const Trainer&) {}
   virtual void on_train_begin(Trainer&) {}
-  virtual void on_epoch_begin(Trainer&, std::int64_t epoch) {}                // from FitOptions::initial_epoch on
-  virtual void on_step_begin(Trainer&, std::int64_t step) {}                  // steps done before, over all fits
-  virtual void on_step_end(Trainer&, std::int64_t step, const Logs& logs) {}  // now with this one; "loss" of this rank's samples
+  virtual void on_epoch_begin(Trainer&, std::int64_t /*epoch*/) {}  // from FitOptions::initial_epoch on
+  virtual void on_step_begin(Trainer&, std::int64_t /*step*/) {}    // steps done before, over all fits
+  // Now with this step; "loss" of this rank's samples.
+  virtual void on_step_end(Trainer&, std::int64_t /*step*/, const Logs& /*logs*/) {}
   // "loss", metrics, "val_loss", "val_<metric>", "lr": of all ranks' samples, the same on each.
-  virtual void on_epoch_end(Trainer&, std::int64_t epoch, const Logs& logs) {}
+  virtual void on_epoch_end(Trainer&, std::int64_t /*epoch*/, const Logs& /*logs*/) {}
   // After the on_epoch_end() of all callbacks: here Trainer::save() has the state of all of them behind this epoch.
-  virtual void on_checkpoint(Trainer&, std::int64_t epoch, const Logs& logs) {}
+  virtual void on_checkpoint(Trainer&, std::int64_t /*epoch*/, const Logs& /*logs*/) {}
   virtual void on_train_end(Trainer&) {}  // not after an exception
 
   // Trainer::save() keeps state() under this name, which says what the state is of ("EarlyStopping(val_loss, less)"); "": there is none.
