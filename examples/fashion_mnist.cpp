@@ -40,6 +40,7 @@ struct Net : nn::Sequential {
 };
 
 int train(const ex::TrainingFlags& flags) {
+  const ls::DType type = ls::autocast_type(flags.dtype);
   const auto group = ls::init_process_group();
   ls::Device& device = group->local_device();
   check_json_file(flags, *group);
@@ -48,11 +49,13 @@ int train(const ex::TrainingFlags& flags) {
   const std::int64_t batch = batch_of_rank(flags, group->world_size(), images.size());
   const ex::Steps steps = steps_of(flags, images.size());
 
+  const ls::AutoCast autocast(type);  // for training and evaluation alike
+  ls::optim::LossScaler loss_scaler, *const scaler = type == ls::DType::kFloat16 ? &loss_scaler : nullptr;
   ls::manual_seed(flags.seed);
   Net net;
   net.to(device);
   ls::DistributedDataParallel ddp(net, group);
-  ls::optim::SGD sgd(ddp.parameters(), {.momentum = 0.9F, .nesterov = true, .weight_decay = 5e-4F});
+  ls::optim::SGD sgd(ddp.parameters(), {.momentum = 0.9F, .nesterov = true, .weight_decay = 5e-4F, .loss_scaler = scaler});
   const ls::optim::OneCycleRate rate{flags.lr, steps.total};
   ls::data::DistributedSampler sampler(images.size(), group->place(), {.seed = flags.seed, .remainder = ls::data::Remainder::kDrop});
   ls::Progress progress(progress_of(flags, steps, *group));
@@ -66,7 +69,7 @@ int train(const ex::TrainingFlags& flags) {
       sgd.zero_grad();
       const ls::Tensor loss = nn::cross_entropy(ddp(inputs), labels);
       ls::check_finite(loss, step + 1, {.group = group});
-      loss.backward();  // buckets all-reduce while this runs
+      (scaler != nullptr ? scaler->scale(loss) : loss).backward();  // buckets all-reduce while this runs
       sgd.step();
       progress.step(++step, loss.item(), flags.batch);
       if (step == steps.last) break;
@@ -83,7 +86,7 @@ int run(int argc, char** argv) {
   ex::TrainingFlags flags{.epochs = 10, .batch = 128, .log_every = 100, .lr = 0.1F};
   const ex::Program program{"fashion_mnist", "Trains a small CNN on Fashion-MNIST on every rank of the job.",
                             "train-images-idx3-ubyte.gz and its three companions"};
-  return read_flags(program, argc, argv, flags) ? train(flags) : 0;
+  return read_flags(program, argc, argv, flags, [&](cxxopts::OptionAdder& add) { add_dtype(add, flags); }) ? train(flags) : 0;
 }
 
 }  // namespace

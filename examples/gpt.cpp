@@ -77,7 +77,8 @@ std::string write_text(Gpt& net, const ls::data::CharacterVocabulary& vocabulary
 }
 
 // The ranks exchange the sum of --accumulate parts' gradients, once a step.
-void run_steps(const Flags& flags, const ls::data::Dataset& text, ls::DistributedDataParallel& ddp, ls::optim::AdamW& adam) {
+void run_steps(const Flags& flags, const ls::data::Dataset& text, ls::DistributedDataParallel& ddp, ls::optim::AdamW& adam,
+               ls::optim::LossScaler* scaler) {
   const ls::ProcessGroup& group = ddp.group();
   const ex::Steps steps = steps_of(flags, text.size());
   ls::Progress progress(progress_of(flags, steps, group, "sequences"));
@@ -95,9 +96,9 @@ void run_steps(const Flags& flags, const ls::data::Dataset& text, ls::Distribute
       if (part != 0) alone.emplace(ddp);
       const ls::Tensor loss = nn::cross_entropy(ddp(characters), next.reshaped({next.count()})) / static_cast<float>(flags.accumulate);
       loss_sum += ls::check_finite(loss, step + 1);
-      loss.backward();
+      (scaler != nullptr ? scaler->scale(loss) : loss).backward();
       if (alone) continue;
-      ls::optim::clip_grad_norm(ddp.parameters(), 1.0F);
+      ls::optim::clip_grad_norm(ddp.parameters(), 1.0F, {.loss_scaler = scaler});
       adam.set_lr(rate.at(step));
       adam.step();
       progress.step(++step, loss_sum, flags.batch);
@@ -107,6 +108,7 @@ void run_steps(const Flags& flags, const ls::data::Dataset& text, ls::Distribute
 }
 
 int train(const Flags& flags) {
+  const ls::DType type = ls::autocast_type(flags.dtype);
   const auto group = ls::init_process_group();
   check_json_file(flags, *group);
   const std::string file = find_data(flags, "tinyshakespeare", {"input.txt"}) + "/input.txt";
@@ -115,15 +117,17 @@ int train(const Flags& flags) {
   if (flags.accumulate < 1 || batch_of_rank(flags, group->world_size(), text.size()) % flags.accumulate != 0)
     throw ls::InvalidArgument("--accumulate {}: must divide the samples that a rank has in a step", flags.accumulate);
 
+  const ls::AutoCast autocast(type);  // for training, evaluation and the text alike
+  ls::optim::LossScaler loss_scaler, *const scaler = type == ls::DType::kFloat16 ? &loss_scaler : nullptr;
   ls::manual_seed(flags.seed);
   Gpt net(windows.vocabulary().size());
   net.to(group->local_device());
   ls::DistributedDataParallel ddp(net, group);
   std::vector<ls::NamedTensor> matrices, vectors;  // biases and the weights of norms have no weight decay
   for (const ls::NamedTensor& parameter : ddp.parameters()) (parameter.tensor.shape().dims() > 1 ? matrices : vectors).push_back(parameter);
-  ls::optim::AdamW adam(matrices, {.beta2 = 0.99, .weight_decay = 0.1F});
+  ls::optim::AdamW adam(matrices, {.beta2 = 0.99, .weight_decay = 0.1F, .loss_scaler = scaler});
   adam.add_group({.parameters = vectors, .weight_decay = 0.0F});
-  run_steps(flags, text, ddp, adam);
+  run_steps(flags, text, ddp, adam, scaler);
 
   ls::Mean loss(
       [](const ls::Tensor& logits, const ls::Tensor& next) { return ls::cross_entropy_of_samples(logits, next.reshaped({next.count()})); });
@@ -138,6 +142,7 @@ int run(int argc, char** argv) {
   Flags flags{{.batch = 32, .lr = 3e-3F}};
   const ex::Program program{"gpt", "Trains a transformer on the characters of tiny Shakespeare on every rank.", "input.txt"};
   const bool wanted = read_flags(program, argc, argv, flags, [&](cxxopts::OptionAdder& add) {
+    add_dtype(add, flags);
     add("accumulate", "parts of a rank's batch, one after the other", cxxopts::value(flags.accumulate)->default_value("2"));
     add("sample", "characters to write at the end", cxxopts::value(flags.sample)->default_value("300"));
   });

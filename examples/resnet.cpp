@@ -8,8 +8,8 @@
 //
 //   accuracy 0.2285 on 2000 test samples, loss 2.570
 //
-// bench/peers/resnet_cifar10.py does the same with PyTorch, whose fourth epoch ends at 0.2495 (one run of each, other random numbers). All 20
-// epochs of 20,000 images end at 0.7913 here, and at 0.7952 there.
+// bench/peers/resnet_cifar10.py does the same with PyTorch, whose fourth epoch ends at 0.2495 (one run of each, other random numbers). All
+// 20 epochs of 20,000 images end at 0.7913 here, and at 0.7952 there.
 #include <lockstep/lockstep.h>
 
 #include <nlohmann/json.hpp>
@@ -35,6 +35,7 @@ ls::data::Subset first_images(const std::string& folder, bool training, std::int
 }
 
 int train(const Flags& flags) {
+  const ls::DType type = ls::autocast_type(flags.dtype);
   const auto group = ls::init_process_group();
   ls::Device& device = group->local_device();
   check_json_file(flags, *group);
@@ -45,12 +46,14 @@ int train(const Flags& flags) {
   const std::int64_t batch = batch_of_rank(flags, group->world_size(), images.size());
   const ex::Steps steps = steps_of(flags, images.size());
 
+  const ls::AutoCast autocast(type);  // for training and evaluation alike
+  ls::optim::LossScaler loss_scaler, *const scaler = type == ls::DType::kFloat16 ? &loss_scaler : nullptr;
   ls::manual_seed(flags.seed);
   const std::unique_ptr<nn::Module> model = ex::make_resnet20();
   nn::Module& net = *model;
   net.to(device);
   ls::DistributedDataParallel ddp(net, group);
-  ls::optim::SGD sgd(ddp.parameters(), {.momentum = 0.9F, .weight_decay = 1e-4F});
+  ls::optim::SGD sgd(ddp.parameters(), {.momentum = 0.9F, .weight_decay = 1e-4F, .loss_scaler = scaler});
   const ls::optim::StepRate rate{flags.lr, 0.1F, {steps.total / 2, steps.total * 3 / 4}};
   ls::data::DistributedSampler sampler(images.size(), group->place(), {.seed = flags.seed, .remainder = ls::data::Remainder::kDrop});
   ls::Progress progress(progress_of(flags, steps, *group));
@@ -64,7 +67,7 @@ int train(const Flags& flags) {
       sgd.zero_grad();
       const ls::Tensor loss = nn::cross_entropy(ddp(inputs), labels);
       ls::check_finite(loss, step + 1, {.group = group});
-      loss.backward();  // buckets all-reduce while this runs
+      (scaler != nullptr ? scaler->scale(loss) : loss).backward();  // buckets all-reduce while this runs
       sgd.step();
       progress.step(++step, loss.item(), flags.batch);
       if (step == steps.last) break;
@@ -80,6 +83,7 @@ int run(int argc, char** argv) {
   Flags flags{{.epochs = 20, .batch = 128, .lr = 0.1F}};
   const ex::Program program{"resnet", "Trains ResNet-20 on CIFAR-10 on every rank of the job.", "data_batch_*.bin and test_batch.bin"};
   const bool wanted = read_flags(program, argc, argv, flags, [&](cxxopts::OptionAdder& add) {
+    add_dtype(add, flags);
     add("train-images", "train on the first so many images (0: all)", cxxopts::value(flags.train_images)->default_value("0"));
     add("test-images", "evaluate on the first so many images (0: all)", cxxopts::value(flags.test_images)->default_value("0"));
   });

@@ -9,8 +9,7 @@ namespace {
 void add_flags(cxxopts::OptionAdder& add, Flags& flags) {
   add("generated", "train on the generated set even if there is data", cxxopts::value(flags.generated));
   add("recipe", recipe_list(), cxxopts::value(flags.recipe)->default_value("quick"));
-  add("dtype", "what layers compute in: float32, bfloat16, float16; weights stay float32",
-      cxxopts::value(flags.dtype)->default_value("float32"));
+  add_dtype(add, flags);
   add("augment", "random crop, flip, brightness, contrast", cxxopts::value(flags.augment)->default_value("true"));
   add("checkpoint", "folder for checkpoints, one an epoch", cxxopts::value(flags.checkpoint)->default_value(""));
   add("save-every", "steps between checkpoints within an epoch (0: none)", cxxopts::value(flags.save_every)->default_value("0"));

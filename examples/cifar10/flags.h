@@ -6,7 +6,7 @@
 #include "examples/lib/training.h"
 
 struct Flags : lockstep::examples::TrainingFlags {
-  std::string recipe, checkpoint, resume_from, dtype;
+  std::string recipe, checkpoint, resume_from;
   std::int64_t save_every = 0;
   bool augment = true, generated = false, resume = false, auto_resume = false, summary = false;
 };

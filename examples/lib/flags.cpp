@@ -58,6 +58,11 @@ bool read_flags(const Program& program, int argc, char** argv, TrainingFlags& fl
   return true;
 }
 
+void add_dtype(cxxopts::OptionAdder& add, TrainingFlags& flags) {
+  add("dtype", "what layers compute in: float32, bfloat16 (bf16), float16 (fp16); weights stay float32",
+      cxxopts::value(flags.dtype)->default_value(flags.dtype));
+}
+
 std::int64_t batch_of_rank(const TrainingFlags& flags, int ranks, std::int64_t set_size) {
   if (flags.batch % ranks != 0) throw InvalidArgument("--batch {} cannot be divided among {} ranks", flags.batch, ranks);
   if (flags.batch > set_size) throw InvalidArgument("--batch {} is larger than the set of {} samples", flags.batch, set_size);

@@ -24,6 +24,7 @@ struct TrainingFlags {
   std::int64_t epochs = 1, steps = 0, batch = 64, log_every = 20;
   float lr = 0;
   std::uint64_t seed = 1;
+  std::string dtype = "float32";     // of programs that take it: add_dtype()
   std::set<std::string> given = {};  // names of the flags on the command line
 };
 
@@ -39,6 +40,9 @@ using AddFlags = std::function<void(cxxopts::OptionAdder& add)>;
 // Reads the command line. False: it asks for --help, which was printed. Throws InvalidArgument, which names the flag, for an unknown one,
 // a value that is none, and a value out of range.
 bool read_flags(const Program& program, int argc, char** argv, TrainingFlags& flags, const AddFlags& add_flags = {});
+
+// Adds --dtype, for ls::autocast_type().
+void add_dtype(cxxopts::OptionAdder& add, TrainingFlags& flags);
 
 // For programs with other flags: the command line by these options, which include --help. Nullopt: it asks for that, which was printed.
 // Throws as read_flags() for what the options do not take.

@@ -1,12 +1,10 @@
-// Losses that are sums over elements, and those of rows of logits, each of which lies in a cache between its passes.
+// Losses that are sums over elements.
 //
 // Sixteen sums side by side, added at the end in a fixed order: the same bits from every build.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "kernels/cpu/fast.h"
-#include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector_math.h"
 #include "lockstep/core/cpu_dispatch.h"
 
@@ -145,104 +143,11 @@ void binary_cross_entropy_backward(In x, In target, In loss_grad, bool mean, Out
   if (target_grad) cpu_device().kernels().scale(x, -factor, target_grad, stream);
 }
 
-// The sum of x - largest: sums of the logits themselves would have the digits of `largest` alone.
-LOCKSTEP_CPU_DISPATCH(double, sum_of_distances, (const float* x, float largest, Index count), (x, largest, count), {
-  double sums[kSums] = {};
-  Index i = 0;
-  for (; i + kSums <= count; i += kSums)
-    for (Index lane = 0; lane < kSums; ++lane) sums[lane] += static_cast<double>(x[i + lane] - largest);
-  for (; i < count; ++i) sums[i % kSums] += static_cast<double>(x[i] - largest);
-  double total = 0;
-  for (Index lane = 0; lane < kSums; ++lane) total += sums[lane];
-  return total;
-})
-
-// The label's own term; NaN where there is no such class.
-double loss_at(const float* row, Index classes, Index label) {
-  return label >= 0 && label < classes ? row[label] : std::numeric_limits<double>::quiet_NaN();
-}
-
-void softmax_cross_entropy(const CrossEntropyParams& params, In in, In targets, Out loss, Out out, Stream&) {
-  const Index batch = in.shape[0], classes = in.shape[1];
-  const double smoothing = params.label_smoothing;
-  double total = 0;
-  for (Index n = 0; n < batch; ++n) {
-    const float* const row = in.floats() + n * classes;
-    float* const probabilities = out.floats() + n * classes;
-    const float largest = row_maximum(row, classes), sum = row_exponentials(row, largest, classes, probabilities);
-    scale_row(probabilities, 1 / sum, classes);
-    const double log_sum = std::log(static_cast<double>(sum));
-    const double of_label = log_sum - (loss_at(row, classes, targets.as<Index>()[n]) - largest);
-    // A logit of -infinity counts only at the label, if nothing is smoothed.
-    total += smoothing == 0 ? of_label
-                            : (1 - smoothing) * of_label +
-                                  smoothing * (log_sum - sum_of_distances(row, largest, classes) / static_cast<double>(classes));
-  }
-  *loss.floats() = static_cast<float>(params.mean ? total / static_cast<double>(batch) : total);
-}
-
-LOCKSTEP_CPU_DISPATCH(void, logits_gradient,
-                      (const float* probabilities, float target, float factor, Index count, bool accumulate, float* grad),
-                      (probabilities, target, factor, count, accumulate, grad), {
-                        if (accumulate) {
-                          LOCKSTEP_INDEPENDENT_ITERATIONS
-                          for (Index k = 0; k < count; ++k) grad[k] += (probabilities[k] - target) * factor;
-                        } else {
-                          LOCKSTEP_INDEPENDENT_ITERATIONS
-                          for (Index k = 0; k < count; ++k) grad[k] = (probabilities[k] - target) * factor;
-                        }
-                      })
-
-double row_factor_of(In loss_grad, bool mean, Index batch) {
-  return mean ? *loss_grad.floats() / static_cast<double>(batch) : *loss_grad.floats();
-}
-
-void softmax_cross_entropy_backward(const CrossEntropyParams& params, In out, In targets, In loss_grad, Out logits_grad, Stream&) {
-  const Index batch = out.shape[0], classes = out.shape[1];
-  const double factor = row_factor_of(loss_grad, params.mean, batch), smoothing = params.label_smoothing;
-  const double of_each = smoothing / static_cast<double>(classes);
-  for (Index n = 0; n < batch; ++n) {
-    const float* const probabilities = out.floats() + n * classes;
-    float* const grad = logits_grad.floats() + n * classes;
-    const Index label = targets.as<Index>()[n];
-    if (label < 0 || label >= classes) {
-      std::fill_n(grad, classes, std::numeric_limits<float>::quiet_NaN());
-      continue;
-    }
-    const double before = logits_grad.accumulate ? grad[label] : 0;
-    logits_gradient(probabilities, static_cast<float>(of_each), static_cast<float>(factor), classes, logits_grad.accumulate, grad);
-    grad[label] = static_cast<float>(before + (probabilities[label] - (of_each + 1 - smoothing)) * factor);
-  }
-}
-
-void nll_loss(In in, In targets, bool mean, Out loss, Stream&) {
-  const Index batch = in.shape[0], classes = in.shape[1];
-  double total = 0;
-  for (Index n = 0; n < batch; ++n) total -= loss_at(in.floats() + n * classes, classes, targets.as<Index>()[n]);
-  *loss.floats() = static_cast<float>(mean ? total / static_cast<double>(batch) : total);
-}
-
-void nll_loss_backward(In targets, In loss_grad, bool mean, Out out, Stream&) {
-  const Index batch = out.shape[0], classes = out.shape[1];
-  const double factor = row_factor_of(loss_grad, mean, batch);
-  for (Index n = 0; n < batch; ++n) {
-    float* const grad = out.floats() + n * classes;
-    const Index label = targets.as<Index>()[n];
-    const bool is_label = label >= 0 && label < classes;
-    if (!is_label || !out.accumulate) std::fill_n(grad, classes, is_label ? 0.0F : std::numeric_limits<float>::quiet_NaN());
-    if (is_label) grad[label] = static_cast<float>(grad[label] - factor);
-  }
-}
-
 void l2_loss(In x, Out loss, Stream&) { *loss.floats() = static_cast<float>(sum_of_squares(x.floats(), x.count()) / 2); }
 
 }  // namespace
 
 void use_loss(KernelTable& table) {
-  table.softmax_cross_entropy = softmax_cross_entropy;
-  table.softmax_cross_entropy_backward = softmax_cross_entropy_backward;
-  table.nll_loss = nll_loss;
-  table.nll_loss_backward = nll_loss_backward;
   table.mse_loss = loss_of_elements<sum_of_squared_error>;
   table.mse_loss_backward = symmetric_gradients<squared_error_gradient>;
   table.l1_loss = loss_of_elements<sum_of_absolute_error>;

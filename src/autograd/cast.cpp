@@ -32,9 +32,10 @@ AutoCast::~AutoCast() { cast_active = before_; }
 DType AutoCast::active() { return cast_active; }
 
 DType autocast_type(std::string_view name) {
-  for (const DType type : {DType::kFloat32, DType::kBFloat16, DType::kFloat16})
-    if (name == name_of(type)) return type;
-  throw InvalidArgument("mixed precision: '{}' is none of float32, bfloat16, float16", name);
+  for (const auto& [type, short_name] :
+       {std::pair(DType::kFloat32, "fp32"), std::pair(DType::kBFloat16, "bf16"), std::pair(DType::kFloat16, "fp16")})
+    if (name == name_of(type) || name == short_name) return type;
+  throw InvalidArgument("mixed precision: '{}' is none of float32, bfloat16, float16, or in short fp32, bf16, fp16", name);
 }
 
 Tensor cast(const Tensor& x, DType type) {

@@ -64,7 +64,8 @@ Tensor scaled_dot_product_attention(const Tensor& queries, const Tensor& keys, c
   check_activation(kName, "q (N, T, H, D)", queries, 4);
   check_activation(kName, "k (N, S, H, D)", keys, 4, &queries.device());
   check_activation(kName, "v (N, S, H, D)", values, 4, &queries.device());
-  const Tensor q = autocast(queries), k = autocast(keys), v = autocast(values);
+  Tensor q = queries, k = keys, v = values;
+  autocast_together({&q, &k, &v});
   check_alike(kName, "k", k, q);
   check_alike(kName, "v", v, q);
   const Shape &q_shape = q.shape(), &k_shape = k.shape();

@@ -121,6 +121,7 @@ void check_operands(const char* name, const Tensor& a, const Tensor& b) {
 }
 
 Tensor compare(const char* name, Comparison comparison, const Tensor& a, const Tensor& b) {
+  if (const auto wide = autocast_to_widest(a, b)) return compare(name, comparison, wide->first, wide->second);
   check_operands(name, a, b);
   const Tensor mask = empty_like(a, broadcast_shape(name, a.shape(), b.shape(), a, b), DType::kUInt8);
   kernels_of(a).compare(comparison, a, b, mask, stream_of(a));
@@ -141,6 +142,7 @@ Tensor compare_reversed(const char* name, Comparison comparison, const Tensor& x
 }  // namespace
 
 Tensor add(const Tensor& a, const Tensor& b) {
+  if (const auto wide = autocast_to_widest(a, b)) return add(wide->first, wide->second);
   check_operands("add", a, b);
   const Tensor y = compute(BinaryFunction::kAdd, a, b);
   record<SumNode>(y, {a, b}, 1.0F);
@@ -148,6 +150,7 @@ Tensor add(const Tensor& a, const Tensor& b) {
 }
 
 Tensor sub(const Tensor& a, const Tensor& b) {
+  if (const auto wide = autocast_to_widest(a, b)) return sub(wide->first, wide->second);
   check_operands("sub", a, b);
   const Tensor y = compute(BinaryFunction::kSub, a, b);
   record<SumNode>(y, {a, b}, -1.0F);
@@ -155,6 +158,7 @@ Tensor sub(const Tensor& a, const Tensor& b) {
 }
 
 Tensor mul(const Tensor& a, const Tensor& b) {
+  if (const auto wide = autocast_to_widest(a, b)) return mul(wide->first, wide->second);
   check_operands("mul", a, b);
   const Tensor y = compute(BinaryFunction::kMul, a, b);
   record<MulNode>(y, {a, b}, std::vector{a, b});
@@ -162,13 +166,15 @@ Tensor mul(const Tensor& a, const Tensor& b) {
 }
 
 Tensor div(const Tensor& a, const Tensor& b) {
+  if (const auto wide = autocast_to_widest(a, b)) return div(wide->first, wide->second);
   check_operands("div", a, b);
   const Tensor y = compute(BinaryFunction::kDiv, a, b);
   record<DivNode>(y, {a, b}, std::vector{b, detach(y)});
   return y;
 }
 
-Tensor pow(const Tensor& base, const Tensor& exponent) {
+Tensor pow(const Tensor& given_base, const Tensor& given_exponent) {
+  const Tensor base = autocast_to_float32(given_base), exponent = autocast_to_float32(given_exponent);
   check_operands("pow", base, exponent);
   const Tensor y = compute(BinaryFunction::kPow, base, exponent);
   record<PowNode>(y, {base, exponent}, std::vector{base, exponent});
@@ -195,6 +201,7 @@ Tensor lt(const Tensor& x, float constant) { return compare_reversed("lt", Compa
 Tensor le(const Tensor& x, float constant) { return compare_reversed("le", Comparison::kGreaterEqual, x, constant); }
 
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
+  if (const auto wide = autocast_to_widest(a, b)) return where(condition, wide->first, wide->second);
   check_operands("where", a, b);
   check_place("where", "condition", condition, kAnyDims, &a.device());
   if (condition.dtype() != DType::kUInt8 && condition.dtype() != DType::kInt8)

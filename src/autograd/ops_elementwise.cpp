@@ -79,7 +79,8 @@ Tensor scale(const Tensor& x, float factor) {
   return y;
 }
 
-Tensor scale_by(const Tensor& x, const Tensor& factor) {
+Tensor scale_by(const Tensor& given, const Tensor& given_factor) {
+  const Tensor x = autocast_to_float32(given), factor = autocast_to_float32(given_factor);
   check_input("scale_by", "x", x);
   check_input("scale_by", "factor", factor, kAnyDims, &x.device());
   if (factor.count() != 1)

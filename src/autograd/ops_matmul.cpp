@@ -67,7 +67,8 @@ Batches check_operands(const Tensor& a, const Tensor& b, const MatmulOptions& op
 Tensor matmul(const Tensor& left, const Tensor& right, const MatmulOptions& options) {
   check_activation("matmul", "a", left);
   check_activation("matmul", "b", right, kAnyDims, &left.device());
-  const Tensor a = autocast(left), b = autocast(right);
+  Tensor a = left, b = right;
+  autocast_together({&a, &b});
   check_alike("matmul", "b", b, a);
   const Batches shapes = check_operands(left, right, options);
   std::vector<std::int64_t> extents(a.shape().extents().begin(), a.shape().extents().end());

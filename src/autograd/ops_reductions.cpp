@@ -126,8 +126,9 @@ MaxResult max_of_all(const char* name, const Tensor& x) {
 
 }  // namespace
 
-Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) {
-  check_activation("sum", "x", x);
+Tensor sum(const Tensor& given, const Dims& dims, bool keepdim) {
+  check_activation("sum", "x", given);
+  const Tensor x = autocast_to_float32(given);
   return reduce_sum("sum", x, Reduced("sum", x.shape(), dims), keepdim, 1);
 }
 

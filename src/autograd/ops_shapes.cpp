@@ -200,6 +200,7 @@ Tensor slice(const Tensor& x, int dim, const Range& range) {
 
 Tensor concat(const std::vector<Tensor>& tensors, int dim) {
   if (tensors.empty()) throw InvalidArgument("concat: no tensors, expected at least one");
+  if (const auto wide = autocast_to_widest(tensors)) return concat(*wide, dim);
   const Tensor& first = tensors[0];
   check_place("concat", "tensor 0", first);
   const std::size_t along = dimension_of("concat", dim, first.shape());

@@ -23,8 +23,9 @@ class SoftmaxNode : public Node {
   bool log_;
 };
 
-Tensor softmax_of(const char* operation, const Tensor& x, bool log) {
-  check_activation(operation, "x", x);
+Tensor softmax_of(const char* operation, const Tensor& given, bool log) {
+  check_activation(operation, "x", given);
+  const Tensor x = autocast_to_float32(given);
   const Shape rows = rows_of(operation, x);
   const Tensor y = empty_like(x);
   kernels_of(x).softmax(in_shape(x, rows), log, out_shape(y, rows), stream_of(x));

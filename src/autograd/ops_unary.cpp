@@ -25,8 +25,15 @@ class UnaryNode : public Node {
   UnaryOperation operation_;
 };
 
-Tensor unary(const char* name, const Tensor& x, UnaryFunction function, float parameter = 0) {
-  check_activation(name, "x", x);
+// PyTorch's list of those that AutoCast computes in float32.
+bool is_float32_under_autocast(UnaryFunction function) {
+  return function == UnaryFunction::kExp || function == UnaryFunction::kLog || function == UnaryFunction::kPow ||
+         function == UnaryFunction::kReciprocal;
+}
+
+Tensor unary(const char* name, const Tensor& given, UnaryFunction function, float parameter = 0) {
+  check_activation(name, "x", given);
+  const Tensor x = is_float32_under_autocast(function) ? autocast_to_float32(given) : given;
   const UnaryOperation operation{function, parameter};
   const Tensor y = empty_like(x);
   kernels_of(x).unary(operation, x, y, stream_of(x));

@@ -127,7 +127,8 @@ class PadCollate {
   Tensor padded(std::span<const Sample> samples, std::size_t i) const {
     const auto rows = static_cast<std::int64_t>(samples.size());
     const Tensor stacked = Tensor::empty(stacked_shape(rows, padded_shape(samples, i)), samples[0][i].dtype());
-    const Padding padding(stacked.dtype(), options_.value);
+    const bool is_target = i > 0 && i + 1 == samples[0].size();
+    const Padding padding(stacked.dtype(), is_target ? options_.target_value.value_or(options_.value) : options_.value);
     for (std::int64_t n = 0; n < rows; ++n) {
       const Tensor& from = samples[static_cast<std::size_t>(n)][i];
       const std::span<std::byte> to = Row({&stacked, 1}, n, rows).bytes(0);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "lockstep/core/error.h"
@@ -14,19 +15,31 @@ namespace {
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 double share(std::int64_t part, std::int64_t whole) { return whole == 0 ? kNone : static_cast<double>(part) / static_cast<double>(whole); }
 
-// Calls call(row, label) for each sample.
+// Calls call(row, label) for each sample: for each row of logits (..., K) whose label is not the one that is ignored.
 template <typename Call>
-void for_rows(const char* metric, const Tensor& logits, const Tensor& labels, Call&& call) {
-  if (logits.shape().dims() != 2 || logits.shape()[1] == 0 || labels.shape() != Shape{logits.shape()[0]})
-    throw InvalidArgument("{}: logits (N, K) and labels (N) expected, got {} and {}", metric, logits.shape().text(), labels.shape().text());
+void for_rows(const char* metric, const Tensor& logits, const Tensor& labels, std::optional<std::int64_t> ignored, Call&& call) {
+  const std::size_t dims = logits.shape().dims();
+  if (dims == 0 || logits.shape()[dims - 1] == 0 || labels.shape() != Shape(logits.shape().extents().first(dims - 1)))
+    throw InvalidArgument("{}: logits (..., K) and labels (...) expected, got {} and {}", metric, logits.shape().text(),
+                          labels.shape().text());
   const auto values = logits.span<float>();
-  const auto classes = static_cast<std::size_t>(logits.shape()[1]);
+  const auto classes = static_cast<std::size_t>(logits.shape()[dims - 1]);
   std::size_t row = 0;
   for (const std::int64_t label : labels.span<std::int64_t>()) {
+    const std::size_t at = row++;
+    if (label == ignored) continue;
     if (label < 0 || static_cast<std::size_t>(label) >= classes)
-      throw InvalidArgument("{}: the label {} of sample {} of the batch lies outside of 0..{}", metric, label, row, classes - 1);
-    call(values.subspan(classes * row++, classes), static_cast<std::size_t>(label));
+      throw InvalidArgument("{}: the label {} of sample {} of the batch lies outside of 0..{}{}", metric, label, at, classes - 1,
+                            ignored ? fmt::format(", and is not ignore_index, {}", *ignored) : "");
+    call(values.subspan(classes * at, classes), static_cast<std::size_t>(label));
   }
+}
+
+double cross_entropy_of(std::span<const float> row, std::size_t label) {
+  const double largest = *std::max_element(row.begin(), row.end());
+  double sum = 0;
+  for (const float value : row) sum += std::exp(value - largest);
+  return std::log(sum) - (row[label] - largest);
 }
 
 bool has_nan(std::span<const float> row) {
@@ -87,12 +100,12 @@ void reduce_metrics(std::span<Metric* const> metrics, ProcessGroup* group) {
     for (std::int64_t& count : metric->counts()) count = all[next++];
 }
 
-TopK::TopK(std::int64_t k) : k_(k) {
+TopK::TopK(std::int64_t k, std::int64_t ignore_index) : k_(k), ignore_index_(ignore_index) {
   if (k < 1) throw InvalidArgument("TopK: k {} must be at least 1", k);
 }
 
 void TopK::update(const Tensor& logits, const Tensor& labels) {
-  for_rows("TopK", logits, labels, [this](std::span<const float> row, std::size_t label) {
+  for_rows("TopK", logits, labels, ignore_index_, [this](std::span<const float> row, std::size_t label) {
     std::int64_t before = 0;
     for (std::size_t i = 0; i < row.size(); ++i) before += row[i] > row[label] || (row[i] == row[label] && i < label) ? 1 : 0;
     counts_[0] += before < k_ && !has_nan(row) ? 1 : 0;
@@ -102,14 +115,14 @@ void TopK::update(const Tensor& logits, const Tensor& labels) {
 
 double TopK::value() const { return share(correct(), samples()); }
 
-ConfusionMatrix::ConfusionMatrix(std::int64_t classes) : classes_(classes) {
+ConfusionMatrix::ConfusionMatrix(std::int64_t classes, std::int64_t ignore_index) : classes_(classes), ignore_index_(ignore_index) {
   if (classes < 1) throw InvalidArgument("ConfusionMatrix: there must be a class at least, not {}", classes);
   counts_.resize(static_cast<std::size_t>(classes * (classes + 1)));
 }
 
 void ConfusionMatrix::update(const Tensor& logits, const Tensor& labels) {
   const auto classes = static_cast<std::size_t>(classes_);
-  for_rows("ConfusionMatrix", logits, labels, [&](std::span<const float> row, std::size_t label) {
+  for_rows("ConfusionMatrix", logits, labels, ignore_index_, [&](std::span<const float> row, std::size_t label) {
     if (row.size() != classes) throw InvalidArgument("ConfusionMatrix: it is of {} classes, the logits are of {}", classes, row.size());
     const auto first = static_cast<std::size_t>(std::max_element(row.begin(), row.end()) - row.begin());
     counts_[label * (classes + 1) + (has_nan(row) ? classes : first)] += 1;
@@ -173,13 +186,16 @@ double Mean::value() const {
 
 std::vector<float> cross_entropy_of_samples(const Tensor& logits, const Tensor& labels) {
   std::vector<float> losses;
-  for_rows("cross_entropy_of_samples", logits, labels, [&](std::span<const float> row, std::size_t label) {
-    const double largest = *std::max_element(row.begin(), row.end());
-    double sum = 0;
-    for (const float value : row) sum += std::exp(value - largest);
-    losses.push_back(static_cast<float>(std::log(sum) - (row[label] - largest)));
-  });
+  for_rows("cross_entropy_of_samples", logits, labels, std::nullopt,
+           [&](std::span<const float> row, std::size_t label) { losses.push_back(static_cast<float>(cross_entropy_of(row, label))); });
   return losses;
+}
+
+MeanCrossEntropy::MeanCrossEntropy(std::int64_t ignore_index) : Mean({}, train::Mode::kLess), ignore_index_(ignore_index) {}
+
+void MeanCrossEntropy::update(const Tensor& logits, const Tensor& labels) {
+  for_rows("MeanCrossEntropy", logits, labels, ignore_index_,
+           [&](std::span<const float> row, std::size_t label) { add(static_cast<float>(cross_entropy_of(row, label))); });
 }
 
 }  // namespace lockstep

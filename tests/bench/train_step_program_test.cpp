@@ -33,9 +33,9 @@ TEST(TrainStepProgram, ComputesInTheTypeThatIsAskedFor) {
 }
 
 TEST(TrainStepProgram, RefusesATypeThatLayersDoNotHave) {
-  Child child({TRAIN_STEP, "--dtype", "bf16"});
+  Child child({TRAIN_STEP, "--dtype", "half"});
   EXPECT_EQ(child.wait(60s), 2);
-  EXPECT_THAT(child.errors(), HasSubstr("'bf16' is none of float32, bfloat16, float16"));
+  EXPECT_THAT(child.errors(), HasSubstr("'half' is none of float32, bfloat16, float16"));
 }
 
 TEST(TrainStepProgram, RefusesFewerThanNoStepsToWarmUp) {

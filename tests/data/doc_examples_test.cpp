@@ -30,6 +30,37 @@ TEST(DocExamples, SequencesOfDifferentLengths) {
   EXPECT_EQ(tokens_seen, 9);
 }
 
+TEST(DocExamples, ALabelForEachToken) {
+  const ls::data::TestFile file(
+      "{\"tokens\":[5,6,7],\"labels\":[1,0,1]}\n{\"tokens\":[8],\"labels\":[0]}\n{\"tokens\":[9,9],\"labels\":[1,1]}\n");
+  const std::string path = file.path();
+  const ls::Place place;
+  std::int64_t labels_seen = 0;
+  ls::nn::Sequential net;
+  net.append<ls::nn::Embedding>(10, 4);
+  net.append<ls::nn::Linear>(4, 2);
+  ls::optim::SGD sgd(net.named_parameters(), {.lr = 0.1F});
+
+  const ls::data::JsonLines texts(path, [](const nlohmann::json& record) {
+    return ls::data::Sample{ls::data::int64_tensor(record.at("tokens")), ls::data::int64_tensor(record.at("labels"))};
+  });
+  const ls::data::DistributedSampler sampler(texts.size(), place, {.shuffle = true, .seed = 1});
+  const auto padded = ls::data::pad_collate({.target_value = ls::kIgnoreIndex});  // tokens end in 0, labels in -100
+  for (auto& [tokens, labels] : ls::data::DataLoader(texts, sampler, {.batch_size = 8, .collate = padded})) {
+    sgd.zero_grad();
+    ls::nn::cross_entropy(net(tokens), labels).backward();  // logits (N, T, K), labels (N, T): the mean over those that are not -100
+    sgd.step();
+    labels_seen += ls::nn::count_labels(labels);
+  }
+  ls::Accuracy accuracy;
+  ls::MeanCrossEntropy loss;
+  ls::evaluate(net, texts, {&accuracy, &loss}, {.batch_size = 8, .collate = padded});  // padding is no sample
+
+  EXPECT_EQ(labels_seen, 6);
+  EXPECT_EQ(accuracy.samples(), 6);
+  EXPECT_EQ(loss.samples(), 6);
+}
+
 TEST(DocExamples, WeightsAndLengths) {
   const ls::data::TestFile file("{\"tokens\":[5,6,7],\"label\":1}\n{\"tokens\":[8],\"label\":0}\n{\"tokens\":[9,9],\"label\":1}\n");
   const ls::data::JsonLines documents(file.path(), [](const nlohmann::json& record) {

@@ -229,6 +229,17 @@ TEST(PadCollate, KeepsTheEndWhereItCutsTheFront) {
   EXPECT_EQ(values_of<std::int64_t>(last[1]), (std::vector<std::int64_t>{7, 8}));
 }
 
+TEST(PadCollate, PadsTargetsWithAValueOfTheirOwn) {
+  const std::vector<Sample> samples = {{values<std::int64_t>({1, 2}), values<std::int64_t>({5, 6})},
+                                       {values<std::int64_t>({3}), values<std::int64_t>({7})}};
+  const Batch batch = pad_collate({.target_value = -100, .lengths = true})(samples);
+  EXPECT_EQ(values_of<std::int64_t>(batch[0]), (std::vector<std::int64_t>{1, 2, 3, 0}));
+  EXPECT_EQ(values_of<std::int64_t>(batch[1]), (std::vector<std::int64_t>{5, 6, 7, -100}));
+  EXPECT_EQ(values_of<std::int64_t>(pad_collate(4)(samples)[1]), (std::vector<std::int64_t>{5, 6, 7, 4})) << "without one it is value";
+  const std::vector<Sample> single = {{values<std::int64_t>({1, 2})}, {values<std::int64_t>({3})}};
+  EXPECT_EQ(values_of<std::int64_t>(pad_collate({.target_value = -100})(single)[0]), (std::vector<std::int64_t>{1, 2, 3, 0}));
+}
+
 TEST(PadCollate, PadsRowsOfMatricesInTheirType) {
   const std::vector<Sample> samples = {{Tensor::full({1, 2}, 1)}, {Tensor::full({2, 2}, 2)}};
   EXPECT_EQ(values_of<float>(pad_collate(0.5)(samples)[0]), (std::vector<float>{1, 1, 0.5, 0.5, 2, 2, 2, 2}));

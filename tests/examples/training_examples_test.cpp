@@ -153,6 +153,28 @@ TEST_P(TrainingExamples, NameTheScriptWhenDataIsMissing) {
   expect_refusal(with_data({}), 1, "holds no " + GetParam().missing);
 }
 
+// The same few steps in 16 bits: about the loss of float32, and not the same one.
+class TrainingExamplesIn16Bits : public TrainingExamples {};
+
+TEST_P(TrainingExamplesIn16Bits, ReachTheLossOfFloat32) {
+  const auto loss_in = [&](const std::string& type) {
+    Child example(with_data({"--dtype", type, "--json-file", (folder_ / "run.json").string()}));
+    EXPECT_EQ(example.wait(std::chrono::seconds(120)), 0) << type << "\n" << example.errors();
+    return example.errors().empty() || fs::exists(folder_ / "run.json") ? figures()["validation_loss"].get<double>() : 0;
+  };
+  const double full = loss_in("float32");
+  EXPECT_GT(full, 0);
+  for (const std::string type : {"bf16", "float16"}) {
+    const double half = loss_in(type);
+    EXPECT_NEAR(half, full, 0.05 * full) << type;
+    EXPECT_NE(half, full) << type << " was not used";
+  }
+}
+
+TEST_P(TrainingExamplesIn16Bits, RefuseATypeThatLayersDoNotHave) {
+  expect_refusal(with_data({"--dtype", "int8"}), 2, "'int8' is none of float32, bfloat16, float16");
+}
+
 // As its archive names it, where cifar10 finds it, too.
 TEST_F(TrainingExamplesOfCifar10, FindTheFolderOfItsArchive) {
   fs::rename(folder_ / "data/cifar10", folder_ / "data/cifar-10-batches-bin");
@@ -184,6 +206,7 @@ TEST_P(TrainingExamples, SayHowToUseThem) {
 
 std::string name_of(const ::testing::TestParamInfo<Example>& tested) { return tested.param.name; }
 INSTANTIATE_TEST_SUITE_P(Each, TrainingExamples, ::testing::ValuesIn(examples()), name_of);
+INSTANTIATE_TEST_SUITE_P(Each, TrainingExamplesIn16Bits, ::testing::Values(examples()[1], examples()[3], examples()[4]), name_of);
 INSTANTIATE_TEST_SUITE_P(Each, QuickTrainingExamples, ::testing::Values(examples()[0], examples()[1], examples()[2]), name_of);
 
 }  // namespace

@@ -108,6 +108,38 @@ TEST(Mean, OfCrossEntropy) {
   EXPECT_EQ(cross_entropy_of_samples(logits_of({1e8F, 1e8F}, 2), labels_of({1})).front(), std::log(2.0F));
 }
 
+// Texts of three tokens, each with a label of three: padding is no sample.
+TEST(Metrics, LeaveOutLabelsThatAreIgnored) {
+  for (const std::int64_t ignored : {kIgnoreIndex, std::int64_t{0}}) {
+    Accuracy accuracy(ignored);
+    TopK top2(2, ignored);
+    ConfusionMatrix matrix(3, ignored);
+    MeanCrossEntropy loss(ignored);
+    const Tensor logits = logits_of({1, 2, 3, /**/ 3, 2, 1, /**/ kQuietNan, 0, 0, /**/ 0, std::log(3.0F), -kInfinite}, 3);
+    const Tensor labels = labels_of({2, 1, ignored, 1});
+    for (const Shape& texts : {Shape{4}, Shape{2, 2}}) {
+      for (Metric* const metric : std::initializer_list<Metric*>{&accuracy, &top2, &matrix, &loss}) {
+        metric->reset();
+        metric->update(logits.reshaped(texts.dims() == 1 ? Shape{4, 3} : Shape{2, 2, 3}), labels.reshaped(texts));
+      }
+      EXPECT_EQ(accuracy.samples(), 3);
+      EXPECT_EQ(accuracy.correct(), 2);
+      EXPECT_EQ(top2.correct(), 3);
+      EXPECT_EQ(matrix.at(1, 0), 1);
+      EXPECT_EQ(matrix.at(1, 1), 1);
+      EXPECT_EQ(loss.samples(), 3);
+      EXPECT_NEAR(loss.value(), (0.407606 + 1.407606 + std::log(4.0 / 3.0)) / 3, 1e-6);
+    }
+  }
+  MeanCrossEntropy padding;
+  padding.update(logits_of({1, 2, 3}, 3), labels_of({kIgnoreIndex}));
+  EXPECT_TRUE(std::isnan(padding.value()));
+  EXPECT_EQ(message_of([&] {
+              padding.update(logits_of({1, 2, 3}, 3), labels_of({3}));
+            }),
+            "MeanCrossEntropy: the label 3 of sample 0 of the batch lies outside of 0..2, and is not ignore_index, -100");
+}
+
 // `size` points of three coordinates, of three classes.
 class Points : public data::FixedShapeDataset {
  public:

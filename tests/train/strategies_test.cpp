@@ -288,6 +288,36 @@ TEST(Strategies, AFunctionThatThrowsOnOneRankEndsTheCallOnAll) {
     }
 }
 
+// Batch normalisation, 16-bit products and a float32 shift: operands of unlike types on all devices' threads.
+struct MixedNet : Net {
+  Tensor shift = Tensor::full({8}, 0.25F);
+  MixedNet() { add_parameter("shift", shift); }
+  Tensor forward(const Tensor& x) override { return out(softmax(hidden(flatten(norm(conv(x)))) + shift)); }
+};
+
+TEST(Strategies, ComputeUnlikeTypesUnderAnAutoCast) {
+  Training training = training_of_net();
+  training.model = [] {
+    manual_seed(7);
+    return std::make_unique<MixedNet>();
+  };
+  for (const char* name : {"mirrored", "towers"}) {
+    SCOPED_TRACE(name);
+    std::vector<std::vector<float>> losses;
+    for (const DType type : {DType::kFloat32, DType::kBFloat16}) {
+      const auto strategy = make_strategy(name, training, on_cpus(0, 2));
+      const AutoCast autocast(type);
+      losses.emplace_back();
+      for (int step = 0; step < 5; ++step) {
+        const auto batch = batch_of(step);
+        losses.back().push_back(strategy->step(batch.first, batch.second));
+      }
+    }
+    EXPECT_NE(losses[1], losses[0]) << "bfloat16 was not used";
+    for (std::size_t step = 0; step < losses[0].size(); ++step) EXPECT_NEAR(losses[1][step], losses[0][step], 0.02F) << step;
+  }
+}
+
 TEST(Strategies, DataParallelIsRefusedUnderAnAutoCast) {
   const auto strategy = make_strategy("data_parallel", training_of_net(), on_cpus(0, 2));
   const auto batch = batch_of(0);

@@ -3,10 +3,11 @@
 //   AutoCast half(DType::kBFloat16);
 //   auto loss = cross_entropy(model(images), labels);  // float32 again
 //
-// Operators compute in the type of their activations. Under an AutoCast, convolutions, linear, matmul and attention take a float32 input as
-// a 16-bit copy, and embedding gives its rows in 16 bits; what follows works on what it gets, and losses widen. Weights and biases stay
-// float32: an operator makes the 16-bit copies it reads, and its backward writes float32 gradients, straight into their slots. Gradients
-// of activations have the activations' type.
+// Operators compute in the type of their activations. Under an AutoCast they follow torch.autocast's lists: convolutions, linear, matmul
+// and attention take a float32 input as a 16-bit copy, and embedding gives its rows in 16 bits; softmax, norms, exp, ln, pow, sum and
+// losses widen; operands of unlike types are taken in float32. Weights and biases stay float32: an operator makes the 16-bit copies it
+// reads, and its backward writes float32 gradients, straight into their slots. Gradients of activations have the activations' type.
+// docs/precision.md has a table of all operators.
 #pragma once
 
 #include <string_view>
@@ -30,7 +31,7 @@ class AutoCast {
   DType before_;
 };
 
-// "float32", "bfloat16", "float16": for a flag. Throws InvalidArgument that lists them.
+// "float32", "bfloat16", "float16", or in short "fp32", "bf16", "fp16": for a flag. Throws InvalidArgument that lists them.
 DType autocast_type(std::string_view name);
 
 }  // namespace lockstep

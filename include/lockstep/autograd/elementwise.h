@@ -1,6 +1,6 @@
-// Elementwise functions of tensors. Operands are float32, float16 or bfloat16, all of a call alike (cast() changes a type), and on one
-// device; results have their type, are computed in float32 and rounded once. All but comparisons are differentiable. Each throws
-// InvalidArgument that names the operator, the argument, what came and what was expected.
+// Elementwise functions of tensors. Operands are float32, float16 or bfloat16, all of a call alike (cast() changes a type; under an
+// AutoCast unlike ones are widened to float32), and on one device; results have their type, are computed in float32 and rounded once. All
+// but comparisons are differentiable. Each throws InvalidArgument that names the operator, the argument, what came and what was expected.
 #pragma once
 
 #include "lockstep/tensor/tensor.h"

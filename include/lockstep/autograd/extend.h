@@ -20,7 +20,9 @@
 // their work on stream_of(x), whose native() is the cudaStream_t. docs/extending.md has an operator for both, by kernels_of() as above.
 #pragma once
 
+#include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -67,6 +69,14 @@ inline Stream& stream_of(const Tensor& tensor) { return tensor.device().default_
 // Mixed precision, see AutoCast. An operator that computes in 16 bits under one takes its activation by autocast(), which records a cast,
 // and reads its parameters by read_as(): rounded to x's type and not recorded, since the node has the parameter itself as its input.
 Tensor autocast(const Tensor& x);
+// The same of the operands of one product: 16-bit ones of unlike types are taken in AutoCast's.
+void autocast_together(std::initializer_list<Tensor*> operands);
+// Under an AutoCast, x in float32, for an operator whose result 16 bits would spoil: exp, sum, softmax, norms. Otherwise x itself.
+Tensor autocast_to_float32(const Tensor& x);
+// Under an AutoCast, tensors of unlike float types in the widest, which is float32, for operators that take all of a call alike. Nullopt:
+// they are to be taken as they are.
+std::optional<std::vector<Tensor>> autocast_to_widest(const std::vector<Tensor>& operands);
+std::optional<std::pair<Tensor, Tensor>> autocast_to_widest(const Tensor& a, const Tensor& b);
 Tensor read_as(const Tensor& x, const Tensor& parameter);
 
 }  // namespace lockstep

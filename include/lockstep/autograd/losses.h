@@ -1,25 +1,34 @@
-// Losses: each gives a float32 scalar, and computes in float32 whatever the type of its inputs is. Their mean over nothing is undefined:
-// InvalidArgument.
+// Losses: each gives a float32 scalar, or with Reduction::kNone one float32 a row or element, and computes in float32 whatever the type of
+// its inputs is. Their mean over nothing is undefined: InvalidArgument.
 #pragma once
 
+#include "lockstep/core/operator_shapes.h"
 #include "lockstep/tensor/tensor.h"
 
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-// Over the rows of (N, K), or over all elements where a loss is elementwise.
-enum class Reduction { kMean, kSum };
-
 struct CrossEntropyOptions {
-  float label_smoothing = 0;  // s in 0 .. 1
-  Reduction reduction = Reduction::kMean;
+  float label_smoothing = 0;                 // s in 0 .. 1
+  Reduction reduction = Reduction::kMean;    // over the rows
+  std::int64_t ignore_index = kIgnoreIndex;  // rows with this label, say padding, do not count
+  Tensor weight = {};                        // of each class, (K) float32, not differentiated; undefined: 1
 };
-// Of a row: -sum over k of target_k * log softmax(logits)_k with target_k = (1 - s) * (label == k) + s / K (Szegedy et al. 2016, section 7;
-// PyTorch's). logits (N, K), labels (N) int64 in [0, K). A label outside throws InvalidArgument on the CPU; on a GPU, whose labels the host
-// does not wait for, it makes the loss and its row's gradients NaN.
-Tensor softmax_cross_entropy(const Tensor& logits, const Tensor& labels, const CrossEntropyOptions& options = {});
+// Of a row: sum over k of weight_k * target_k * -log softmax(logits)_k with target_k = (1 - s) * (label == k) + s / K (Szegedy et al. 2016,
+// section 7), as PyTorch's. The class is the last dimension: logits (..., K), labels (...) int64 in [0, K). kNone gives (...). The mean
+// over labels is divided by the sum of weight[label] over the rows that are not ignored; where nothing counts it is 0, with gradients 0,
+// where PyTorch's is NaN. Any other label outside throws InvalidArgument with its place on the CPU; on a GPU, whose labels the host does
+// not wait for, it makes the loss and its row's gradients NaN. Targets of floats, (..., K), stand in the place of (label == k) and are
+// differentiated, too; their mean is divided by the number of rows. They exclude ignore_index.
+Tensor softmax_cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options = {});
 
-// Of a row: -log_probabilities[label]. log_probabilities (N, K), labels as above.
+struct NllLossOptions {
+  Reduction reduction = Reduction::kMean;
+  std::int64_t ignore_index = kIgnoreIndex;
+  Tensor weight = {};  // both as above
+};
+// Of a row: weight[label] * -log_probabilities[label]. log_probabilities (..., K), labels as above.
+Tensor nll_loss(const Tensor& log_probabilities, const Tensor& labels, const NllLossOptions& options);
 Tensor nll_loss(const Tensor& log_probabilities, const Tensor& labels, Reduction reduction = Reduction::kMean);
 
 // Of an element (x - target)^2, and |x - target|. Equal shapes; both inputs are differentiated, |x - target| as 0 where they are equal.

@@ -11,7 +11,7 @@ struct MatmulOptions {
 };
 
 // a (..., M, K), or (..., K, M) when it is transposed, times b (..., K, N), or (..., N, K). Gives (..., M, N). The leading dimensions of a
-// and b are equal, or b is a single matrix for all of an a that is not transposed. Under an AutoCast both are taken in 16 bits. Throws
+// and b are equal, or b is a single matrix for all of an a that is not transposed. Under an AutoCast both are taken in its type. Throws
 // InvalidArgument for shapes that do not match and for unlike types.
 Tensor matmul(const Tensor& a, const Tensor& b, const MatmulOptions& options = {});
 

@@ -29,7 +29,7 @@ struct Range {
 Tensor slice(const Tensor& x, const std::vector<Range>& ranges);  // one a dimension, from the first on; missing ones take all
 Tensor slice(const Tensor& x, int dim, const Range& range);       // of one dimension
 
-// One after the other along `dim`: equal in all other extents, of one type and device; at least one.
+// One after the other along `dim`: equal in all other extents, of one type (under an AutoCast floats are widened) and device; at least one.
 Tensor concat(const std::vector<Tensor>& tensors, int dim = 0);
 Tensor stack(const std::vector<Tensor>& tensors, int dim = 0);  // along a new dimension
 // Parts of these sizes, which add up to the extent; or of `size` each, the last one of what is left.

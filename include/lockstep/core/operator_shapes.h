@@ -41,10 +41,16 @@ struct LrnParams {
   bool operator==(const LrnParams&) const = default;
 };
 
+// Of the losses of rows or elements: their mean, their sum, or each one for itself.
+enum class Reduction { kMean, kSum, kNone };
+
+inline constexpr std::int64_t kIgnoreIndex = -100;  // PyTorch's default
+
 // See softmax_cross_entropy in operators.def.
 struct CrossEntropyParams {
   float label_smoothing = 0;  // 0 .. 1
-  bool mean = true;           // over the rows; else the sum
+  Reduction reduction = Reduction::kMean;
+  std::int64_t ignore_index = kIgnoreIndex;
 };
 
 struct BatchNormParams {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "lockstep/data/batch.h"
@@ -19,7 +20,9 @@ using Collate = std::function<Batch(std::span<const Sample>)>;
 Batch stack(std::span<const Sample> samples);
 
 struct PadCollateOptions {
-  double value = 0;             // of the padding, in each tensor's type
+  double value = 0;  // of the padding, in each tensor's type
+  // Of the last tensor's padding, where samples have several: kIgnoreIndex for labels that a loss leaves out. Nothing: value.
+  std::optional<double> target_value = {};
   bool front = false;           // the padding lies before the elements, not behind them
   std::int64_t max_length = 0;  // longer tensors are cut; 0: as long as the batch's longest
   bool to_max_length = false;   // all batches are max_length long, not only as long as their longest

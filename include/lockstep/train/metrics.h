@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/core/operator_shapes.h"
 #include "lockstep/tensor/tensor.h"
 
 #pragma GCC visibility push(default)
@@ -41,13 +42,14 @@ class Metric {
 // Adds up the metrics' counts over the ranks of the group, which all give the same metrics: one call. Collective; null: a job of one.
 void reduce_metrics(std::span<Metric* const> metrics, ProcessGroup* group);
 
-// The next three are of logits (N, K), float32, and labels (N), int64 in [0, K): InvalidArgument otherwise. A class is predicted before all
-// those with smaller logits, and those with equal ones behind it. A row with a NaN predicts nothing: it counts as wrong.
+// The next four are of logits (..., K), float32, and labels (...), int64 in [0, K): InvalidArgument otherwise. A row whose label is
+// ignore_index, say padding, is no sample. A class is predicted before all those with smaller logits, and those with equal ones behind it.
+// A row with a NaN predicts nothing: it counts as wrong.
 
 // The share of samples whose label is among the k classes predicted first. NaN before there is a sample.
 class TopK : public Metric {
  public:
-  explicit TopK(std::int64_t k);  // InvalidArgument: below 1
+  explicit TopK(std::int64_t k, std::int64_t ignore_index = kIgnoreIndex);  // InvalidArgument: k below 1
   void update(const Tensor& logits, const Tensor& labels) override;
   std::span<std::int64_t> counts() override { return counts_; }
   std::int64_t correct() const { return counts_[0]; }
@@ -56,19 +58,19 @@ class TopK : public Metric {
   train::Mode better() const override { return train::Mode::kMore; }
 
  private:
-  std::int64_t k_;
+  std::int64_t k_, ignore_index_;
   std::int64_t counts_[2] = {};
 };
 
 class Accuracy : public TopK {
  public:
-  Accuracy() : TopK(1) {}
+  explicit Accuracy(std::int64_t ignore_index = kIgnoreIndex) : TopK(1, ignore_index) {}
 };
 
 // How many samples of each class were predicted as each class.
 class ConfusionMatrix : public Metric {
  public:
-  explicit ConfusionMatrix(std::int64_t classes);  // InvalidArgument: below 1
+  explicit ConfusionMatrix(std::int64_t classes, std::int64_t ignore_index = kIgnoreIndex);  // InvalidArgument: classes below 1
   void update(const Tensor& logits, const Tensor& labels) override;
   std::span<std::int64_t> counts() override { return counts_; }
   std::int64_t at(std::int64_t label, std::int64_t predicted) const;
@@ -80,7 +82,7 @@ class ConfusionMatrix : public Metric {
  private:
   void check_class(std::int64_t index) const;
 
-  std::int64_t classes_;
+  std::int64_t classes_, ignore_index_;
   std::vector<std::int64_t> counts_;  // (classes, classes + 1)
 };
 
@@ -104,8 +106,18 @@ class Mean : public Metric {
   std::vector<std::int64_t> counts_;
 };
 
-// -log softmax(logits)[label] of each sample, in double and rounded once. For Mean. Logits and labels as above.
+// -log softmax(logits)[label] of each sample, in double and rounded once. For Mean. Logits (N, K) and labels (N) in [0, K).
 std::vector<float> cross_entropy_of_samples(const Tensor& logits, const Tensor& labels);
+
+// Their mean over all rows of logits (..., K) whose label is not ignore_index: of a text, over its tokens. NaN before there is one.
+class MeanCrossEntropy : public Mean {
+ public:
+  explicit MeanCrossEntropy(std::int64_t ignore_index = kIgnoreIndex);
+  void update(const Tensor& logits, const Tensor& labels) override;
+
+ private:
+  std::int64_t ignore_index_;
+};
 
 }  // namespace lockstep
 #pragma GCC visibility pop
