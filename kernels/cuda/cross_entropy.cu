@@ -207,10 +207,11 @@ void nll_loss(const CrossEntropyParams& params, In log_probabilities, In labels,
 
 void nll_loss_backward(const CrossEntropyParams& params, In labels, In weight, In divisor, In loss_grad, Out grad, Stream& stream) {
   const Index batch = grad.shape[0], classes = grad.shape[1];
+  const RowFactors factors{params.reduction, divisor.floats(), loss_grad.floats()};
   if (batch * classes > 0)
     LOCKSTEP_LAUNCH(nll_backward, blocks_for(batch * classes), kThreads, 0, stream,
-                    row_targets({0, params.reduction, params.ignore_index}, labels, weight, classes), batch,
-                    RowFactors{params.reduction, divisor.floats(), loss_grad.floats()}, grad.floats(), grad.accumulate);
+                    row_targets({0, params.reduction, params.ignore_index}, labels, weight, classes), batch, factors, grad.floats(),
+                    grad.accumulate);
 }
 
 }  // namespace

@@ -181,8 +181,9 @@ Tensor pow(const Tensor& given_base, const Tensor& given_exponent) {
   return y;
 }
 
-Tensor pow(float base, const Tensor& exponent) {
-  check_activation("pow", "exponent", exponent);
+Tensor pow(float base, const Tensor& given) {
+  check_activation("pow", "exponent", given);
+  const Tensor exponent = autocast_to_float32(given);  // before the base is rounded to its type
   return pow(constant_like(exponent, base), exponent);
 }
 

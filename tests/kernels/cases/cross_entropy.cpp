@@ -1,5 +1,7 @@
 // Cross entropies of rows, float32: of labels and of shares, with and without weights of the classes.
+#include <array>
 #include <cmath>
+#include <span>
 
 #include "tests/kernels/cases/cases.h"
 #include "tests/kernels/cases/shapes.h"
@@ -88,13 +90,16 @@ using OfScoredRows = std::function<void(const std::string& name, const ScoredRow
 
 const char* name_of(Reduction reduction) { return reduction == Reduction::kMean ? "mean" : reduction == Reduction::kSum ? "sum" : "none"; }
 
-void for_all_labels(const OfScoredRows& visit, const std::vector<Index>& batches, const CrossEntropyParams& params, bool weighted) {
+constexpr Index kBatches[] = {1, 2, 13, 128, 1031}, kClassCounts[] = {1, 2, 10, 33, 1000}, kFewClassCounts[] = {1, 10, 33};
+
+void for_all_labels(const OfScoredRows& visit, std::span<const Index> batches, std::span<const Index> class_counts,
+                    const CrossEntropyParams& params, bool weighted) {
   const auto with = [&](const std::string& name, Index batch, Index classes, const Labels& labels) {
     visit(fmt::format("{}, smoothing {}, {}{}", name, params.label_smoothing, name_of(params.reduction), weighted ? ", weighted" : ""),
           {batch, classes, labels, weighted, params});
   };
   for (const Index batch : batches)
-    for (const Index classes : {1, 2, 10, 33, 1000})
+    for (const Index classes : class_counts)
       with(fmt::format("{} rows of {} classes", batch, classes), batch, classes, labels_for(batch, classes));
   with("a label outside", 3, 10, {3, 10, 9});  // loss and gradients are NaN
   with("a label below 0", 3, 10, {-1, 0, 9});
@@ -107,27 +112,28 @@ void for_all_labels(const OfScoredRows& visit, const std::vector<Index>& batches
 void for_all_reductions(const OfScoredRows& visit, float smoothing, bool weighted) {
   for (const Reduction reduction : {Reduction::kMean, Reduction::kSum, Reduction::kNone})
     for (const std::int64_t ignored : {kIgnoreIndex, std::int64_t{4}})
-      for_all_labels(visit, {1, 13}, {smoothing, reduction, ignored}, weighted);
+      for_all_labels(visit, std::array<Index, 1>{13}, kFewClassCounts, {smoothing, reduction, ignored}, weighted);
 }
 
 void for_all_shares(const OfScoredRows& visit) {
   for (const Reduction reduction : {Reduction::kMean, Reduction::kSum, Reduction::kNone})
     for (const float smoothing : {0.0F, 0.1F})
       for (const bool weighted : {false, true})
-        for (const Index classes : {1, 2, 10, 33, 1000})
+        for (const Index classes : kFewClassCounts)
           visit(fmt::format("shares of {} classes, smoothing {}, {}, weighted {}", classes, smoothing, name_of(reduction), weighted),
                 {13, classes, {}, weighted, {smoothing, reduction}});
 }
 
 void for_all_cross_entropies(const OfScoredRows& visit) {
-  for_all_labels(visit, {1, 2, 13, 128, 1031}, {}, false);
-  for (const float smoothing : {0.0F, 0.1F, 1.0F})
+  for_all_labels(visit, kBatches, kClassCounts, {}, false);
+  for (const float smoothing : {0.0F, 0.1F})
     for (const bool weighted : {false, true}) for_all_reductions(visit, smoothing, weighted);
+  for_all_labels(visit, std::array<Index, 1>{13}, kFewClassCounts, {1, Reduction::kSum}, true);
   for_all_shares(visit);
 }
 
 void for_all_nll_losses(const OfScoredRows& visit) {
-  for_all_labels(visit, {1, 2, 13, 128, 1031}, {}, false);
+  for_all_labels(visit, kBatches, kClassCounts, {}, false);
   for (const bool weighted : {false, true}) for_all_reductions(visit, 0, weighted);
 }
 
