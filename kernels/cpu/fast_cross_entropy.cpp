@@ -71,25 +71,25 @@ LOCKSTEP_CPU_DISPATCH(void, coefficient_gradient,
 struct RowTargets {
   const CrossEntropyParams& params;
   const Index* labels;
-  const float *shares, *weight;
+  const float *soft, *weight;
   Index classes;
 
   RowTargets(const CrossEntropyParams& params, In targets, In weights, Index classes)
       : params(params),
         labels(targets.dtype == DType::kInt64 ? targets.as<Index>() : nullptr),
-        shares(targets.dtype == DType::kInt64 ? nullptr : targets.floats()),
+        soft(targets.dtype == DType::kInt64 ? nullptr : targets.floats()),
         weight(weights.floats()),
         classes(classes) {}
-  bool has_plain_labels() const { return shares == nullptr && weight == nullptr; }
-  bool is_ignored(Index n) const { return shares == nullptr && labels[n] == params.ignore_index; }
+  bool has_plain_labels() const { return soft == nullptr && weight == nullptr; }
+  bool is_ignored(Index n) const { return soft == nullptr && labels[n] == params.ignore_index; }
   bool is_label(Index n) const { return labels[n] >= 0 && labels[n] < classes; }
   float keep() const { return 1 - params.label_smoothing; }
   float each() const { return params.label_smoothing / static_cast<float>(classes); }
-  const float* shares_of(Index n) const { return shares == nullptr ? nullptr : shares + n * classes; }
+  const float* soft_row(Index n) const { return soft == nullptr ? nullptr : soft + n * classes; }
   // The row's part of the divisor.
   double weight_of(Index n) const {
     if (is_ignored(n)) return 0;
-    if (shares != nullptr || weight == nullptr) return 1;
+    if (soft != nullptr || weight == nullptr) return 1;
     return is_label(n) ? weight[labels[n]] : 0;
   }
 };
@@ -149,10 +149,10 @@ double plain_row_loss(const float* row, Index classes, Index label, float larges
 double weighted_row_loss(const RowTargets& wanted, Index n, const float* row, float largest, float sum) {
   const double log_sum = std::log(static_cast<double>(sum));  // seen from the largest
   double sums[2] = {};
-  if (wanted.shares != nullptr || wanted.params.label_smoothing != 0)
-    coefficient_sums(row, largest, wanted.shares_of(n), wanted.weight, wanted.keep(), wanted.each(), wanted.classes, sums);
+  if (wanted.soft != nullptr || wanted.params.label_smoothing != 0)
+    coefficient_sums(row, largest, wanted.soft_row(n), wanted.weight, wanted.keep(), wanted.each(), wanted.classes, sums);
   const double of_coefficients = sums[0] * log_sum + sums[1];
-  if (wanted.shares != nullptr) return of_coefficients;
+  if (wanted.soft != nullptr) return of_coefficients;
   if (!wanted.is_label(n)) return std::numeric_limits<double>::quiet_NaN();
   const Index label = wanted.labels[n];
   const double coefficient = static_cast<double>(wanted.weight[label]) * wanted.keep();
@@ -195,7 +195,7 @@ LOCKSTEP_CPU_DISPATCH(void, logits_gradient,
 
 // False: the row's gradients are 0, or NaN, and are written.
 bool has_gradients(const RowTargets& wanted, Index n, bool accumulate, float* grad) {
-  const bool is_ignored = wanted.is_ignored(n), is_target = wanted.shares != nullptr || wanted.is_label(n);
+  const bool is_ignored = wanted.is_ignored(n), is_target = wanted.soft != nullptr || wanted.is_label(n);
   if (!is_ignored && is_target) return true;
   if (!is_ignored || !accumulate) std::fill_n(grad, wanted.classes, is_ignored ? 0.0F : std::numeric_limits<float>::quiet_NaN());
   return false;
@@ -211,13 +211,13 @@ void plain_row_gradients(const RowTargets& wanted, Index n, const float* probabi
 
 void weighted_row_gradients(const RowTargets& wanted, Index n, const float* probabilities, double factor, bool accumulate, float* grad) {
   double sums[2] = {};
-  if (wanted.shares != nullptr || wanted.params.label_smoothing != 0)
-    coefficient_sums(probabilities, 0, wanted.shares_of(n), wanted.weight, wanted.keep(), wanted.each(), wanted.classes, sums);
+  if (wanted.soft != nullptr || wanted.params.label_smoothing != 0)
+    coefficient_sums(probabilities, 0, wanted.soft_row(n), wanted.weight, wanted.keep(), wanted.each(), wanted.classes, sums);
   double of_label = 0;
-  if (wanted.shares == nullptr) of_label = static_cast<double>(wanted.weight[wanted.labels[n]]) * wanted.keep();
-  coefficient_gradient(probabilities, static_cast<float>(sums[0] + of_label), wanted.shares_of(n), wanted.weight, wanted.keep(),
+  if (wanted.soft == nullptr) of_label = static_cast<double>(wanted.weight[wanted.labels[n]]) * wanted.keep();
+  coefficient_gradient(probabilities, static_cast<float>(sums[0] + of_label), wanted.soft_row(n), wanted.weight, wanted.keep(),
                        wanted.each(), static_cast<float>(factor), wanted.classes, accumulate, grad);
-  if (wanted.shares == nullptr) grad[wanted.labels[n]] -= static_cast<float>(of_label * factor);
+  if (wanted.soft == nullptr) grad[wanted.labels[n]] -= static_cast<float>(of_label * factor);
 }
 
 void softmax_cross_entropy_backward(const CrossEntropyParams& params, In out, In targets, In weight, In divisor, In loss_grad,

@@ -19,7 +19,7 @@ class RowTargets {
       : ignored_(params.ignore_index),
         smoothing_(params.label_smoothing),
         labels_(targets.dtype == DType::kInt64 ? targets.as<Index>() : nullptr),
-        shares_(labels_ == nullptr && targets.dtype == DType::kFloat32 ? targets.floats() : nullptr),
+        soft_(labels_ == nullptr && targets.dtype == DType::kFloat32 ? targets.floats() : nullptr),
         weight_(weight.floats()),
         classes_(classes) {}
 
@@ -33,7 +33,7 @@ class RowTargets {
   // c_k of operators.def.
   double coefficient(Index row, Index k) const {
     if (labels_ != nullptr && !is_label(row)) return kNan;
-    const double target = labels_ != nullptr ? (labels_[row] == k ? 1.0 : 0.0) : shares_[row * classes_ + k];
+    const double target = labels_ != nullptr ? (labels_[row] == k ? 1.0 : 0.0) : soft_[row * classes_ + k];
     return (weight_ == nullptr ? 1.0 : weight_[k]) * ((1 - smoothing_) * target + smoothing_ / static_cast<double>(classes_));
   }
 
@@ -43,7 +43,7 @@ class RowTargets {
   Index ignored_;
   double smoothing_;
   const Index* labels_;
-  const float *shares_, *weight_;
+  const float *soft_, *weight_;
   Index classes_;
 };
 

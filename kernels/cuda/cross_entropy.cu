@@ -12,7 +12,7 @@ namespace {
 // are on a GPU: one outside makes loss and gradient NaN.
 struct RowTargets {
   const Index* labels;
-  const float *shares, *weight;
+  const float *soft, *weight;
   Index ignored, classes;
   float keep, each;
 
@@ -28,7 +28,7 @@ struct RowTargets {
   // c_k of operators.def.
   __device__ float coefficient(Index n, Index k) const {
     if (labels != nullptr && !is_label(n)) return nanf("");
-    const float target = labels == nullptr ? keep * shares[n * classes + k] : labels[n] == k ? keep : 0;
+    const float target = labels == nullptr ? keep * soft[n * classes + k] : labels[n] == k ? keep : 0;
     return weight_of_class(k) * (target + each);
   }
 };

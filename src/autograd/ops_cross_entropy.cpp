@@ -102,7 +102,7 @@ void check_targets(const Scores& scores, const Tensor& targets, bool takes_float
                           (targets.dtype() == DType::kFloat32 || targets.dtype() == DType::kBFloat16 || targets.dtype() == DType::kFloat16);
   if (!are_labels && !are_floats)
     throw InvalidArgument("{}: labels must be int64 {}{}, got {}", scores.operation, wanted.text(),
-                          takes_floats ? fmt::format(", or shares of all classes floats {}", scores.values.shape().text()) : "",
+                          takes_floats ? fmt::format(", or soft targets of floats {}", scores.values.shape().text()) : "",
                           text_of(targets));
   if (&targets.device() != &scores.values.device())
     throw InvalidArgument(

@@ -28,11 +28,11 @@ Tensor floats(const std::vector<float>& values, const Shape& shape) { return Ten
 
 std::vector<float> values_of(const Tensor& x) { return {x.span<float>().begin(), x.span<float>().end()}; }
 
-// Rows of scores, with labels or shares; weights are empty or one a class.
+// Rows of scores, with labels or soft targets; weights are empty or one a class.
 struct Rows {
   std::vector<double> logits;
   std::vector<std::int64_t> labels;
-  std::vector<double> shares, weights;
+  std::vector<double> soft, weights;
   std::size_t classes;
   double smoothing;
   std::int64_t ignored = kIgnoreIndex;
@@ -44,7 +44,7 @@ struct Rows {
     double sum = 0, total = 0;
     for (std::size_t k = 0; k < classes; ++k) sum += std::exp(logits[n * classes + k]);
     for (std::size_t k = 0; k < classes; ++k) {
-      const double target = labels.empty() ? shares[n * classes + k] : labels[n] == static_cast<std::int64_t>(k) ? 1 : 0;
+      const double target = labels.empty() ? soft[n * classes + k] : labels[n] == static_cast<std::int64_t>(k) ? 1 : 0;
       const double smoothed = (1 - smoothing) * target + smoothing / static_cast<double>(classes);
       total -= weight(k) * smoothed * (logits[n * classes + k] - std::log(sum));
     }
@@ -70,7 +70,7 @@ std::vector<double> doubles_of(const std::vector<T>& values) {
 
 struct Case {
   float smoothing;
-  bool weighted, shares;
+  bool weighted, soft;
   std::int64_t ignored;
 };
 
@@ -85,7 +85,7 @@ std::vector<Case> all_cases() {
 }
 
 std::ostream& operator<<(std::ostream& out, const Case& of) {
-  return out << (of.shares ? "shares" : "labels") << ", smoothing " << of.smoothing << ", weighted " << of.weighted << ", ignores "
+  return out << (of.soft ? "soft targets" : "labels") << ", smoothing " << of.smoothing << ", weighted " << of.weighted << ", ignores "
              << of.ignored;
 }
 
@@ -97,22 +97,22 @@ class CrossEntropyOptionsTest : public ::testing::TestWithParam<Case> {
     logits = random_leaf({2, 3, 4}, -2, 2);
     labels = integers({3, 1, kIgnoreIndex, 0, 1, 2}, {2, 3});
     if (GetParam().ignored != kIgnoreIndex) labels = integers({3, 1, 3, 0, 1, 2}, {2, 3});
-    shares = random_leaf({2, 3, 4}, 0, 1);
+    soft = random_leaf({2, 3, 4}, 0, 1);
     if (GetParam().weighted) weight = floats({0.5F, 2, 0.25F, 3}, {4});
   }
-  const Tensor& targets() const { return GetParam().shares ? shares : labels; }
+  const Tensor& targets() const { return GetParam().soft ? soft : labels; }
   CrossEntropyOptions options(Reduction reduction) const { return {GetParam().smoothing, reduction, GetParam().ignored, weight}; }
   Rows rows() const {
     Rows all{doubles_of(values_of(logits)), {}, {}, {}, 4, double{GetParam().smoothing}, GetParam().ignored};
-    if (GetParam().shares)
-      all.shares = doubles_of(values_of(shares));
+    if (GetParam().soft)
+      all.soft = doubles_of(values_of(soft));
     else
       all.labels.assign(labels.span<std::int64_t>().begin(), labels.span<std::int64_t>().end());
     if (weight.defined()) all.weights = doubles_of(values_of(weight));
     return all;
   }
 
-  Tensor logits, labels, shares, weight;
+  Tensor logits, labels, soft, weight;
 };
 INSTANTIATE_TEST_SUITE_P(All, CrossEntropyOptionsTest, ::testing::ValuesIn(all_cases()));
 
@@ -127,7 +127,7 @@ TEST_P(CrossEntropyOptionsTest, GiveTheFormulasValues) {
 
 TEST_P(CrossEntropyOptionsTest, AgreeWithFiniteDifferences) {
   std::vector<Tensor> leaves = {logits};
-  if (GetParam().shares) leaves.push_back(shares);
+  if (GetParam().soft) leaves.push_back(soft);
   check_gradients(leaves, [&] { return nn::cross_entropy(logits, targets(), options(Reduction::kMean)); });
   check_gradients(leaves, [&] { return 3.F * nn::cross_entropy(logits, targets(), options(Reduction::kSum)); });
   check_gradients(leaves, [&] { return weigh(nn::cross_entropy(logits, targets(), options(Reduction::kNone))); });
@@ -143,11 +143,11 @@ TEST_P(CrossEntropyOptionsTest, AddToAGradientThatIsThere) {
 
 TEST_P(CrossEntropyOptionsTest, AreOfTheLastDimensionWhateverComesBefore) {
   const Tensor whole = nn::cross_entropy(logits, targets(), options(Reduction::kNone));
-  const Tensor flat_targets = GetParam().shares ? reshape(shares, {6, 4}) : labels.reshaped({6});
+  const Tensor flat_targets = GetParam().soft ? reshape(soft, {6, 4}) : labels.reshaped({6});
   EXPECT_EQ(values_of(nn::cross_entropy(reshape(logits, {6, 4}), flat_targets, options(Reduction::kNone))), values_of(whole));
   const Tensor row = reshape(slice(reshape(logits, {6, 4}), 0, {.start = 3, .stop = 4}), {4});
-  const Tensor target = GetParam().shares ? reshape(slice(reshape(shares, {6, 4}), 0, {.start = 3, .stop = 4}), {4})
-                                          : integers({labels.span<std::int64_t>()[3]}, {});
+  const Tensor target = GetParam().soft ? reshape(slice(reshape(soft, {6, 4}), 0, {.start = 3, .stop = 4}), {4})
+                                        : integers({labels.span<std::int64_t>()[3]}, {});
   const Tensor alone = nn::cross_entropy(row, target, options(Reduction::kNone));
   EXPECT_EQ(alone.shape(), Shape{});
   EXPECT_EQ(alone.item(), whole.span<float>()[3]);
@@ -161,7 +161,7 @@ TEST_P(CrossEntropyOptionsTest, ComputeInFloat32UnderAnAutoCast) {
   EXPECT_EQ(loss.item(), nn::cross_entropy(cast(rounded, DType::kFloat32), targets(), options(Reduction::kMean)).item());
   loss.backward();
   EXPECT_EQ(grad(logits).dtype(), DType::kFloat32);
-  EXPECT_EQ(has_grad(shares), GetParam().shares);
+  EXPECT_EQ(has_grad(soft), GetParam().soft);
 }
 
 TEST(CrossEntropyOfPyTorch, HasTheseNumbers) {
@@ -170,13 +170,13 @@ TEST(CrossEntropyOfPyTorch, HasTheseNumbers) {
     for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 2e-6 * (1 + std::abs(expected[i]))) << what << " " << i;
   };
   for (const RecordedCrossEntropy& recorded : recorded_cross_entropies()) {
-    SCOPED_TRACE(fmt::format("shares {}, weighted {}, smoothing {}, reduction {}", recorded.shares, recorded.weighted, recorded.smoothing,
+    SCOPED_TRACE(fmt::format("soft {}, weighted {}, smoothing {}, reduction {}", recorded.soft, recorded.weighted, recorded.smoothing,
                              static_cast<int>(recorded.reduction)));
     const Tensor logits = floats({1.5F, -0.5F, 0.25F, 0, 2, -1, -2, 0.5F, 1, 0.75F, 0.75F, -3}, {4, 3});
     const Tensor targets =
-        recorded.shares ? floats({0.2F, 0.3F, 0.5F, 0, 1, 0, 0.25F, 0.25F, 0.25F, 0.9F, 0.1F, 0}, {4, 3}) : integers({2, 1, -100, 0}, {4});
+        recorded.soft ? floats({0.2F, 0.3F, 0.5F, 0, 1, 0, 0.25F, 0.25F, 0.25F, 0.9F, 0.1F, 0}, {4, 3}) : integers({2, 1, -100, 0}, {4});
     require_grad(logits);
-    if (recorded.shares) require_grad(targets);
+    if (recorded.soft) require_grad(targets);
     const Tensor loss = nn::cross_entropy(logits, targets,
                                           {.label_smoothing = recorded.smoothing,
                                            .reduction = recorded.reduction,
@@ -184,7 +184,7 @@ TEST(CrossEntropyOfPyTorch, HasTheseNumbers) {
     expect_near(values_of(loss), recorded.losses, "loss");
     loss.backward({.gradient = recorded.reduction == Reduction::kNone ? floats({1, 2, 3, 4}, {4}) : Tensor::full({}, 1)});
     expect_near(values_of(grad(logits)), recorded.logits_grad, "gradient of the logits");
-    if (recorded.shares) expect_near(values_of(grad(targets)), recorded.shares_grad, "gradient of the shares");
+    if (recorded.soft) expect_near(values_of(grad(targets)), recorded.soft_grad, "gradient of the soft targets");
   }
 }
 
@@ -230,17 +230,17 @@ TEST(CrossEntropyOfPadding, DoesNotReadLogitsOfPadding) {
   EXPECT_THAT(grad(logits).span<float>().subspan(2), Each(0));
 }
 
-TEST(CrossEntropyOfShares, OfLogitsThatAreMinusInfinityIsFiniteWhereTheShareIsZero) {
+TEST(CrossEntropyOfSoftTargets, OfLogitsThatAreMinusInfinityIsFiniteWhereTheTargetIsZero) {
   const Tensor logits = floats({0, 0, -std::numeric_limits<float>::infinity()}, {1, 3});
   EXPECT_NEAR(nn::cross_entropy(logits, floats({0.5F, 0.5F, 0}, {1, 3})).item(), std::log(2.0), 1e-6);
 }
 
-TEST(CrossEntropyOfShares, IsThatOfLabelsWhereOneShareIsAll) {
+TEST(CrossEntropyOfSoftTargets, IsThatOfLabelsWhereOneTargetIsAll) {
   manual_seed(5);
   const Tensor logits = random_leaf({3, 4}, -3, 3);
-  const Tensor labels = integers({1, 0, 3}, {3}), shares = floats({0, 1, 0, 0, /**/ 1, 0, 0, 0, /**/ 0, 0, 0, 1}, {3, 4});
+  const Tensor labels = integers({1, 0, 3}, {3}), soft = floats({0, 1, 0, 0, /**/ 1, 0, 0, 0, /**/ 0, 0, 0, 1}, {3, 4});
   for (const float smoothing : {0.0F, 0.1F})
-    EXPECT_NEAR(nn::cross_entropy(logits, shares, {.label_smoothing = smoothing}).item(),
+    EXPECT_NEAR(nn::cross_entropy(logits, soft, {.label_smoothing = smoothing}).item(),
                 nn::cross_entropy(logits, labels, {.label_smoothing = smoothing}).item(), 1e-6);
 }
 

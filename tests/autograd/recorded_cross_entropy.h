@@ -1,5 +1,5 @@
-// Printed by recorded_cross_entropy.py, with PyTorch 1.13.0: losses of the logits, labels and shares there, the gradients of the sum of row n's loss
-// times n + 1 by the logits and, where there are some, by the shares.
+// Printed by recorded_cross_entropy.py, with PyTorch 1.13.0: losses of the logits, labels and soft
+// targets there, the gradients of the sum of row n's loss times n + 1 by the logits and, where there are some, by the soft targets.
 // clang-format off
 #pragma once
 
@@ -10,10 +10,10 @@
 namespace lockstep {
 
 struct RecordedCrossEntropy {
-  bool shares, weighted;
+  bool soft, weighted;
   float smoothing;
   Reduction reduction;
-  std::vector<double> losses, logits_grad, shares_grad;
+  std::vector<double> losses, logits_grad, soft_grad;
 };
 
 inline const std::vector<RecordedCrossEntropy>& recorded_cross_entropies() {

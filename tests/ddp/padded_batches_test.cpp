@@ -7,6 +7,7 @@
 #include "lockstep/autograd/variable.h"
 #include "lockstep/data/collate.h"
 #include "lockstep/ddp/ddp.h"
+#include "lockstep/nn/embedding.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/loss.h"
 #include "lockstep/tensor/random.h"

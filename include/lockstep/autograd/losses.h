@@ -18,7 +18,7 @@ struct CrossEntropyOptions {
 // section 7), as PyTorch's. The class is the last dimension: logits (..., K), labels (...) int64 in [0, K). kNone gives (...). The mean
 // over labels is divided by the sum of weight[label] over the rows that are not ignored; where nothing counts it is 0, with gradients 0,
 // where PyTorch's is NaN. Any other label outside throws InvalidArgument with its place on the CPU; on a GPU, whose labels the host does
-// not wait for, it makes the loss and its row's gradients NaN. Targets of floats, (..., K), stand in the place of (label == k) and are
+// not wait for, it makes the loss and its row's gradients NaN. Soft targets, floats (..., K), stand in the place of (label == k) and are
 // differentiated, too; their mean is divided by the number of rows. They exclude ignore_index.
 Tensor softmax_cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options = {});
 

@@ -1,4 +1,4 @@
-// Cross entropies of rows, float32: of labels and of shares, with and without weights of the classes.
+// Cross entropies of rows, float32: of labels and of soft targets, with and without weights of the classes.
 #include <array>
 #include <cmath>
 #include <span>
@@ -20,7 +20,7 @@ Labels labels_for(Index batch, Index classes) {
   return labels;
 }
 
-// The rows of scores and what they are compared with. Without labels: with shares.
+// The rows of scores and what they are compared with. Without labels: with soft targets.
 struct ScoredRows {
   Index batch, classes;
   Labels labels;
@@ -29,9 +29,9 @@ struct ScoredRows {
 
   InputView targets(Bench& b) const {
     if (!labels.empty() || batch == 0) return b.labels_in(labels);
-    Floats shares = uniform(batch * classes, 5);
-    for (float& share : shares) share = share < 0 ? 0 : share;  // half of them count for nothing
-    return b.in({batch, classes}, std::move(shares));
+    Floats soft = uniform(batch * classes, 5);
+    for (float& target : soft) target = target < 0 ? 0 : target;  // half of them count for nothing
+    return b.in({batch, classes}, std::move(soft));
   }
   InputView weight(Bench& b) const {
     if (!weighted) return {};
@@ -115,12 +115,12 @@ void for_all_reductions(const OfScoredRows& visit, float smoothing, bool weighte
       for_all_labels(visit, std::array<Index, 1>{13}, kFewClassCounts, {smoothing, reduction, ignored}, weighted);
 }
 
-void for_all_shares(const OfScoredRows& visit) {
+void for_all_soft_targets(const OfScoredRows& visit) {
   for (const Reduction reduction : {Reduction::kMean, Reduction::kSum, Reduction::kNone})
     for (const float smoothing : {0.0F, 0.1F})
       for (const bool weighted : {false, true})
         for (const Index classes : kFewClassCounts)
-          visit(fmt::format("shares of {} classes, smoothing {}, {}, weighted {}", classes, smoothing, name_of(reduction), weighted),
+          visit(fmt::format("soft targets of {} classes, smoothing {}, {}, weighted {}", classes, smoothing, name_of(reduction), weighted),
                 {13, classes, {}, weighted, {smoothing, reduction}});
 }
 
@@ -129,7 +129,7 @@ void for_all_cross_entropies(const OfScoredRows& visit) {
   for (const float smoothing : {0.0F, 0.1F})
     for (const bool weighted : {false, true}) for_all_reductions(visit, smoothing, weighted);
   for_all_labels(visit, std::array<Index, 1>{13}, kFewClassCounts, {1, Reduction::kSum}, true);
-  for_all_shares(visit);
+  for_all_soft_targets(visit);
 }
 
 void for_all_nll_losses(const OfScoredRows& visit) {
