@@ -66,7 +66,12 @@ void find_bad_gradients(std::span<const UpdateTensor> tensors, LossScaleState* s
       if (!std::isfinite(tensor.grad[i])) state->found_bad = 1;
 }
 
-void update_loss_scale(const LossScaleRule& rule, LossScaleState* state, Stream&) { updates::follow(rule, *state); }
+void begin_loss_scale(const LossScaleRule& rule, const LossScaleState* state, LossScaleStep* step, Stream&) {
+  updates::begin(rule, *state, *step);
+}
+void update_loss_scale(const LossScaleRule& rule, LossScaleStep* step, LossScaleState* state, Stream&) {
+  updates::follow(rule, *step, *state);
+}
 
 }  // namespace
 
@@ -77,6 +82,7 @@ void use_updates(KernelTable& table) {
   table.square_sums = square_sums;
   table.norm_of_sums = norm_of_sums;
   table.find_bad_gradients = find_bad_gradients;
+  table.begin_loss_scale = begin_loss_scale;
   table.update_loss_scale = update_loss_scale;
 }
 

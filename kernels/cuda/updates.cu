@@ -125,7 +125,8 @@ __global__ void find_bad(const __grid_constant__ Batch<0> batch, LossScaleState*
   if (__syncthreads_or(bad ? 1 : 0) != 0 && threadIdx.x == 0) atomicExch(&state->found_bad, 1.0F);
 }
 
-__global__ void update_scale(LossScaleRule rule, LossScaleState* state) { updates::follow(rule, *state); }
+__global__ void begin_scale(LossScaleRule rule, const LossScaleState* state, LossScaleStep* step) { updates::begin(rule, *state, *step); }
+__global__ void update_scale(LossScaleRule rule, LossScaleStep* step, LossScaleState* state) { updates::follow(rule, *step, *state); }
 
 __global__ void squares_of_pieces(const __grid_constant__ Batch<0> batch, double* sums) {
   const Piece<0> piece = piece_of_block(batch);
@@ -255,8 +256,11 @@ void find_bad_gradients(std::span<const UpdateTensor> tensors, LossScaleState* s
                 [&](const Batch<0>& batch, unsigned blocks) { LOCKSTEP_LAUNCH(find_bad, blocks, kThreads, 0, stream, batch, state); });
 }
 
-void update_loss_scale(const LossScaleRule& rule, LossScaleState* state, Stream& stream) {
-  LOCKSTEP_LAUNCH(update_scale, 1, 1, 0, stream, rule, state);
+void begin_loss_scale(const LossScaleRule& rule, const LossScaleState* state, LossScaleStep* step, Stream& stream) {
+  LOCKSTEP_LAUNCH(begin_scale, 1, 1, 0, stream, rule, state, step);
+}
+void update_loss_scale(const LossScaleRule& rule, LossScaleStep* step, LossScaleState* state, Stream& stream) {
+  LOCKSTEP_LAUNCH(update_scale, 1, 1, 0, stream, rule, step, state);
 }
 
 }  // namespace
@@ -268,6 +272,7 @@ void use_updates(KernelTable& table) {
   table.square_sums = square_sums;
   table.norm_of_sums = norm_of_sums;
   table.find_bad_gradients = find_bad_gradients;
+  table.begin_loss_scale = begin_loss_scale;
   table.update_loss_scale = update_loss_scale;
 }
 

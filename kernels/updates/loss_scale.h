@@ -5,16 +5,27 @@
 
 namespace lockstep::updates {
 
-// After a step.
-LOCKSTEP_FORMULA void follow(const LossScaleRule& rule, LossScaleState& state) {
-  if (state.found_bad != 0) {
+// A scale below the minimum, as older checkpoints may hold it, is raised to it.
+LOCKSTEP_FORMULA void begin(const LossScaleRule& rule, const LossScaleState& state, LossScaleStep& step) {
+  step.begin = state;
+  if (!(step.begin.scale >= rule.minimum)) step.begin.scale = rule.minimum;
+  step.begin.found_bad = 0;
+  step.any_bad = 0;
+}
+
+// After an optimizer's step. Several in a row are one step of the rule: each computes the state anew from where the step began.
+LOCKSTEP_FORMULA void follow(const LossScaleRule& rule, LossScaleStep& step, LossScaleState& state) {
+  if (step.begin.found_bad != 0) step.any_bad = 1;
+  step.begin.found_bad = 0;
+  state = step.begin;
+  if (step.any_bad != 0) {
     state.scale *= rule.backoff;
-    state.good_steps = 0;
+    if (state.scale < rule.minimum) state.scale = rule.minimum;
+    state.good_steps = (state.good_steps < 0 ? state.good_steps : 0) - 1;
     state.skipped_steps += 1;
-    state.found_bad = 0;
     return;
   }
-  state.good_steps += 1;
+  state.good_steps = (state.good_steps > 0 ? state.good_steps : 0) + 1;
   if (state.good_steps < static_cast<float>(rule.growth_interval)) return;
   if (isfinite(state.scale * rule.growth)) state.scale *= rule.growth;
   state.good_steps = 0;

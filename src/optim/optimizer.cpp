@@ -191,6 +191,7 @@ void Optimizer::begin_step() {
   make_states();
   follow_parameters();
   tensors_.clear();  // its memory was reserved: spans stay valid
+  if (loss_scaler_ != nullptr) loss_scaler_->begin_step(this, parameters_.front().tensor.device());
 }
 
 // The state of loss scaling, if there is any, with what this rank's gradients say.
@@ -219,9 +220,7 @@ void Optimizer::update_some(std::span<const std::size_t> parameters) {
 }
 
 void Optimizer::end_step() {
-  if (loss_scaler_ == nullptr) return;
-  Device& device = parameters_.front().tensor.device();
-  device.kernels().update_loss_scale(loss_scaler_->rule(), loss_scaler_->data_on(device), device.default_stream());
+  if (loss_scaler_ != nullptr) loss_scaler_->end_step(this, parameters_.front().tensor.device());
 }
 
 // A module that moved to another device takes state and rates along.

@@ -29,16 +29,24 @@ struct UpdateTensor {
 
 // Dynamic loss scaling, kept on the device so that the host never waits for it. All floats: a checkpoint saves it as one tensor.
 struct LossScaleState {
-  float scale;          // what the loss was multiplied by
-  float found_bad;      // 1: a gradient of this step is infinite or no number
-  float good_steps;     // since the scale last changed
+  float scale;          // of the next loss
+  float found_bad;      // 1: a gradient is infinite or NaN; see LossScaleStep
+  float good_steps;     // in a row, since the scale last changed; below 0: steps in a row that were skipped
   float skipped_steps;  // in all
 };
 
-// After a bad step scale *= backoff; after growth_interval good ones in a row scale *= growth, as long as it stays finite.
+// A step under loss scaling, from one loss to the next. All optimizers that share the scale divide by `begin.scale`, whichever steps first.
+struct LossScaleStep {
+  LossScaleState begin;  // as the step found it; `found_bad` is that of the optimizer which steps now
+  float any_bad;         // 1: an optimizer that has stepped had a bad gradient
+};
+
+// After a bad step scale *= backoff, down to `minimum`; after growth_interval good ones in a row scale *= growth, as long as it stays
+// finite.
 struct LossScaleRule {
   float growth, backoff;
   std::int64_t growth_interval;
+  float minimum = 1;
 };
 
 // What an update counts, on the device: an update first advances it, by its formula's rule. A step that loss scaling skips does not count.

@@ -47,6 +47,11 @@ LossScaleState* loss_scale_on(Bench& b, float scale, float good_steps, bool bad 
   return reinterpret_cast<LossScaleState*>(b.out({4}, {scale, bad ? 1.0F : 0.0F, good_steps, 0}).floats());
 }
 
+LossScaleStep* loss_scale_step_on(Bench& b) {
+  static_assert(sizeof(LossScaleStep) == 5 * sizeof(float));
+  return reinterpret_cast<LossScaleStep*>(b.out({5}, {1, 1, 1, 1, 1}).floats());
+}
+
 UpdateClock* clock_on(Bench& b) { return reinterpret_cast<UpdateClock*>(b.plain_out<double>({0, 1, 1, 1})); }
 
 GroupStep group_on(Bench& b, float decay, LossScaleState* scale = nullptr) {
@@ -117,19 +122,21 @@ void step_cases(Cases& cases, const std::string& what, int states, auto params_o
   cases.large_row(what, 12 + 8 * states, step_of<entry>({cases.sizes.elements}, states, params_of));
 }
 
-// Steps under loss scaling: what each of the three operators leaves is the next one's operand.
+// Steps under loss scaling, each by two optimizers: what each of the four operators leaves is the next one's operand.
 void under_loss_scaling(Cases& cases) {
   for (const bool bad : {false, true})
     for (const float scale : {65536.0F, 3.0F})
       cases.test(fmt::format("steps at scale {}, {}", scale, bad ? "a bad gradient" : "all finite"), {kExact}, [=](Bench& b) {
         const std::vector<UpdateTensor> tensors = odd_tensors(b, 1, bad);
         LossScaleState* const state = loss_scale_on(b, scale, 1);
-        const SgdParams params{group_on(b, 5e-4F, state), 0.9F, false};
+        LossScaleStep* const step = loss_scale_step_on(b);
+        const SgdParams params{group_on(b, 5e-4F, &step->begin), 0.9F, false};
         return [=, &b] {
-          for (int step = 0; step < 2; ++step) {
-            b.kernels.find_bad_gradients(tensors, state, b.stream());
+          for (int optimizer = 0; optimizer < 4; ++optimizer) {
+            if (optimizer % 2 == 0) b.kernels.begin_loss_scale({2, 0.5F, 3}, state, step, b.stream());
+            b.kernels.find_bad_gradients(tensors, &step->begin, b.stream());
             b.kernels.sgd_step(tensors, params, b.stream());
-            b.kernels.update_loss_scale({2, 0.5F, 3}, state, b.stream());
+            b.kernels.update_loss_scale({2, 0.5F, 3}, step, state, b.stream());
           }
         };
       });
@@ -295,12 +302,28 @@ void find_bad_gradients(Cases& cases) {
   });
 }
 
+void begin_loss_scale(Cases& cases) {
+  if (cases.is_half()) return;
+  for (const float scale : {0.0F, 0.5F, 8.0F})
+    cases.test(fmt::format("scale {}", scale), {kExact}, [=](Bench& b) {
+      const LossScaleState* const state = loss_scale_on(b, scale, -2, true);
+      LossScaleStep* const step = loss_scale_step_on(b);
+      return [=, &b] { b.kernels.begin_loss_scale({2, 0.5F, 3}, state, step, b.stream()); };
+    });
+  cases.row({.name = "begin loss scale"}, [](Bench& b) {
+    const LossScaleState* const state = loss_scale_on(b, 8, 1);
+    LossScaleStep* const step = loss_scale_step_on(b);
+    return [=, &b] { b.kernels.begin_loss_scale({2, 0.5F, 3}, state, step, b.stream()); };
+  });
+}
+
 void update_loss_scale(Cases& cases) {
   if (cases.is_half()) return;
   under_loss_scaling(cases);
   cases.row({.name = "update loss scale"}, [](Bench& b) {
     LossScaleState* const state = loss_scale_on(b, 8, 1);
-    return [=, &b] { b.kernels.update_loss_scale({2, 0.5F, 3}, state, b.stream()); };
+    LossScaleStep* const step = loss_scale_step_on(b);
+    return [=, &b] { b.kernels.update_loss_scale({2, 0.5F, 3}, step, state, b.stream()); };
   });
 }
 
