@@ -9,6 +9,7 @@
 #include "lockstep/core/error.h"
 #include "src/optim/clock.h"
 #include "src/optim/step_parts.h"
+#include "src/optim/team.h"
 
 namespace lockstep::optim {
 
@@ -58,12 +59,25 @@ Optimizer::Optimizer(std::vector<NamedTensor> parameters, const Description& des
   append({.parameters = std::move(parameters)});
 }
 
+Optimizer::Optimizer(const Description& description)
+    : kind_(description.kind),
+      lr_(description.lr),
+      weight_decay_(description.weight_decay),
+      initial_state_(description.initial_state),
+      loss_scaler_(nullptr),
+      counts_steps_(false),
+      shares_updates_(false),
+      elementwise_(true) {}
+
 void Optimizer::add_group(ParameterGroup group) { append(std::move(group)); }
 
 void Optimizer::append(ParameterGroup group) {
   if (owner_ != nullptr || !slices_.empty())
     throw InvalidArgument("{}::add_group: {} has taken the optimizer over: add all groups before", kind_,
                           owner_ != nullptr ? owner_->name() : "a ZeroRedundancyOptimizer that is gone");
+  if (team_ != nullptr)
+    throw InvalidArgument("{}::add_group: the optimizer is one of several of strategy '{}': add all groups in the function that makes it",
+                          kind_, team_->name());
   if (group.parameters.empty()) throw InvalidArgument("Optimizer: there is no parameter to optimize");
   const float decay = group.weight_decay.value_or(weight_decay_);
   if (!is_rate(decay) || !is_rate(group.lr_factor) || !is_rate(lr_ * group.lr_factor))
@@ -103,15 +117,28 @@ void Optimizer::upload_lr(Group& group, float lr) {
 }
 
 void Optimizer::set_lr(float lr) {
+  if (team_ != nullptr) return team_->set_lr(lr);
+  check_lr(lr);
+  set_own_lr(lr);
+}
+
+void Optimizer::check_lr(float lr) const {
   if (!is_rate(lr)) throw InvalidArgument("{}::set_lr: lr {} must be a finite number and not negative", kind_, lr);
   for (const Group& group : groups_)
     if (!is_rate(lr * group.lr_factor))
       throw InvalidArgument("{}::set_lr: lr {} times the factor {} of a group is no finite number", kind_, lr, group.lr_factor);
+}
+
+void Optimizer::set_own_lr(float lr) {
   for (Group& group : groups_) upload_lr(group, lr * group.lr_factor);
   lr_ = lr;
 }
 
 void Optimizer::set_lr_factor(std::size_t group, float factor) {
+  team_ != nullptr ? team_->set_lr_factor(group, factor) : set_own_lr_factor(group, factor);
+}
+
+void Optimizer::set_own_lr_factor(std::size_t group, float factor) {
   if (group >= groups_.size()) throw InvalidArgument("{}::set_lr_factor: group {} of {}", kind_, group, groups_.size());
   if (!is_rate(factor) || !is_rate(lr_ * factor))
     throw InvalidArgument("{}::set_lr_factor: factor {} must be a finite number and not negative", kind_, factor);
@@ -181,17 +208,18 @@ void Optimizer::step() {
         "as "
         "the training, or load a checkpoint into a new optimizer",
         kind_);
+  if (parameters_.empty()) return;
   begin_step();
   find_bad_gradients();
   update_some(all_);
   end_step();
 }
 
-void Optimizer::begin_step() {
+void Optimizer::begin_step(bool begins_scaling) {
   make_states();
   follow_parameters();
   tensors_.clear();  // its memory was reserved: spans stay valid
-  if (loss_scaler_ != nullptr) loss_scaler_->begin_step(this, parameters_.front().tensor.device());
+  if (begins_scaling && loss_scaler_ != nullptr) loss_scaler_->begin_step(this, parameters_.front().tensor.device());
 }
 
 // The state of loss scaling, if there is any, with what this rank's gradients say.
@@ -244,7 +272,9 @@ std::vector<NamedTensor> Optimizer::state() {
   return named;
 }
 
-std::vector<StatePart> Optimizer::state_parts() {
+std::vector<StatePart> Optimizer::state_parts() { return team_ != nullptr ? team_->state_parts(*this) : own_state_parts(true); }
+
+std::vector<StatePart> Optimizer::own_state_parts(bool with_scaler) {
   make_states();
   std::vector<StatePart> parts;
   const auto add_whole = [&](std::string name, const Tensor& tensor) { parts.push_back({std::move(name), tensor, tensor.shape()}); };
@@ -255,7 +285,7 @@ std::vector<StatePart> Optimizer::state_parts() {
   }
   for (std::size_t i = 0; i < groups_.size(); ++i)
     if (groups_[i].clocks.defined()) add_whole(fmt::format("group{}.clock", i), groups_[i].clocks);
-  if (loss_scaler_ != nullptr) add_whole("loss_scaler.state", loss_scaler_->state_on(parameters_.front().tensor.device()));
+  if (with_scaler && loss_scaler_ != nullptr) add_whole("loss_scaler.state", loss_scaler_->state_on(parameters_.front().tensor.device()));
   return parts;
 }
 

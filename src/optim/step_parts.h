@@ -38,6 +38,7 @@ class StepParts {
   bool can_share() const { return optimizer_.shares_updates_; }
   bool is_elementwise() const { return optimizer_.elementwise_; }
   bool scales_loss() const { return optimizer_.loss_scaler_ != nullptr; }
+  LossScaler* loss_scaler() const { return optimizer_.loss_scaler_; }
 
   // This rank updates no more than these parts of the parameters, in their order, and keeps the state of no more. One
   // rank alone goes on with all of it.

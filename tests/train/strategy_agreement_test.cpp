@@ -76,12 +76,22 @@ std::string output_of(const std::vector<std::string>& arguments) {
 }
 
 TEST(StrategyAgreement, HoldsInTheDefaultGroup) {
-  EXPECT_THAT(output_of({"together", "mirrored", "mirrored"}), AllOf(HasSubstr("rank 0: mirrored"), HasSubstr("rank 1: mirrored")));
   EXPECT_THAT(output_of({"together", "mirrored", "towers"}), AllOf(HasSubstr("rank 0: make_strategy: the ranks ask for different"),
                                                                    HasSubstr("rank 1: make_strategy: the ranks ask for")));
   EXPECT_THAT(output_of({"together", "", ""}),
               AllOf(HasSubstr("rank 0: make_strategy: which one?"), HasSubstr("rank 1: make_strategy: which")));
   EXPECT_THAT(output_of({"together", "ddp", ""}), HasSubstr("rank 1: make_strategy: the ranks ask for different"));
+}
+
+TEST(StrategyAgreement, AStrategyOfOneProcessIsRefusedInAJobOfSeveralRanks) {
+  for (const std::string name : {"mirrored", "towers", "data_parallel", "model_parallel"}) {
+    const std::string text = fmt::format("strategy '{}' drives all devices from one process, and this job has 2 ranks", name);
+    EXPECT_THAT(output_of({"together", name, name}),
+                AllOf(HasSubstr("rank 0: make_strategy: rank 0: " + text), HasSubstr("rank 1: make_strategy: rank 1: " + text),
+                      HasSubstr(".group = group->split(group->rank())")));
+  }
+  EXPECT_THAT(output_of({"together", "deploy", "deploy"}), HasSubstr("rank 1: deploy: rank 1: this drives all devices from one process"));
+  EXPECT_THAT(output_of({"apart", "deploy", "deploy"}), AllOf(HasSubstr("rank 0: deploy"), HasSubstr("rank 1: deploy")));
 }
 
 TEST(StrategyAgreement, IsNotAskedOfRanksWithGroupsOfTheirOwn) {

@@ -53,16 +53,15 @@ class Optimizer {
   // Updates every parameter that has a gradient since the last zero_grad(), in one fused pass a group; on a GPU it only queues that.
   // Elementwise and without contraction: ranks with equal weights and gradients keep equal weights, whatever their CPUs. Allocates nothing
   // after the first. Under loss scaling a step with a gradient that is infinite or no number changes nothing but the scale, and does not
-  // count. Steps are counted by parameter, as in PyTorch: one in which a parameter has no gradient does not count for it, and a parameter
-  // whose first gradient comes late begins with step 1.
-  // Where ranks have a slice of the state each it is collective: see ddp/zero.h.
+  // count; so many in a row are an Error (optim/loss_scaler.h). Steps are counted by parameter, as in PyTorch: a parameter whose first
+  // gradient comes late begins with step 1. Where ranks have a slice of the state each it is collective: see ddp/zero.h.
   void step();
   // Forgets the gradients: the next backward overwrites them. Touches no memory.
   void zero_grad();
 
   float lr() const { return lr_; }
   // Of all groups, times their factors. From the next step on, also of one that is recorded (ddp/graph.h). InvalidArgument: not a finite
-  // number, or negative, or a change while a graph is recorded.
+  // number, or negative, or a change while a graph is recorded. A strategy's optimizer sets rates and factors of all of the strategy's.
   void set_lr(float lr);
   // The same for one group: 0 is the constructor's, then those of add_group() in order. A checkpoint does not keep factors.
   void set_lr_factor(std::size_t group, float factor);
@@ -96,12 +95,14 @@ class Optimizer {
   // A tensor under two names (tied weights) counts once, under the first. Throws InvalidArgument when there is none, when one
   // requires no gradient, when two tensors share memory (with both names), and for a rate or decay that is none.
   Optimizer(std::vector<NamedTensor> parameters, const Description& description);
+  explicit Optimizer(const Description& description);  // without parameters: of a rank that trains none, beside others that do
 
   // Queues the update of `tensors`, of one group, on `stream`: one call of the kernel table. They are marked as changed already.
   virtual void update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels, Stream& stream) = 0;
 
  private:
   friend class StepParts;  // src/optim/step_parts.h
+  friend class Team;       // src/optim/team.h
   struct Slice {
     std::size_t begin, count;  // elements of the parameter
   };
@@ -119,7 +120,11 @@ class Optimizer {
   void keep_slices(std::vector<Slice> slices, int ranks);
   Slice slice_of(std::size_t parameter) const;
   void gather(const Group& group, std::span<const std::size_t> parameters);
-  void begin_step();
+  void check_lr(float lr) const;
+  void set_own_lr(float lr);
+  void set_own_lr_factor(std::size_t group, float factor);
+  std::vector<StatePart> own_state_parts(bool with_scaler);
+  void begin_step(bool begins_scaling = true);
   LossScaleState* find_bad_gradients();
   void update_some(std::span<const std::size_t> parameters);
   void end_step();
@@ -128,14 +133,14 @@ class Optimizer {
   float lr_, weight_decay_, initial_state_;
   LossScaler* loss_scaler_;
   std::vector<std::string> state_names_;
-  bool counts_steps_;
+  bool counts_steps_, shares_updates_, elementwise_;
   std::vector<NamedTensor> parameters_;
-  bool shares_updates_, elementwise_;
   std::vector<Tensor> states_;  // of parameter i: from i * state_names_.size() on; made when they are first needed
   std::vector<Slice> slices_;   // of the parameters that this rank updates; empty: all of them
   int slice_ranks_ = 1;
   std::span<const UpdateRanks> ranks_;  // by parameter, where ranks share an update; kept by who called StepParts::share()
   StepOwner* owner_ = nullptr;          // who makes the steps in place of step()
+  class Team* team_ = nullptr;          // the optimizers that make each step together with this one
   std::vector<std::size_t> all_;        // 0, 1, ...: the parameters
   std::vector<Group> groups_;
   std::vector<UpdateTensor> tensors_;  // what step() hands to the kernels, kept so that a step allocates nothing

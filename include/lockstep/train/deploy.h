@@ -84,11 +84,12 @@ struct CloneLosses {
 };
 struct OptimizedClones {
   CloneLosses losses;
-  std::vector<NamedTensor> gradients;  // of the total loss, by variable, on its device: its grad(), which the next call writes anew
+  std::vector<NamedTensor> gradients;  // of the total loss, by variable, on its device: its grad(), which the next call writes anew;
+                                       // undefined of a variable that no clone's backward reached: a step leaves it alone
 };
 
 using LossFunction = std::function<Tensor(const Tensor& outputs, const Tensor& targets)>;
-// A scalar that depends on the parameters alone, of the first clone: it is added to the total loss once.
+// A scalar that depends on the parameters alone, of the first clone: it is added to the total loss once. Under loss scaling scale both.
 using RegularizationFunction = std::function<Tensor(nn::Module& clone)>;
 
 // Forward and backward of each clone on its equal part of the rows, a thread a clone; gradients add up in the variables' grad().
@@ -114,6 +115,7 @@ struct DeployOptions {
   std::function<std::optional<std::pair<Tensor, Tensor>>()> next_batch;  // inputs and targets of a step, a sample a row
   RegularizationFunction regularization = {};
   bool summarize_gradients = false;
+  std::shared_ptr<ProcessGroup> group = nullptr;  // of this rank alone, for a job of several ranks; null: a job of one
 };
 struct DeployedModel {
   TrainOp train_op;      // refers to the members below
@@ -122,6 +124,7 @@ struct DeployedModel {
   std::shared_ptr<Clones> clones;
   std::shared_ptr<optim::Optimizer> optimizer;
 };
+// Throws InvalidArgument in a job of several ranks without .group: each would train by itself.
 DeployedModel deploy(const DeploymentConfig& config, const Training& training, const DeployOptions& options);
 
 struct TrainLoopOptions {

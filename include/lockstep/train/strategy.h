@@ -126,8 +126,8 @@ class Strategy {
 // "ddp", "mirrored", ...: see strategies(). Throws InvalidArgument that lists them, for options that the strategy has no use for, and for a
 // model that was not built in the scope (train/strategy_scope.h) in which this is called, or in none. In a scope: its strategy, no other
 // name, and no options but its own. In a group of several ranks (the options', else the thread's default one) collective, whatever the
-// strategy: what one rank alone asks for wrongly is thrown on all of them, and names that differ are a MismatchError. A rank that makes one
-// of one process by itself gives a group of its own: .group = group->split(rank).
+// strategy: what one rank alone asks for wrongly is thrown on all of them, and names that differ are a MismatchError. One of one process is
+// refused there: a rank that makes it by itself gives a group of its own, .group = group->split(rank).
 std::unique_ptr<Strategy> make_strategy(const std::string& name, Training training, const StrategyOptions& options = {});
 
 struct StrategyKind {

@@ -38,6 +38,7 @@ class DataParallel : public Strategy {
         outputs_(devices_.size()),
         traffic_(devices_),
         threads_(static_cast<int>(devices_.size())) {
+    for (Replica& replica : replicas_) all_.push_back(&replica);
     from_peer_.reserve(first().parameters.size());
     for (const NamedTensor& parameter : first().parameters)
       from_peer_.push_back(Tensor::empty(parameter.tensor.shape(), parameter.tensor.dtype(), *first().device));
@@ -60,6 +61,7 @@ class DataParallel : public Strategy {
     const float value = loss.item();
     const Tensor gradient = grad(gathered);
     threads_.run([&](int device) { backward(device, gradient); });
+    zero_missing_gradients(all_);
     for (Device* device : devices_) traffic_.add(*first().device, *device, gradient.bytes() / devices_.size());
     add_gradients();
     optimizer_->step();
@@ -108,7 +110,6 @@ class DataParallel : public Strategy {
     const Replica& replica = replicas_[static_cast<std::size_t>(number)];
     Tensor output = std::exchange(outputs_[static_cast<std::size_t>(number)], Tensor());
     output.backward({.gradient = rows_of_part(kName, gradient, number, count(), *replica.device)});
-    zero_missing_gradients(replica);
     replica.device->default_stream().synchronize();
   }
 
@@ -116,6 +117,7 @@ class DataParallel : public Strategy {
     Device& device = *first().device;
     for (std::size_t i = 1; i < replicas_.size(); ++i) {
       for (std::size_t p = 0; p < from_peer_.size(); ++p) {
+        if (!has_grad(first().parameters[p].tensor)) continue;  // nor elsewhere
         const Tensor own = grad(first().parameters[p].tensor), other = grad(replicas_[i].parameters[p].tensor);
         from_peer_[p].copy_from(other);
         traffic_.add(other.device(), device, other.bytes());
@@ -127,6 +129,7 @@ class DataParallel : public Strategy {
   Training training_;
   std::vector<Device*> devices_;
   std::vector<Replica> replicas_;  // of device 0: the model itself
+  std::vector<Replica*> all_;      // of them
   std::unique_ptr<optim::Optimizer> optimizer_;
   Tensors outputs_, from_peer_;  // by device; by parameter, on device 0
   TrafficCount traffic_;

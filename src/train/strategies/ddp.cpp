@@ -15,16 +15,22 @@
 //
 // The strategy `local_sgd` averages no gradients: each rank makes its own steps, and every .average_period of them weights are averaged.
 // The bytes of a gradient's all-reduce travel that often. Between averages each rank has weights of its own, and always buffers of its own:
-// rank 0's in each forward would make the ranks wait for each other in every step.
+// rank 0's in each forward would make the ranks wait for each other in every step. So does a LossScaler: it is each rank's own, skips that
+// rank's steps, and takes the smallest scale of all ranks at each average.
 #include "lockstep/ddp/ddp.h"
 
+#include <array>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "lockstep/ddp/model_averager.h"
 #include "lockstep/ddp/zero.h"
 #include "lockstep/reduce/hooks.h"
+#include "src/ddp/failure.h"
 #include "src/ddp/options.h"
+#include "src/ddp/replicas.h"
+#include "src/optim/step_parts.h"
 #include "src/train/strategies/kinds.h"
 #include "src/train/strategies/replicas.h"
 
@@ -45,6 +51,13 @@ DistributedDataParallelOptions wrapper_options(const char* name, const StrategyO
   return given;
 }
 
+// Ranks that scale their losses differently would average gradients of different scales.
+optim::LossScaler* checked_scaler(const char* name, ProcessGroup& group, optim::Optimizer& optimizer) {
+  optim::LossScaler* const scaler = optim::StepParts(optimizer).loss_scaler();
+  check_same_lines(group, {description_of(scaler)}, name, "have different LossScalers");
+  return scaler;
+}
+
 class Ddp : public Strategy {
  public:
   Ddp(const char* name, Training training, const StrategyOptions& options)
@@ -54,7 +67,8 @@ class Ddp : public Strategy {
         devices_({&group_->local_device()}),
         replica_(made_on_all_ranks(*group_, [this] { return make_replica(training_, *devices_.front()); })),
         ddp_(*replica_.model, group_, wrapper_options(name, options)),
-        optimizer_(made_on_all_ranks(*group_, [&] { return make_optimizer(name, training_, ddp_.parameters()); })) {
+        optimizer_(made_on_all_ranks(*group_, [&] { return make_optimizer(name, training_, ddp_.parameters()); })),
+        scaler_(checked_scaler(name, *group_, *optimizer_)) {
     if (is_named(name, "zero")) zero_.emplace(ddp_, *optimizer_);
     if (is_named(name, "local_sgd"))
       averager_.emplace(ddp_,
@@ -74,9 +88,15 @@ class Ddp : public Strategy {
     optimizer_->zero_grad();
     const Tensor loss = loss_of(training_, ddp_(inputs.to(*devices_.front())), targets.to(*devices_.front()));
     loss.backward();
-    optimizer_->step();
+    if (averager_)  // a rank's own gradients may fail it alone
+      or_end_group(group_.get(), [this] { optimizer_->step(); });
+    else
+      optimizer_->step();
     count_buffers();
-    if (!averager_ || averager_->average_parameters()) count_average();
+    if (!averager_)
+      count_average();
+    else if (averager_->average_parameters())
+      end_average();
     return loss.item();
   }
 
@@ -84,7 +104,7 @@ class Ddp : public Strategy {
     if (!averager_) return;
     averager_->average_now();
     averager_->set_steps(0);
-    count_average();
+    end_average();
   }
 
   nn::Module& model() override { return *replica_.model; }
@@ -102,6 +122,17 @@ class Ddp : public Strategy {
     sent_ += moved;
     received_ += moved;
   }
+  // All ranks go on from one loss scale, as from the same weights: the smallest one.
+  void end_average() {
+    count_average();
+    if (scaler_ == nullptr) return;
+    const Tensor state = scaler_->state_on(*devices_.front()), host = state.to(cpu_device()).clone();
+    float* const values = host.data<float>();
+    std::array<float, 3> least{values[0], values[2], -values[3]};  // scale, good steps, skipped steps
+    group_->all_reduce(std::span<float>(least), ReduceOp::kMin, {.purpose = {"loss scale"}});
+    values[0] = least[0], values[2] = least[1], values[3] = -least[2];
+    state.copy_from(host);
+  }
   void count_buffers() {
     const bool gives_buffers = group_->rank() == 0;
     sent_ += gives_buffers ? (ranks() - 1) * buffer_bytes_ : 0;
@@ -115,6 +146,7 @@ class Ddp : public Strategy {
   Replica replica_;
   DistributedDataParallel ddp_;
   std::unique_ptr<optim::Optimizer> optimizer_;
+  optim::LossScaler* const scaler_;  // the optimizer's, or null
   std::optional<ZeroRedundancyOptimizer> zero_;
   std::optional<PeriodicModelAverager> averager_;
   std::uint64_t gradient_bytes_ = 0, buffer_bytes_ = 0, sent_ = 0, received_ = 0;

@@ -19,6 +19,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/tensor/random.h"
 #include "src/train/strategies/device_threads.h"
+#include "src/train/strategies/kinds.h"
 #include "src/train/strategies/replicas.h"
 
 namespace lockstep::train {
@@ -28,6 +29,7 @@ struct Clones::Impl {
   std::vector<NamedTensor> gradients;  // of the variables, which their grad() is
   Tensors from_clone;                  // by variable, beside it
   std::vector<Replica> replicas;
+  std::vector<Replica*> all;  // of them
   std::vector<Clone> clones;
   TrafficCount traffic{{}};  // nobody asks for it
   std::unique_ptr<DeviceThreads> threads;
@@ -63,6 +65,7 @@ Clones create_clones(const DeploymentConfig& config, const std::function<std::un
     impl->from_clone.push_back(Tensor::empty(variable.shape(), variable.dtype(), variables_device));
     bind_grad(variable, impl->gradients.back().tensor.buffer());
   }
+  for (Replica& replica : impl->replicas) impl->all.push_back(&replica);
   impl->threads = std::make_unique<DeviceThreads>(config.num_clones);
   return Clones(std::move(impl));
 }
@@ -78,9 +81,16 @@ struct CloneResult {
 };
 
 // The sums of the clones' gradients, in the order of the clones, where the variables have theirs.
-void sum_gradients(Clones::Impl& clones) {
+std::vector<NamedTensor> sum_gradients(Clones::Impl& clones) {
+  zero_missing_gradients(clones.all);
   Device& device = *clones.variables.device;
+  std::vector<NamedTensor> sums = clones.gradients;
   for (std::size_t p = 0; p < clones.gradients.size(); ++p) {
+    clear_grad(clones.variables.parameters[p].tensor);
+    if (!has_grad(clones.replicas[0].parameters[p].tensor)) {  // nor in the other clones
+      sums[p].tensor = Tensor();
+      continue;
+    }
     const Tensor &sum = clones.gradients[p].tensor, &other = clones.from_clone[p];
     for (std::size_t i = 0; i < clones.replicas.size(); ++i) {
       (i == 0 ? sum : other).copy_from(grad(clones.replicas[i].parameters[p].tensor));
@@ -88,6 +98,7 @@ void sum_gradients(Clones::Impl& clones) {
     }
     mark_grad_written(clones.variables.parameters[p].tensor);
   }
+  return sums;
 }
 
 CloneResult compute(Clones::Impl& clones, int number, const Tensor& inputs, const Tensor& targets, const LossFunction& loss,
@@ -112,7 +123,6 @@ CloneResult compute(Clones::Impl& clones, int number, const Tensor& inputs, cons
     total = total + penalty;
   }
   total.backward();
-  zero_missing_gradients(replica);
   clone.outputs = detach(outputs);
   replica.device->default_stream().synchronize();
   return result;
@@ -140,14 +150,13 @@ OptimizedClones optimize_clones(const Clones& clones, const Tensor& inputs, cons
   std::vector<CloneResult> results(all.replicas.size());
   all.threads->run(
       [&](int number) { results[static_cast<std::size_t>(number)] = compute(all, number, inputs, targets, loss, regularization); });
-  sum_gradients(all);
   OptimizedClones optimized;
+  optimized.gradients = sum_gradients(all);
   for (std::size_t i = 0; i < results.size(); ++i) {
     optimized.losses.total += results[i].scaled + results[i].regularization.value_or(0);
     optimized.losses.clones.push_back({scoped(all.clones[i], "clone_loss"), results[i].loss});
   }
   optimized.losses.regularization = results.front().regularization;
-  optimized.gradients = all.gradients;
   copy_values(all.replicas.front().buffers, all.variables.buffers, all.traffic);
   return optimized;
 }
@@ -197,6 +206,10 @@ void add_gradients_summaries(SummaryWriter& writer, const std::vector<NamedTenso
 DeployedModel deploy(const DeploymentConfig& config, const Training& training, const DeployOptions& options) {
   if (!training.model || !training.optimizer || !training.loss)
     throw InvalidArgument("deploy: Training needs all of .model, .optimizer and .loss");
+  if (!options.group) check_is_no_rank("deploy", "this");
+  if (options.group && options.group->world_size() > 1)
+    throw InvalidArgument("deploy: .group has {} ranks, expected this one alone: .group = group->split(group->rank())",
+                          options.group->world_size());
   if (!options.next_batch) throw InvalidArgument("deploy: DeployOptions needs .next_batch, from which a step takes its samples");
   DeployedModel deployed;
   deployed.clones = std::make_shared<Clones>(create_clones(config, training.model));

@@ -10,12 +10,15 @@
 //     optimizer                           optimizer
 //
 // What travels: gradients, 2 (n - 1) / n of their bytes to and from each of n devices a step, as an all-reduce among processes, but only
-// once backward has ended; the samples from where they are; buffers (statistics of batch normalisation) from device 0 where the model has
-// some. Gradients are added in the order of the devices and scaled as ddp's on one machine, so that the weights have ddp's bits.
+// once backward has ended; the samples from where they are; after the step buffers (statistics of batch normalisation) from device 0, whose
+// own they are, where the model has some. Gradients are added in the order of the devices and scaled as ddp's on one machine, so that the
+// weights have ddp's bits.
 #include <algorithm>
+#include <optional>
 
 #include "lockstep/autograd/variable.h"
 #include "lockstep/tensor/random.h"
+#include "src/optim/team.h"
 #include "src/train/strategies/device_threads.h"
 #include "src/train/strategies/kinds.h"
 #include "src/train/strategies/replicas.h"
@@ -43,6 +46,12 @@ class Mirrored : public Strategy {
     for (const NamedTensor& parameter : mirrors_[0].replica.parameters) total_ += whole_lines(parameter.tensor.count());
     part_ = whole_lines((total_ + count() - 1) / count());
     for (Mirror& mirror : mirrors_) lay_out(mirror);
+    std::vector<optim::Optimizer*> optimizers;
+    for (Mirror& mirror : mirrors_) {
+      replicas_.push_back(&mirror.replica);
+      optimizers.push_back(mirror.optimizer.get());
+    }
+    team_.emplace(kName, optim::Team::Kind::kReplicas, optimizers);
     seen_ = versions();
   }
 
@@ -53,14 +62,14 @@ class Mirrored : public Strategy {
     check_batch(kName, inputs, targets, devices_.size());
     if (versions() != seen_) update_replicas();
     for (std::size_t i = 1; i < mirrors_.size(); ++i) follow_model(mirrors_[0].replica, mirrors_[i].replica, traffic_);
-    if (mirrors_[0].replica.model->is_training())
-      for (std::size_t i = 1; i < mirrors_.size(); ++i) copy_values(mirrors_[0].replica.buffers, mirrors_[i].replica.buffers, traffic_);
     threads_.run([&](int device) { compute(device, inputs, targets); });
+    zero_missing_gradients(replicas_);
     if (count() > 1) {
       threads_.run([&](int device) { reduce_part(device); });
       threads_.run([&](int device) { gather_parts(device); });
     }
-    threads_.run([&](int device) { mirrors_[static_cast<std::size_t>(device)].optimizer->step(); });
+    team_->step([this](const auto& work) { threads_.run(work); });
+    for (std::size_t i = 1; i < mirrors_.size(); ++i) copy_values(mirrors_[0].replica.buffers, mirrors_[i].replica.buffers, traffic_);
     count_traffic(inputs, targets);
     seen_ = versions();
     double sum = 0;
@@ -75,31 +84,30 @@ class Mirrored : public Strategy {
     return all;
   }
   optim::Optimizer& optimizer() override { return *mirrors_[0].optimizer; }
-  void set_lr(float lr) override {
-    for (Mirror& mirror : mirrors_) mirror.optimizer->set_lr(lr);
-  }
+  void set_lr(float lr) override { team_->set_lr(lr); }
   void update_replicas() override {
     const Mirror& first = mirrors_.front();
     for (std::size_t i = 1; i < mirrors_.size(); ++i) {
       copy_values(first.replica.model->state_dict(), mirrors_[i].replica.model->state_dict(), traffic_);
-      copy_values(first.optimizer->state(), mirrors_[i].optimizer->state(), traffic_);
-      mirrors_[i].optimizer->set_lr(first.optimizer->lr());
+      const std::vector<NamedTensor> state = mirrors_[i].optimizer->state();
+      std::vector<NamedTensor> from = first.optimizer->state();
+      from.resize(state.size());  // without the state of the LossScaler, which all share
+      copy_values(from, state, traffic_);
     }
     seen_ = versions();
   }
   std::vector<DeviceTraffic> traffic() const override { return traffic_.all(); }
 
  private:
-  // Of what the caller may change between two steps: a checkpoint that is loaded changes weights and the optimizer's state, a schedule may
-  // set the rate of optimizer().
+  // Of what the caller may change between two steps: a checkpoint that is loaded changes weights, buffers and the optimizer's state.
   struct Versions {
     std::vector<std::uint64_t> weights, state;
-    float lr = 0;
     bool operator==(const Versions&) const = default;
   };
   Versions versions() const {
-    Versions all{{}, {}, mirrors_[0].optimizer->lr()};
+    Versions all;
     for (const NamedTensor& parameter : mirrors_[0].replica.parameters) all.weights.push_back(parameter.tensor.version());
+    for (const NamedTensor& buffer : mirrors_[0].replica.buffers) all.weights.push_back(buffer.tensor.version());
     for (const NamedTensor& state : mirrors_[0].optimizer->state()) all.state.push_back(state.tensor.version());
     return all;
   }
@@ -133,7 +141,6 @@ class Mirrored : public Strategy {
     const Tensor outputs = (*mirror.replica.model)(rows_of_part(kName, inputs, number, parts, device));
     const Tensor loss = loss_of(training_, outputs, rows_of_part(kName, targets, number, parts, device));
     loss.backward();
-    zero_missing_gradients(mirror.replica);
     mirror.loss = loss.item();  // waits for the device: the others will read its gradients
     device.default_stream().synchronize();
   }
@@ -174,6 +181,8 @@ class Mirrored : public Strategy {
   Training training_;
   std::vector<Device*> devices_;
   std::vector<Mirror> mirrors_;
+  std::vector<Replica*> replicas_;     // theirs
+  std::optional<optim::Team> team_;    // of their optimizers
   Versions seen_;                      // at the end of the last step
   std::int64_t total_ = 0, part_ = 0;  // floats: of all gradients, of the share that a device adds up
   TrafficCount traffic_;

@@ -10,11 +10,14 @@
 // Each stage follows the plan of pipeline_plan.h: one forward, one backward. What travels: over each boundary between two stages the
 // activations of all samples one way, and their gradients back; no weights. While the pipeline fills and drains, devices wait: a share of
 // (p - 1) / (m + p - 1) of a step of p stages and m micro-batches, if all take the same time. Gradients add up over the micro-batches, so
-// that the weights are those of one device but for the rounding of sums; statistics of batch normalisation are a micro-batch's.
+// that the weights are those of one device but for the rounding of sums; statistics of batch normalisation are a micro-batch's. The stages'
+// optimizers are one to the caller: a checkpoint has the state of all, and one bad gradient under loss scaling skips the step of all.
 #include <chrono>
+#include <optional>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "src/optim/team.h"
 #include "src/train/strategies/device_threads.h"
 #include "src/train/strategies/kinds.h"
 #include "src/train/strategies/model_parallel_ranks.h"
@@ -36,10 +39,13 @@ class ModelParallel : public Strategy {
     check_built_in_scope(*model_);
     auto cut = cut_into_stages(*model_, devices_.size(), options.stage_layers);
     for (std::size_t i = 0; i < cut.size(); ++i)
-      stages_.push_back(
-          std::make_unique<PipelineStage>(training_, std::move(cut[i]), *devices_[i], static_cast<int>(i), count(), micro_batches_));
+      stages_.push_back(std::make_unique<PipelineStage>(training_, *model_, std::move(cut[i]), *devices_[i], static_cast<int>(i), count(),
+                                                        micro_batches_));
     staged_ = std::make_unique<StagedModel>(*model_, cut_into_stages(*model_, devices_.size(), options.stage_layers), devices_);
     if (optimizers().empty()) throw InvalidArgument("strategy: the model has no parameter that requires a gradient");
+    std::vector<optim::Optimizer*> by_stage;
+    for (const auto& stage : stages_) by_stage.push_back(stage->optimizer());
+    team_.emplace(kModelParallel, optim::Team::Kind::kStages, by_stage);
     bubble_ = {count(), micro_batches_, pipeline_bubble(count(), micro_batches_), std::vector<double>(devices_.size(), 0)};
     sent_.assign(devices_.size(), {0, 0});
   }
@@ -58,7 +64,7 @@ class ModelParallel : public Strategy {
     set_random_state(stages_.back()->random_after());
     for (std::size_t i = 0; i < stages_.size(); ++i) bubble_.idle[i] = 1 - busy_[i] / seconds;
     count_traffic(inputs, targets);
-    threads_.run([&](int stage) { stages_[static_cast<std::size_t>(stage)]->update(); });
+    team_->step([this](const auto& work) { threads_.run(work); });
     return stages_.back()->loss();
   }
 
@@ -70,9 +76,7 @@ class ModelParallel : public Strategy {
       if (stage->optimizer() != nullptr) all.push_back(stage->optimizer());
     return all;
   }
-  void set_lr(float lr) override {
-    for (optim::Optimizer* optimizer : optimizers()) optimizer->set_lr(lr);
-  }
+  void set_lr(float lr) override { team_->set_lr(lr); }
   std::vector<DeviceTraffic> traffic() const override { return traffic_.all(); }
   std::optional<PipelineBubble> bubble() const override { return bubble_; }
 
@@ -109,6 +113,7 @@ class ModelParallel : public Strategy {
   std::unique_ptr<nn::Module> model_;    // its layers lie on the devices of their stages
   std::unique_ptr<StagedModel> staged_;  // the same, with copies between devices
   std::vector<std::unique_ptr<PipelineStage>> stages_;
+  std::optional<optim::Team> team_;  // of the stages' optimizers
   int micro_batches_ = 1;
   LocalPipeline pipeline_;
   std::vector<std::chrono::duration<double>> busy_ = std::vector<std::chrono::duration<double>>(devices_.size());  // of the last step

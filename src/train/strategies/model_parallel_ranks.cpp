@@ -15,12 +15,14 @@
 #include <array>
 #include <bit>
 #include <chrono>
+#include <optional>
 
 #include "lockstep/core/error.h"
 #include "src/core/text.h"
 #include "src/ddp/replicas.h"
 #include "src/train/strategies/pipeline_plan.h"
 #include "src/train/strategies/pipeline_stage.h"
+#include "src/train/strategies/stage_optimizers.h"
 
 namespace lockstep::train {
 
@@ -48,9 +50,10 @@ class ModelParallelRanks : public Strategy {
     model_->to(*devices_.front());
     replace_by_roots(*group_, model_->state_dict(), "initial weights");
     check_on_all_ranks(*group_, [&] {  // it makes its optimizer
-      stage_ =
-          std::make_unique<PipelineStage>(training_, cut_[static_cast<std::size_t>(rank)], *devices_.front(), rank, ranks, micro_batches_);
+      stage_ = std::make_unique<PipelineStage>(training_, *model_, cut_[static_cast<std::size_t>(rank)], *devices_.front(), rank, ranks,
+                                               micro_batches_);
     });
+    optimizer_ = share_stages(*group_, stage_->optimizer(), untrained_, team_);
     bubble_ = {ranks, micro_batches_, pipeline_bubble(ranks, micro_batches_), {0}};
   }
 
@@ -61,12 +64,16 @@ class ModelParallelRanks : public Strategy {
     check_micro_batches(inputs, targets, micro_batches_);
     const auto begin = std::chrono::steady_clock::now();
     run_stage({inputs, targets, random_state(), sample_numbers()});
-    const float loss = loss_of_last_rank();
+    team_->begin();
+    if (is_scaled()) team_->find_bad(0);
+    const StepEnd end = end_of_step();
     const std::chrono::duration<double> busy = worked_, seconds = std::chrono::steady_clock::now() - begin;
     bubble_.idle = {1 - busy / seconds};
-    stage_->update();
+    team_->decide(end.is_bad);
+    team_->update(0);
+    team_->end();
     is_gathered_ = false;
-    return loss;
+    return end.loss;
   }
 
   nn::Module& model() override {
@@ -76,17 +83,11 @@ class ModelParallelRanks : public Strategy {
     is_gathered_ = true;
     return *model_;
   }
-  optim::Optimizer& optimizer() override {
-    if (stage_->optimizer() == nullptr)
-      throw InvalidArgument("{}: rank {} has no parameter to train, so no optimizer", kModelParallel, group_->rank());
-    return *stage_->optimizer();
-  }
+  optim::Optimizer& optimizer() override { return *optimizer_; }
   std::vector<optim::Optimizer*> optimizers() override {
     return stage_->optimizer() == nullptr ? std::vector<optim::Optimizer*>() : std::vector{stage_->optimizer()};
   }
-  void set_lr(float lr) override {
-    for (optim::Optimizer* optimizer : optimizers()) optimizer->set_lr(lr);
-  }
+  void set_lr(float lr) override { team_->set_lr(lr); }
   std::vector<DeviceTraffic> traffic() const override { return {{devices_.front(), links_.sent(), links_.received()}}; }
   std::optional<PipelineBubble> bubble() const override { return bubble_; }
 
@@ -105,13 +106,27 @@ class ModelParallelRanks : public Strategy {
     }
   }
 
-  // With it the place in the random streams, which the draws of all stages have moved on.
-  float loss_of_last_rank() {
+  struct StepEnd {
+    float loss;
+    bool is_bad;  // under loss scaling: a gradient of some stage is infinite or NaN
+  };
+  bool is_scaled() const { return team_->loss_scaler() != nullptr; }
+
+  // The last rank's loss, with the place in the random streams, which the draws of all stages have moved on; under loss scaling each rank
+  // tells of its gradients in the same call.
+  StepEnd end_of_step() {
     const RandomState after = stage_->random_after();
-    std::array<std::uint64_t, 4> told{std::bit_cast<std::uint32_t>(stage_->loss()), after.seed, after.next_stream, after.next_dropout};
-    group_->broadcast(told.data(), told.size(), DType::kInt64, group_->world_size() - 1, {.purpose = {"loss"}});
+    std::array<std::uint64_t, 5> told{std::bit_cast<std::uint32_t>(stage_->loss()), after.seed, after.next_stream, after.next_dropout, 0};
+    const CallOptions call{.purpose = {"loss"}};
+    if (is_scaled()) {
+      if (!stage_->is_last()) told = {};
+      told[4] = team_->found_bad() ? 1 : 0;
+      group_->all_reduce(told.data(), told.size(), DType::kInt64, ReduceOp::kSum, call);
+    } else {
+      group_->broadcast(told.data(), told.size() - 1, DType::kInt64, group_->world_size() - 1, call);
+    }
     set_random_state({told[1], told[2], told[3]});
-    return std::bit_cast<float>(static_cast<std::uint32_t>(told[0]));
+    return {std::bit_cast<float>(static_cast<std::uint32_t>(told[0])), told[4] != 0};
   }
 
   void broadcast(const Tensor& tensor, int root) {
@@ -128,6 +143,9 @@ class ModelParallelRanks : public Strategy {
   std::unique_ptr<nn::Module> model_;
   std::vector<std::vector<nn::Module*>> cut_;
   std::unique_ptr<PipelineStage> stage_;
+  std::unique_ptr<optim::Optimizer> untrained_;  // where the stage trains nothing: stands for it
+  std::optional<optim::Team> team_;              // of this rank's optimizer; knows the state of the others
+  optim::Optimizer* optimizer_ = nullptr;        // the stage's, or untrained_
   int micro_batches_ = 1;
   bool is_gathered_ = true;  // the same on all ranks
   std::chrono::duration<double> worked_{0};

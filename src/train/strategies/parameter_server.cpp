@@ -23,6 +23,7 @@
 
 #include "lockstep/autograd/variable.h"
 #include "src/core/text.h"
+#include "src/optim/step_parts.h"
 #include "src/train/strategies/parameter_clients.h"
 
 namespace lockstep::train {
@@ -45,10 +46,16 @@ class Server : public Strategy {
       move_into(weights_, begin, parameter.tensor);
       parameters_.push_back(parameter);
       begins_.push_back(begin);
+      flags_.push_back(job_.layout.flags[i] - range_.begin);
     }
     if (job_.tasks.own.index == 0) rest_ = bytes_of(rest_of(job_.replica));
     job_.replica = {};  // what is left of the model is the other servers'
     optimizer_ = make_optimizer(kParameterServer, job_.training, parameters_);
+    if (optim::StepParts(*optimizer_).scales_loss())
+      throw InvalidArgument(
+          "{}: the optimizer has a LossScaler: servers would divide by a scale of their own, and no step changes the one by which a worker "
+          "scales its loss; compute in bfloat16, which needs none, or take another strategy",
+          kParameterServer);
   }
 
   const char* name() const override { return kParameterServer; }
@@ -165,6 +172,7 @@ class Server : public Strategy {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       const Tensor& parameter = parameters_[i].tensor;
       clear_grad(parameter);
+      if (gradients.data<float>()[flags_[i]] == 0) continue;  // no worker's backward reached it
       bind_grad(parameter, floats_of(gradients, begins_[i], parameter.count()).buffer());
       mark_grad_written(parameter);
     }
@@ -196,7 +204,7 @@ class Server : public Strategy {
   Tensor weights_;     // this server's, in one memory: the parameters are windows of it
   Tensors gradients_;  // by worker
   std::vector<NamedTensor> parameters_;
-  std::vector<std::int64_t> begins_;  // by parameter, in weights_
+  std::vector<std::int64_t> begins_, flags_;  // by parameter, in weights_ and gradients
   std::vector<std::byte> rest_;       // of ps:0: see rest_of()
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::uint64_t sent_ = 0, received_ = 0;

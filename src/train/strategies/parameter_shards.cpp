@@ -48,6 +48,7 @@ ShardLayout lay_out_shards(const std::vector<NamedTensor>& parameters, int serve
   ShardLayout layout;
   layout.server_of = shard_parameters(parameters, servers, sharding);
   layout.parameters.resize(parameters.size());
+  layout.flags.resize(parameters.size());
   for (int server = 0; server < servers; ++server) {
     const std::int64_t begin = layout.total;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -55,6 +56,10 @@ ShardLayout lay_out_shards(const std::vector<NamedTensor>& parameters, int serve
       layout.parameters[i] = {layout.total, parameters[i].tensor.count()};
       layout.total += whole_lines(parameters[i].tensor.count());
     }
+    std::int64_t flags = 0;
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      if (layout.server_of[i] == server) layout.flags[i] = layout.total + flags++;
+    layout.total += whole_lines(flags);
     layout.servers.push_back({begin, layout.total - begin});
   }
   return layout;

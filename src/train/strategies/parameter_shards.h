@@ -14,10 +14,12 @@ struct FloatRange {
 };
 
 // All parameters in one memory: server by server, each a range that travels as one message, and within it in the order of the model.
-// Parameters begin on cache lines; the few floats between them travel along.
+// Parameters begin on cache lines; the few floats between them travel along, and a flag for each behind the last: among gradients, 1 where
+// the parameter has one.
 struct ShardLayout {
   std::vector<int> server_of;          // by parameter
   std::vector<FloatRange> parameters;  // by parameter
+  std::vector<std::int64_t> flags;     // by parameter: the number of the float
   std::vector<FloatRange> servers;     // by server
   std::int64_t total = 0;
 };

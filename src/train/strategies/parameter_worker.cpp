@@ -19,6 +19,7 @@ class Worker : public Strategy {
   explicit Worker(ParameterServerJob job)
       : job_(std::move(job)),
         devices_({job_.replica.device}),
+        flags_(job_.replica.parameters.size()),
         notices_(job_.tasks.servers.size()),
         exceptions_(std::uncaught_exceptions()) {
     Device& device = *devices_.front();
@@ -94,9 +95,11 @@ class Worker : public Strategy {
     for (const NamedTensor& parameter : job_.replica.parameters) clear_grad(parameter.tensor);
     const Tensor loss = loss_of(job_.training, (*job_.replica.model)(inputs), targets);
     loss.backward();
+    for (std::size_t i = 0; i < flags_.size(); ++i) flags_[i] = has_grad(job_.replica.parameters[i].tensor) ? 1.0F : 0.0F;
     zero_missing_gradients(job_.replica);
     const float value = loss.item();
     if (!host_gradients_.is_same(gradients_)) host_gradients_.copy_from(gradients_);
+    for (std::size_t i = 0; i < flags_.size(); ++i) host_gradients_.data<float>()[job_.layout.flags[i]] = flags_[i];
     job_.tasks.with_names([this] { exchange(); });
     return value;
   }
@@ -169,6 +172,7 @@ class Worker : public Strategy {
   std::vector<Device*> devices_;
   Tensor gradients_, weights_;            // on the device: the model's are windows of them
   Tensor host_gradients_, host_weights_;  // what travels: the same where the device is the CPU
+  std::vector<float> flags_;              // by parameter: has it a gradient in this step?
   std::vector<Notice> notices_;           // by server
   std::optional<float> lr_;
   const int exceptions_;

@@ -117,15 +117,18 @@ Tensors StagedModel::forward_all(const Tensors& inputs) {
   return values;
 }
 
-PipelineStage::PipelineStage(const Training& training, std::vector<nn::Module*> layers, Device& device, int stage, int stages,
-                             int micro_batches)
+PipelineStage::PipelineStage(const Training& training, const nn::Module& model, std::vector<nn::Module*> layers, Device& device, int stage,
+                             int stages, int micro_batches)
     : training_(training), layers_(std::move(layers)), device_(device), stage_(stage), stages_(stages), micro_batches_(micro_batches) {
-  trained_.device = &device;
   for (nn::Module* layer : layers_) {
     layer->to(device);
-    for (NamedTensor& parameter : nn::trainable_parameters(*layer)) trained_.parameters.push_back(std::move(parameter));
+    const auto child =
+        std::find_if(model.children().begin(), model.children().end(), [layer](const auto& each) { return each.second == layer; });
+    LOCKSTEP_CHECK(child != model.children().end(), "{}: a layer of stage {} is not in the model", kModelParallel, stage);
+    for (NamedTensor& parameter : nn::trainable_parameters(*layer))
+      trained_.push_back({child->first + "." + parameter.name, std::move(parameter.tensor)});
   }
-  if (!trained_.parameters.empty()) optimizer_ = make_optimizer(kModelParallel, training_, trained_.parameters);
+  if (!trained_.empty()) optimizer_ = make_optimizer(kModelParallel, training_, trained_);
 }
 
 std::vector<NamedTensor> PipelineStage::state() const {
@@ -140,10 +143,9 @@ void PipelineStage::run(const StepSamples& samples, StageLinks& links) {
   under_way_.clear();
   loss_ = 0;
   waited_ = {};
-  if (optimizer_) optimizer_->zero_grad();
+  for (const NamedTensor& parameter : trained_) clear_grad(parameter.tensor);
   for (const PipelineOp& op : one_forward_one_backward(stage_, stages_, micro_batches_))
     op.forward ? forward(op.micro_batch, samples, links) : backward(op.micro_batch, links);
-  zero_missing_gradients(trained_);
   device_.default_stream().synchronize();
 }
 

@@ -52,14 +52,13 @@ struct StepSamples {
 // Used by one thread, always the same.
 class PipelineStage {
  public:
-  // Moves the layers to the device. An optimizer is made where something is trained.
-  PipelineStage(const Training& training, std::vector<nn::Module*> layers, Device& device, int stage, int stages, int micro_batches);
+  // Moves the layers, of `model`, to the device. An optimizer is made where something is trained; it knows the parameters by the names that
+  // they have in the model.
+  PipelineStage(const Training& training, const nn::Module& model, std::vector<nn::Module*> layers, Device& device, int stage, int stages,
+                int micro_batches);
 
   // Forward and backward of all micro-batches; gradients add up in the parameters. Throws what layers, loss and links throw.
   void run(const StepSamples& samples, StageLinks& links);
-  void update() {
-    if (optimizer_) optimizer_->step();
-  }
 
   Device& device() const { return device_; }
   bool is_last() const { return stage_ + 1 == stages_; }
@@ -82,7 +81,7 @@ class PipelineStage {
   const std::vector<nn::Module*> layers_;
   Device& device_;
   const int stage_, stages_, micro_batches_;
-  Replica trained_;  // its parameters alone
+  std::vector<NamedTensor> trained_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::map<int, UnderWay> under_way_;
   float loss_ = 0;

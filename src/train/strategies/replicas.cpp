@@ -110,6 +110,13 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const char* strategy, const Tra
   return optimizer;
 }
 
+std::string description_of(const optim::LossScaler* scaler) {
+  if (scaler == nullptr) return "no LossScaler";
+  const optim::LossScalerOptions& options = scaler->options();
+  return fmt::format("a LossScaler at {} (growth {}, backoff {}, growth_interval {}, min_scale {}, max_skips_in_a_row {})", scaler->value(),
+                     options.growth, options.backoff, options.growth_interval, options.min_scale, options.max_skips_in_a_row);
+}
+
 void copy_values(const std::vector<NamedTensor>& from, const std::vector<NamedTensor>& to, TrafficCount& traffic) {
   for (std::size_t i = 0; i < from.size(); ++i) {
     to[i].tensor.copy_from(from[i].tensor);
@@ -117,12 +124,30 @@ void copy_values(const std::vector<NamedTensor>& from, const std::vector<NamedTe
   }
 }
 
+namespace {
+
+void zero_gradient(const Tensor& parameter) {
+  if (!grad(parameter).defined()) bind_grad(parameter, parameter.device().allocate(parameter.bytes()));
+  grad(parameter).fill(0);
+  mark_grad_written(parameter);
+}
+
+}  // namespace
+
 void zero_missing_gradients(const Replica& replica) {
-  for (const auto& [name, parameter] : replica.parameters) {
-    if (has_grad(parameter)) continue;
-    if (!grad(parameter).defined()) bind_grad(parameter, parameter.device().allocate(parameter.bytes()));
-    grad(parameter).fill(0);
-    mark_grad_written(parameter);
+  for (const NamedTensor& parameter : replica.parameters)
+    if (!has_grad(parameter.tensor)) zero_gradient(parameter.tensor);
+}
+
+void zero_missing_gradients(const std::vector<Replica*>& replicas) {
+  for (std::size_t p = 0; p < replicas.front()->parameters.size(); ++p) {
+    const auto reached = [p](const Replica* replica) { return has_grad(replica->parameters[p].tensor); };
+    if (std::none_of(replicas.begin(), replicas.end(), reached)) continue;
+    for (const Replica* replica : replicas) {
+      if (reached(replica)) continue;
+      zero_gradient(replica->parameters[p].tensor);
+      replica->device->default_stream().synchronize();
+    }
   }
 }
 

@@ -54,10 +54,16 @@ void follow_model(const Replica& model, Replica& replica, TrafficCount& traffic)
 std::unique_ptr<optim::Optimizer> make_optimizer(const char* strategy, const Training& training,
                                                  const std::vector<NamedTensor>& parameters);
 
+// "no LossScaler", or a noun phrase with its scale and options: what ranks must have in common.
+std::string description_of(const optim::LossScaler* scaler);
+
 // Copies values in order, and counts them.
 void copy_values(const std::vector<NamedTensor>& from, const std::vector<NamedTensor>& to, TrafficCount& traffic);
 
-// After a backward pass: a parameter that it did not reach has a gradient of zeros.
+// After the backward passes of all: a parameter that some of them did not reach has a gradient of zeros there. One that none reached has no
+// gradient, and an optimizer leaves it alone, as under ddp. Waits for the devices of what it fills.
+void zero_missing_gradients(const std::vector<Replica*>& replicas);
+// The same of one of several, where others may have reached what it did not.
 void zero_missing_gradients(const Replica& replica);
 
 // Part `part` of `parts` equal parts of the rows, on `device`: a view where it is there already, otherwise a copy.

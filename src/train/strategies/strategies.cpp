@@ -125,6 +125,9 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, Training traini
       throw InvalidArgument("{}: Training needs all of .model, .optimizer and .loss", name);
     if (scope) check_is_of_scope(*scope, "make_strategy", name, options);
     chosen = checked(*entry, asked);
+    if (!is_collective(*entry, asked) && !asked.group)
+      check_is_no_rank("make_strategy", fmt::format("strategy '{}'", name),
+                       entry->is_pipeline ? ", make each rank a stage by .group = group" : "");
   };
   const auto group = asked.group ? asked.group : default_process_group();
   if (group && group->world_size() > 1) {
@@ -136,6 +139,15 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, Training traini
     check();
   }
   return entry->make(std::move(training), chosen);
+}
+
+void check_is_no_rank(const char* call, const std::string& what, const char* way_out) {
+  const auto job = default_process_group();
+  if (job == nullptr || job->world_size() == 1) return;
+  throw InvalidArgument(
+      "{}: rank {}: {} drives all devices from one process, and this job has {} ranks, each of which would train by itself: start one "
+      "process, take strategy 'ddp'{}, or give a group of this rank alone, .group = group->split(group->rank())",
+      call, job->rank(), what, job->world_size(), way_out);
 }
 
 StrategyOptions options_of_choice(const std::string& name, const StrategyOptions& options) {

@@ -39,7 +39,10 @@ class Towers : public Strategy {
         losses_(devices_.size()),
         traffic_(with(devices_, options.parameter_device)),
         threads_(static_cast<int>(devices_.size())) {
-    for (Replica& tower : towers_) load_state(variables_, tower);
+    for (Replica& tower : towers_) {
+      load_state(variables_, tower);
+      replicas_.push_back(&tower);
+    }
     for (const NamedTensor& parameter : variables_.parameters) {
       bind_grad(parameter.tensor, parameter.tensor.device().allocate(parameter.tensor.bytes()));
       from_tower_.push_back(Tensor::empty(parameter.tensor.shape(), parameter.tensor.dtype(), *variables_.device));
@@ -58,6 +61,7 @@ class Towers : public Strategy {
       traffic_.add(inputs.device(), *tower.device, (inputs.bytes() + targets.bytes()) / towers_.size());
     }
     threads_.run([&](int tower) { compute(tower, inputs, targets); });
+    zero_missing_gradients(replicas_);
     average_gradients();
     copy_values(towers_.front().buffers, variables_.buffers, traffic_);
     optimizer_->step();
@@ -85,7 +89,6 @@ class Towers : public Strategy {
     const Tensor outputs = (*tower.model)(rows_of_part(kName, inputs, number, parts, *tower.device));
     const Tensor loss = loss_of(training_, outputs, rows_of_part(kName, targets, number, parts, *tower.device));
     loss.backward();
-    zero_missing_gradients(tower);
     losses_[static_cast<std::size_t>(number)] = loss.item();
     tower.device->default_stream().synchronize();
   }
@@ -94,6 +97,8 @@ class Towers : public Strategy {
     Device& device = *variables_.device;
     const float factor = 1 / static_cast<float>(towers_.size());
     for (std::size_t p = 0; p < variables_.parameters.size(); ++p) {
+      clear_grad(variables_.parameters[p].tensor);
+      if (!has_grad(towers_[0].parameters[p].tensor)) continue;  // nor in the other towers
       const Tensor average = grad(variables_.parameters[p].tensor);
       for (std::size_t i = 0; i < towers_.size(); ++i) {
         const Tensor gradient = grad(towers_[i].parameters[p].tensor);
@@ -111,6 +116,7 @@ class Towers : public Strategy {
   std::vector<Device*> devices_;
   Replica variables_;  // its model does not compute
   std::vector<Replica> towers_;
+  std::vector<Replica*> replicas_;  // the towers
   std::unique_ptr<optim::Optimizer> optimizer_;
   Tensors from_tower_;  // by parameter, on the parameter device
   std::vector<float> losses_;
