@@ -312,6 +312,7 @@ class DistributedDataParallel::Impl {
       if (requires_grad(parameter.tensor)) clear_grad(parameter.tensor);
     if (partner != nullptr) partner->begin_followed_pass(steps_ + 1);
     missing_.follow(reducer_->finish());
+    reducer_->undo(missing_.unused());
     ++steps_;
     check_gradients();
     if (partner != nullptr) partner->end_pass();
@@ -327,6 +328,7 @@ class DistributedDataParallel::Impl {
       if (!reducer_->is_ready(i) && wants_and_has_grad(parameters_[i].tensor)) reducer_->mark_ready(i);
     const std::vector<std::size_t> missing = reducer_->finish();
     missing_.settle(missing, ++steps_);
+    reducer_->undo(missing_.unused());
     check_gradients();
     if (partner != nullptr) partner->end_pass();
     rebuild_as_gradients_came();

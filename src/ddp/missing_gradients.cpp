@@ -26,12 +26,11 @@ MissingGradients::MissingGradients(ProcessGroup& group, const std::vector<NamedT
                                                : Policy::kRefuse),
       used_(parameters.size() / kBits + 1) {
   missing_.reserve(parameters.size());
+  unused_.reserve(parameters.size());
 }
 
 void MissingGradients::settle(const std::vector<std::size_t>& missing, std::uint64_t step) {
-  missing_.clear();
-  for (const std::size_t i : missing)
-    if (requires_grad(parameters_[i].tensor)) missing_.push_back(i);
+  drop_frozen(missing);
   if (policy_ == Policy::kRefuse) {
     if (!missing_.empty()) refuse(step);
   } else if (policy_ == Policy::kFind) {
@@ -46,10 +45,15 @@ void MissingGradients::settle(const std::vector<std::size_t>& missing, std::uint
 }
 
 void MissingGradients::follow(const std::vector<std::size_t>& missing) {
-  missing_ = missing;
-  std::erase_if(missing_, [&](std::size_t i) { return !requires_grad(parameters_[i].tensor); });
+  drop_frozen(missing);
   if (policy_ == Policy::kFind) return take_what_others_have(true);
   for (const std::size_t i : missing_) mark_grad_written(parameters_[i].tensor);
+}
+
+void MissingGradients::drop_frozen(const std::vector<std::size_t>& missing) {
+  missing_.clear();
+  unused_.clear();
+  for (const std::size_t i : missing) (requires_grad(parameters_[i].tensor) ? missing_ : unused_).push_back(i);
 }
 
 void MissingGradients::refuse(std::uint64_t step) {
@@ -70,7 +74,10 @@ void MissingGradients::take_what_others_have(bool ask) {
     group_.all_reduce(std::span(used_), ReduceOp::kBitOr, {.purpose = {"used parameters"}});
   }
   for (const std::size_t i : missing_)
-    if ((used_[i / kBits] >> (i % kBits) & 1) != 0) mark_grad_written(parameters_[i].tensor);
+    if ((used_[i / kBits] >> (i % kBits) & 1) != 0)
+      mark_grad_written(parameters_[i].tensor);
+    else
+      unused_.push_back(i);
 }
 
 void MissingGradients::compare_with_first(std::uint64_t step) {

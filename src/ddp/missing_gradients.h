@@ -26,11 +26,15 @@ class MissingGradients {
   // The same for a rank without data, which takes part in the others' pass: none of its own is missing.
   void follow(const std::vector<std::size_t>& missing);
 
+  // Of that pass: the parameters whose gradients came on no rank, frozen ones among them.
+  const std::vector<std::size_t>& unused() const { return unused_; }
+
   bool asks_each_pass() const { return policy_ == Policy::kFind; }
 
  private:
   enum class Policy { kRefuse, kFind, kFixed };
   void refuse(std::uint64_t step);
+  void drop_frozen(const std::vector<std::size_t>& missing);
   void take_what_others_have(bool ask);
   void compare_with_first(std::uint64_t step);
 
@@ -38,6 +42,7 @@ class MissingGradients {
   const std::vector<NamedTensor>& parameters_;
   const Policy policy_;
   std::vector<std::size_t> missing_;               // of this pass, frozen ones left out
+  std::vector<std::size_t> unused_;
   std::vector<std::uint8_t> used_;                 // a bit a parameter: does any rank have its gradient
   std::optional<std::vector<std::size_t>> fixed_;  // static graph: missing_ of the first pass
 };

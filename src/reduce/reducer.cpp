@@ -41,7 +41,7 @@ class Reducer::Impl {
     for (std::size_t b = 0; b < layouts_.size(); ++b) {
       buckets_[b].memory = allocate(layouts_[b]);
       views_.buckets[b].buffer = buckets_[b].memory.data();
-      for (const Slot& slot : layouts_[b].slots) places_[slot.gradient] = {b, slot.offset, false};
+      for (const Slot& slot : layouts_[b].slots) places_[slot.gradient] = {b, slot.offset};
     }
     missing_.reserve(gradients_.size());
     arrivals_.reserve(gradients_.size());
@@ -99,6 +99,7 @@ class Reducer::Impl {
       if (!places_[g].ready) missing_.push_back(g);
     for (const std::size_t gradient : missing_) {
       clear(gradient);
+      place_of(gradient).missing = true;
       mark_ready(gradient);
     }
     LOCKSTEP_CHECK(next_to_launch_ == buckets_.size(), "{} of {} buckets were launched", next_to_launch_, buckets_.size());
@@ -106,6 +107,11 @@ class Reducer::Impl {
     in_pass_ = false;
     if (comm_hook_ && comm_hook_->averages() && !std::exchange(is_checked_, true)) check_same_on_all_ranks(*group_, views_.buckets);
     return missing_;
+  }
+
+  void undo(std::span<const std::size_t> gradients) {
+    if (comm_hook_ && !start_)
+      for (const std::size_t gradient : gradients) comm_hook_->undo(gradients_[gradient].name);
   }
 
   bool rebuild(std::span<const std::size_t> order, const std::function<void(std::size_t, const Buffer&)>& moved) {
@@ -126,7 +132,7 @@ class Reducer::Impl {
         const Buffer place = buckets[b].memory.window(slot.offset, bytes);
         Bucket& old = buckets_[places_[slot.gradient].bucket];
         device.copy(place.data(), old.memory.data() + places_[slot.gradient].offset, bytes, device.default_stream());
-        places[slot.gradient] = {b, slot.offset, false};
+        places[slot.gradient] = {b, slot.offset};
         moved(slot.gradient, place);
         if (--old.pending == 0) old.memory = {};
       }
@@ -168,7 +174,7 @@ class Reducer::Impl {
   struct GradientPlace {
     std::size_t bucket = 0;
     std::size_t offset = 0;
-    bool ready = false;
+    bool ready = false, missing = false;  // in this pass; missing: finish() waited in vain
   };
 
   GradientPlace& place_of(std::size_t gradient) {
@@ -184,7 +190,7 @@ class Reducer::Impl {
 
   void begin_pass() {
     for (std::size_t b = 0; b < buckets_.size(); ++b) buckets_[b].pending = layouts_[b].slots.size();
-    for (GradientPlace& place : places_) place.ready = false;
+    for (GradientPlace& place : places_) place.ready = place.missing = false;
     times_.assign(buckets_.size(), {});
     arrivals_.clear();
     next_to_launch_ = next_to_tell_ = 0;
@@ -200,7 +206,7 @@ class Reducer::Impl {
       if (before_reduction_) before_reduction_(b);
       if (factor_ != 1) multiply(b);
       times_[b].launched = seconds_between(pass_begin_, Clock::now());
-      buckets_[b].work = start_ ? start_(b) : comm_hook_ ? run_hook(views_.buckets[b]) : average_of(b);
+      buckets_[b].work = start_ ? start_(b) : comm_hook_ ? run_hook(b) : average_of(b);
     }
   }
 
@@ -217,7 +223,9 @@ class Reducer::Impl {
   }
 
   // A hook may fail on one rank alone: the others would wait for its call.
-  Work run_hook(const GradBucket& bucket) {
+  Work run_hook(std::size_t b) {
+    const GradBucket& bucket = views_.buckets[b];
+    for (std::size_t s = 0; s < bucket.slots.size(); ++s) views_.slots[b][s].has_gradient = !places_[layouts_[b].slots[s].gradient].missing;
     try {
       return comm_hook_(*group_, bucket);
     } catch (...) {
@@ -305,6 +313,7 @@ std::vector<std::size_t> Reducer::finish() {
   }
 }
 
+void Reducer::undo(std::span<const std::size_t> gradients) { impl_->undo(gradients); }
 void Reducer::abandon_pass() noexcept { impl_->abandon_pass(); }
 std::span<const std::size_t> Reducer::arrival_order() const { return impl_->arrivals(); }
 bool Reducer::rebuild(std::span<const std::size_t> order, const std::function<void(std::size_t, const Buffer&)>& moved) {

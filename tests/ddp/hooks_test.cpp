@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/autograd/losses.h"
@@ -17,6 +18,7 @@
 #include "lockstep/tensor/random.h"
 #include "tests/ddp/heads.h"
 #include "tests/ddp/ranks.h"
+#include "tests/ddp/zero_trainee.h"
 
 namespace lockstep::testing {
 namespace {
@@ -79,6 +81,50 @@ TEST(HooksInTraining, ReachTheLossOfPlainAveraging) {
                              [] { return hooks::power_sgd({.matrix_rank = 2, .start_step = 10}); }});
   expect_loss_of_average(4, {[] { return hooks::top_k({.ratio = 0.05}); },
                              [] { return hooks::power_sgd({.matrix_rank = 2, .start_step = 10, .next = hooks::fp16()}); }});
+}
+
+std::vector<float> state_of(const CommHook& hook, const std::string& name) {
+  for (const HookState& state : hook->state())
+    if (state.name == name) return {static_cast<const float*>(state.data), static_cast<const float*>(state.data) + state.count};
+  ADD_FAILURE() << "no state " << name;
+  return {};
+}
+
+// What is left to send of a layer, of all ranks: passes that use it nowhere keep it, and send none of it as a gradient.
+TEST(HooksAndUnusedParameters, KeepTheErrorOfThoseThatNoRankUsed) {
+  const std::vector<std::pair<std::string, std::function<CommHook()>>> makers = {
+      {"top_k.error.", [] { return hooks::top_k({.ratio = 0.1}); }},
+      {"power_sgd.error.", [] { return hooks::power_sgd({.start_step = 0, .min_compression = 1}); }},
+      {"power_sgd.q.", [] { return hooks::power_sgd({.start_step = 0, .error_feedback = false, .min_compression = 1}); }}};
+  for (const auto& [prefix, make] : makers)
+    for (const char* const transport : {"threads", "tcp"})
+      for (const bool freezes : {false, true})
+        expect_all_well(run_ranks(2, transport, [&, prefix = prefix, make = make](auto group) {
+          ZeroSettings settings;
+          settings.options = {.find_unused_parameters = !freezes, .comm_hook = make()};
+          ZeroTrainee trainee(group, "sgd", false, 13, settings);
+          const Tensor weight = trainee.net.children()[1].second->parameters().front();
+          trainee.run(3);
+          const CommHook& hook = trainee.ddp.comm_hook();
+          const std::vector<float> before = state_of(hook, prefix + "middle.weight"), others = state_of(hook, prefix + "a.weight");
+          trainee.net.leaves_middle = true;
+          if (freezes)
+            for (const Tensor& each : trainee.net.children()[1].second->parameters()) require_grad(each, false);
+          for (int step = 3; step < 5; ++step) {
+            for (const NamedTensor& parameter : trainee.ddp.parameters())
+              if (requires_grad(parameter.tensor)) clear_grad(parameter.tensor);
+            trainee.backward(step);
+            EXPECT_EQ(state_of(hook, prefix + "middle.weight"), before) << hook->describe() << ", step " << step;
+          }
+          EXPECT_NE(state_of(hook, prefix + "a.weight"), others);
+          if (freezes) return;
+          EXPECT_FALSE(has_grad(weight));
+          trainee.net.leaves_middle = group->rank() == 1;
+          trainee.optimizer->zero_grad();
+          trainee.backward(5);
+          EXPECT_TRUE(has_grad(weight));
+          EXPECT_NE(state_of(hook, prefix + "middle.weight"), before) << "used on rank 0: rank 1 sends what it owes";
+        }));
 }
 
 // Of one weight: a gradient is the input.

@@ -23,6 +23,7 @@ struct GradSlot {
   std::string_view name;  // the parameter's
   Shape shape;
   std::size_t offset = 0;  // elements from the bucket's begin
+  bool has_gradient = true;  // false: this rank's pass made none, and its values are zero; other ranks may have one
 };
 
 // A bucket that is about to be reduced. Buckets may be rebuilt after the first pass: what a hook keeps from pass to pass, it keeps by name.
@@ -62,6 +63,11 @@ class BucketHook {
   // Starts the reduction of a bucket and returns its Work; when that is done, the average is in place, the same bits on all ranks. Called
   // in bucket order, at the same place among the group's calls on all ranks. What it throws ends the group for all ranks.
   virtual Work reduce(ProcessGroup& group, const GradBucket& bucket) = 0;
+
+  // After a pass, on all ranks: no rank had a gradient of this parameter, and its average is dropped. What the pass made of state that the
+  // hook keeps for it must become what it was before: an error that was sent counts nowhere. Slots without `has_gradient` show in reduce()
+  // for which parameters that may happen. A hook that others stand on hands it on to `next`.
+  virtual void undo(std::string_view parameter) {}
 
   // Valid after prepare(). Read and written between passes.
   virtual std::vector<HookState> state() { return {}; }

@@ -69,6 +69,10 @@ class Reducer {
   // gradients that never came; their slots hold the other ranks' average afterwards.
   std::vector<std::size_t> finish();
 
+  // After finish(), on all ranks: gradients that came on no rank. The comm hook takes back what the pass made of the state that it keeps
+  // for them.
+  void undo(std::span<const std::size_t> gradients);
+
   // The order in which gradients became ready in the last pass, those last that finish() waited for in vain.
   std::span<const std::size_t> arrival_order() const;
 

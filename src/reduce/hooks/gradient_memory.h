@@ -35,6 +35,28 @@ class StateFloats {
   std::size_t count_ = 0;
 };
 
+// What a part of a hook's state was before a pass that may be undone: a copy, in memory that is taken when it is first needed.
+class StateBefore {
+ public:
+  // Before the first bucket of the pass uses them: are they to be kept?
+  void begin(const StateFloats& floats, Device& device, bool keeps) {
+    keeps_ = keeps && floats.count() != 0;
+    if (keeps_ && before_.count() == 0) before_ = StateFloats(device, floats.count());
+  }
+  // On the stream of the pass, before it changes them.
+  void keep(const StateFloats& floats, Device& device, Stream& stream) const {
+    if (keeps_) device.copy(before_.data(), floats.data(), floats.count() * sizeof(float), stream);
+  }
+  // After the pass.
+  void restore(const StateFloats& floats, Device& device) {
+    if (std::exchange(keeps_, false)) device.copy(floats.data(), before_.data(), floats.count() * sizeof(float), device.default_stream());
+  }
+
+ private:
+  StateFloats before_;
+  bool keeps_ = false;
+};
+
 // One entry a parameter; `Entry` is default-constructible. Entries stay where they are.
 template <typename Entry>
 class ByParameter {
@@ -44,7 +66,7 @@ class ByParameter {
   void prepare(const ProcessGroup& group, std::span<const GradientInfo> gradients, Make&& make) {
     Entries kept;
     for (const GradientInfo& gradient : gradients) {
-      Device& device = device_of(group, gradient.device);
+      Device& device = hooks::device_of(group, gradient.device);
       const auto found = entries_.find(gradient.name);
       if (found != entries_.end() && found->second.count == gradient.count && found->second.device == &device) {
         kept[gradient.name] = std::move(found->second);
@@ -57,6 +79,7 @@ class ByParameter {
     entries_ = std::move(kept);
   }
   Entry& of(std::string_view name) { return *entries_.find(name)->second.entry; }
+  Device& device_of(std::string_view name) const { return *entries_.find(name)->second.device; }
 
   template <typename Use>
   void for_each(Use&& use) {

@@ -36,6 +36,9 @@ class HalfHook : public BucketHook {
   void prepare(const ProcessGroup& group, std::span<const GradientInfo> gradients) override {
     if (next_) next_->prepare(group, gradients);
   }
+  void undo(std::string_view parameter) override {
+    if (next_) next_->undo(parameter);
+  }
   std::vector<HookState> state() override { return next_ ? next_->state() : std::vector<HookState>(); }
   bool sends_any_message() const override { return true; }
   bool can_be_captured() const override { return !next_ || next_->can_be_captured(); }

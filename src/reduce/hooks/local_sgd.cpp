@@ -33,6 +33,9 @@ class PostLocalSgdHook : public BucketHook {
   void prepare(const ProcessGroup& group, std::span<const GradientInfo> gradients) override {
     if (options_.next) options_.next->prepare(group, gradients);
   }
+  void undo(std::string_view parameter) override {
+    if (options_.next) options_.next->undo(parameter);
+  }
   std::vector<HookState> state() override {
     std::vector<HookState> all = options_.next ? options_.next->state() : std::vector<HookState>();
     all.push_back({"post_local_sgd.step", &step_, 1, DType::kInt64});

@@ -23,6 +23,7 @@ struct PowerMemory {
   PowerSgdMatrix matrix;  // of rank 0: travels whole
   StateFloats q;          // of the pass before; rows that are zero begin anew
   StateFloats error;      // none without error feedback
+  StateBefore q_before, error_before;
 };
 
 struct PowerPart {
@@ -80,6 +81,8 @@ void make_p(PowerJob& job, Stream& stream) {
       job.device->copy(job.p_of(part), values, part.count * sizeof(float), stream);
       continue;
     }
+    memory.q_before.keep(memory.q, *job.device, stream);
+    memory.error_before.keep(memory.error, *job.device, stream);
     const OutputView all = floats(values, part.count);
     if (memory.error.count() != 0) job.device->kernels().add(all, floats(memory.error.data(), part.count), all, stream);
     job.kernels->refill(memory.matrix, job.random_of(part), !job.warm_start, memory.q.data(), stream);
@@ -142,6 +145,13 @@ class PowerSgdHook : public BucketHook {
     });
     if (options_.next) options_.next->prepare(group, gradients);
   }
+  void undo(std::string_view parameter) override {
+    PowerMemory& memory = memory_.of(parameter);
+    Device& device = memory_.device_of(parameter);
+    memory.q_before.restore(memory.q, device);
+    memory.error_before.restore(memory.error, device);
+    if (options_.next) options_.next->undo(parameter);
+  }
   std::vector<HookState> state() override {
     std::vector<HookState> all = options_.next ? options_.next->state() : std::vector<HookState>();
     all.push_back({"power_sgd.step", &step_, 1, DType::kInt64});
@@ -164,6 +174,11 @@ class PowerSgdHook : public BucketHook {
     job->warm_start = options_.warm_start;
     if (!fits(job->parts, bucket)) plan(*job, bucket);
     if (job->q_count == 0) return options_.next(group, bucket);  // all of it travels whole
+    for (std::size_t s = 0; s < job->parts.size(); ++s) {
+      PowerMemory& memory = *job->parts[s].memory;
+      memory.q_before.begin(memory.q, *job->device, !bucket.slots[s].has_gradient);
+      memory.error_before.begin(memory.error, *job->device, !bucket.slots[s].has_gradient);
+    }
     resize(job->p, group, job->p_count * sizeof(float), bucket.device);
     resize(job->q, group, job->q_count * sizeof(float), bucket.device);
     resize(job->are_finite, *job->device, job->parts.size() * sizeof(std::int32_t));

@@ -20,15 +20,18 @@ namespace {
 
 struct TopKMemory {
   StateFloats error;  // none without error feedback
+  StateBefore error_before;
 };
 
 // Where a parameter lies, for fits().
 struct TopKPlace {
   std::string name;
   std::size_t offset = 0;
+  TopKMemory* memory = nullptr;
 };
 
 struct TopKJob {
+  Device* device = nullptr;
   const TopKKernels* kernels = nullptr;
   float* values = nullptr;
   std::vector<TopKPlace> places;
@@ -40,6 +43,7 @@ struct TopKJob {
 };
 
 void compress(const TopKJob& job, Stream& stream) {
+  for (const TopKPlace& place : job.places) place.memory->error_before.keep(place.memory->error, *job.device, stream);
   auto* const places = reinterpret_cast<std::uint32_t*>(job.own.data());
   job.kernels->select(job.parts, job.values, places, reinterpret_cast<float*>(places + job.messages.kept), stream);
 }
@@ -66,6 +70,10 @@ class TopKHook : public BucketHook {
       if (options_.error_feedback) memory.error = StateFloats(device, gradient.count);
     });
   }
+  void undo(std::string_view parameter) override {
+    TopKMemory& memory = memory_.of(parameter);
+    memory.error_before.restore(memory.error, memory_.device_of(parameter));
+  }
   std::vector<HookState> state() override {
     std::vector<HookState> all;
     memory_.for_each([&](const std::string& name, TopKMemory& memory) { memory.error.append_to(all, "top_k.error." + name, true); });
@@ -75,9 +83,14 @@ class TopKHook : public BucketHook {
 
   Work reduce(ProcessGroup& group, const GradBucket& bucket) override {
     TopKJob* const job = &jobs_.of(group, bucket);
-    job->kernels = &device_of(group, bucket.device).kernels().families.get<TopKKernels>();
+    job->device = &device_of(group, bucket.device);
+    job->kernels = &job->device->kernels().families.get<TopKKernels>();
     job->values = static_cast<float*>(bucket.buffer);
     if (!fits(job->places, bucket)) plan(*job, bucket);
+    for (std::size_t s = 0; s < job->places.size(); ++s) {
+      TopKMemory& memory = *job->places[s].memory;
+      memory.error_before.begin(memory.error, *job->device, !bucket.slots[s].has_gradient);
+    }
     job->messages.ranks = group.world_size();
     job->messages.count = static_cast<std::int64_t>(bucket.count);
     resize(job->own, group, job->message_bytes(), bucket.device);
@@ -99,8 +112,9 @@ class TopKHook : public BucketHook {
     for (const GradSlot& slot : bucket.slots) {
       const std::int64_t count = slot.shape.count();
       const auto kept = std::min(count, static_cast<std::int64_t>(std::ceil(options_.ratio * static_cast<double>(count))));
-      job.places.push_back({std::string(slot.name), slot.offset});
-      job.parts.push_back({static_cast<std::int64_t>(slot.offset), count, kept, memory_.of(slot.name).error.data()});
+      TopKMemory& memory = memory_.of(slot.name);
+      job.places.push_back({std::string(slot.name), slot.offset, &memory});
+      job.parts.push_back({static_cast<std::int64_t>(slot.offset), count, kept, memory.error.data()});
       job.messages.kept += kept;
     }
   }
