@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/cpu/fast.h"
+#include "kernels/cpu/squares.h"
 #include "kernels/cpu/vector_math.h"
 #include "lockstep/core/cpu_dispatch.h"
 
@@ -101,17 +102,9 @@ double sum_of_binary_cross_entropy(const float* x, const float* t, Index count) 
 }  // namespace
 
 LOCKSTEP_CPU_DISPATCH(double, sum_of_squares, (const float* x, Index count), (x, count), {
-  double sums[kSums] = {};
-  Index i = 0;
-  for (; i + kSums <= count; i += kSums)
-    for (Index lane = 0; lane < kSums; ++lane) {
-      const double value = x[i + lane];
-      sums[lane] += value * value;
-    }
-  for (; i < count; ++i) sums[i % kSums] += static_cast<double>(x[i]) * x[i];
-  double total = 0;
-  for (Index lane = 0; lane < kSums; ++lane) total += sums[lane];
-  return total;
+  double sums[kSquareSums] = {};
+  add_squares(x, count, sums);
+  return total_of(sums);
 })
 
 namespace {

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/fast.h"
 #include "kernels/cpu/shared_update.h"
+#include "kernels/cpu/squares.h"
 #include "kernels/updates/all.h"
 #include "lockstep/core/cpu_dispatch.h"
 
@@ -39,6 +40,7 @@ template <typename Formula>
   alignas(64) float mean[kChunk];
   const auto update = [&](Index begin, Index count) __attribute__((always_inline)) {
     average(*tensor.ranks, begin, count, mean);
+    clip(*tensor.ranks, count, mean);
     update_range(tensor, mean, begin, count, formula);
     send(tensor, begin, count);
   };
@@ -118,8 +120,23 @@ void gradient_norm(std::span<const UpdateTensor> tensors, const NormParams& para
   *result = updates::norm_of(squares, params);
 }
 
+// The bits of sum_of_squares() of the mean.
+LOCKSTEP_CPU_DISPATCH(double, sum_of_mean_squares, (const UpdateRanks& ranks, Index count), (ranks, count), {
+  alignas(64) float mean[kChunk];
+  static_assert(kChunk % kSquareSums == 0);
+  double sums[kSquareSums] = {};
+  for (Index begin = 0; begin < count; begin += kChunk) {
+    const Index piece = begin + kChunk <= count ? kChunk : count - begin;
+    for (const float* grad : ranks.grads) prefetch_chunk(grad + begin);
+    average(ranks, begin, piece, mean);
+    add_squares(mean, piece, sums);
+  }
+  return total_of(sums);
+})
+
 void square_sums(std::span<const UpdateTensor> tensors, double* sums, Stream&) {
-  for (const UpdateTensor& tensor : tensors) *sums++ = sum_of_squares(tensor.grad, tensor.count);
+  for (const UpdateTensor& tensor : tensors)
+    *sums++ = tensor.ranks == nullptr ? sum_of_squares(tensor.grad, tensor.count) : sum_of_mean_squares(*tensor.ranks, tensor.count);
 }
 
 }  // namespace

@@ -15,11 +15,16 @@ float mean_of(std::span<const float* const> grads, Index i) {
   return sum * (1 / static_cast<float>(grads.size()));
 }
 
+float gradient_of(const UpdateTensor& tensor, Index i) {
+  return tensor.ranks == nullptr ? tensor.grad[i] : mean_of(tensor.ranks->grads, i);
+}
+
 template <typename Formula>
 void update_elements(const UpdateTensor& tensor, const Formula& formula) {
   const auto& [first, second, third] = tensor.states;
   for (Index i = 0; i < tensor.count; ++i) {
-    const float grad = tensor.ranks == nullptr ? tensor.grad[i] : mean_of(tensor.ranks->grads, i);
+    float grad = gradient_of(tensor, i);
+    if (tensor.ranks != nullptr && tensor.ranks->clip_factor != nullptr) grad *= *tensor.ranks->clip_factor;
     if constexpr (Formula::kStates == 0) formula(tensor.weight[i], grad);
     if constexpr (Formula::kStates == 1) formula(tensor.weight[i], grad, first[i]);
     if constexpr (Formula::kStates == 2) formula(tensor.weight[i], grad, first[i], second[i]);
@@ -49,7 +54,10 @@ void gradient_norm(std::span<const UpdateTensor> tensors, const NormParams& para
 void square_sums(std::span<const UpdateTensor> tensors, double* sums, Stream&) {
   for (const UpdateTensor& tensor : tensors) {
     double squares = 0;
-    for (Index i = 0; i < tensor.count; ++i) squares += static_cast<double>(tensor.grad[i]) * tensor.grad[i];
+    for (Index i = 0; i < tensor.count; ++i) {
+      const float grad = gradient_of(tensor, i);
+      squares += static_cast<double>(grad) * grad;
+    }
     *sums++ = squares;
   }
 }

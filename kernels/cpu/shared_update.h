@@ -43,6 +43,13 @@ template <int kStates>
   for (std::int64_t i = 0; i < count; ++i) mean[i] *= scale;
 }
 
+// What clipping makes of the mean.
+[[gnu::always_inline]] inline void clip(const UpdateRanks& ranks, std::int64_t count, float* mean) {
+  if (ranks.clip_factor == nullptr) return;
+  const float factor = *ranks.clip_factor;
+  for (std::int64_t i = 0; i < count; ++i) mean[i] *= factor;
+}
+
 // By stores that read no line before they write it, where `to` is aligned for them; end_sending() must follow before others are told.
 [[gnu::always_inline]] inline void copy_past_caches(float* to, const float* from, std::int64_t count) {
   std::int64_t i = 0;

@@ -123,7 +123,7 @@ class DistributedDataParallel::Impl {
   bool has_weight() const { return shares_.has_weight(); }
   bool is_joining() const { return shares_.is_joining(); }
   void begin_epoch(std::int64_t steps) const { shares_.begin_epoch(steps); }
-  const GradientCheck& check() const { return check_; }
+  GradientCheck& check() { return check_; }
   bool has_rebuilt() const { return has_rebuilt_; }
   bool will_rebuild() const { return !has_rebuilt_ && partner == nullptr && !missing_.asks_each_pass(); }
 
@@ -394,7 +394,7 @@ const std::string& DistributedDataParallel::last_skipped() const { return impl_-
 Reducer& PassAccess::reducer(DistributedDataParallel& ddp) { return ddp.impl_->reducer(); }
 PassPartner* PassAccess::partner(const DistributedDataParallel& ddp) { return ddp.impl_->partner; }
 void PassAccess::set_partner(DistributedDataParallel& ddp, PassPartner* partner) { ddp.impl_->partner = partner; }
-bool PassAccess::looks_at_gradients(const DistributedDataParallel& ddp) { return ddp.impl_->check().is_on(); }
+GradientCheck& PassAccess::check(DistributedDataParallel& ddp) { return ddp.impl_->check(); }
 bool PassAccess::may_leave_gradients(const DistributedDataParallel& ddp) { return ddp.impl_->may_leave_gradients(); }
 
 DistributedDataParallel::NoSync::NoSync(DistributedDataParallel& ddp) : ddp_(ddp), before_(std::exchange(ddp.impl_->synchronize, false)) {}

@@ -39,15 +39,22 @@ GradientCheck::GradientCheck(ProcessGroup& group, const std::vector<NamedTensor>
       hook_(options.comm_hook) {}
 
 ReducerOptions GradientCheck::watching(ReducerOptions options) {
-  if (can_stop() && group_.world_size() > 1) options.before_reduction = [this](std::size_t bucket) { sum_squares(bucket, own_sums_); };
-  if (is_on()) options.after_reduction = [this](std::size_t bucket) { sum_squares(bucket, sums_); };
+  if (can_stop() && group_.world_size() > 1)
+    options.before_reduction = [this](std::size_t bucket) { sum_squares(bucket, tensors_, own_sums_); };
+  if (is_on()) options.after_reduction = [this](std::size_t bucket) { sum_squares(bucket, averages_, sums_); };
   return options;
+}
+
+void GradientCheck::set_partial(const Reducer& reducer, PartialAverages* partial) {
+  partial_ = partial;
+  follow(reducer);
 }
 
 void GradientCheck::follow(const Reducer& reducer) {
   if (!is_on()) return;
   order_.clear();
   tensors_.clear();
+  averages_.clear();
   begins_.clear();
   for (const BucketLayout& layout : reducer.buckets()) {
     begins_.push_back(order_.size());
@@ -55,6 +62,10 @@ void GradientCheck::follow(const Reducer& reducer) {
       auto* const values = reinterpret_cast<float*>(reducer.slot(slot.gradient).data());
       order_.push_back(slot.gradient);
       tensors_.push_back({values, values, {}, parameters_[slot.gradient].tensor.count()});
+      averages_.push_back(tensors_.back());
+      if (partial_ == nullptr || partial_->keeps_own()) continue;
+      const auto [begin, count] = partial_->range_of(slot.gradient);
+      averages_.back() = {values + begin, values + begin, {}, static_cast<std::int64_t>(count)};
     }
   }
   begins_.push_back(order_.size());
@@ -80,21 +91,25 @@ void GradientCheck::check_hook() const {
           hook_->describe(), state.name);
 }
 
-void GradientCheck::sum_squares(std::size_t bucket, const Tensor& sums) const {
+void GradientCheck::sum_squares(std::size_t bucket, const Tensors& tensors, const Tensor& sums) const {
+  if (partial_ != nullptr && partial_->keeps_own()) return;  // report() and the partner take what they need
   const std::size_t begin = begins_[bucket], end = begins_[bucket + 1];
-  device_->kernels().square_sums(std::span(tensors_).subspan(begin, end - begin), sums.data<double>() + begin, device_->default_stream());
+  device_->kernels().square_sums(std::span(tensors).subspan(begin, end - begin), sums.data<double>() + begin, device_->default_stream());
 }
 
 void GradientCheck::finish(std::uint64_t step) {
   if (!is_on()) return;
+  if (partial_ != nullptr) partial_->sum_squares(sums_);
   take_norm();
   if (can_stop()) {
     auto is_bad = static_cast<std::uint8_t>(has_nonfinite(sums_));
     if (hook_) group_.all_reduce(std::span(&is_bad, 1), ReduceOp::kBitOr, {.purpose = {"finite gradients"}});
     if (is_bad != 0) return stop(step);
   }
-  if (std::isfinite(max_norm_)) clip();
+  if (std::isfinite(max_norm_) && (partial_ == nullptr || !partial_->keeps_own())) clip();
 }
+
+const float* GradientCheck::clip_factor() const { return is_on() && std::isfinite(max_norm_) ? &norm_in(result_)->factor : nullptr; }
 
 void GradientCheck::stop(std::uint64_t step) {
   std::string text = report(step);
@@ -132,7 +147,7 @@ void GradientCheck::clip() {
     const Tensor& parameter = parameters_[order_[k]].tensor;
     if (!wants_and_has_grad(parameter)) continue;
     grad(parameter).mark_changed();
-    present_.push_back(tensors_[k]);
+    if (averages_[k].count > 0) present_.push_back(averages_[k]);
   }
   device_->kernels().scale_gradients(present_, {factor}, device_->default_stream());
 }
@@ -156,6 +171,8 @@ std::string GradientCheck::report(std::uint64_t step) {
       if (!std::isfinite(host_sums_[k])) mine[order_[k]] = static_cast<std::uint8_t>(mine[order_[k]] | bit);
   };
   note(sums_, kAverage);
+  if (partial_ != nullptr && partial_->keeps_own())
+    device_->kernels().square_sums(tensors_, own_sums_.data<double>(), device_->default_stream());
   note(ranks == 1 ? sums_ : own_sums_, kOwn);
   group_.all_gather(mine.data(), all.data(), count, DType::kUInt8, {.purpose = {"infinite gradients"}});
   std::vector<std::string> where;

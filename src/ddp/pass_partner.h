@@ -7,6 +7,7 @@
 
 #include "lockstep/ddp/ddp.h"
 #include "lockstep/optim/optimizer.h"
+#include "src/ddp/gradient_check.h"
 
 namespace lockstep {
 
@@ -29,7 +30,7 @@ struct PassAccess {
   static Reducer& reducer(DistributedDataParallel& ddp);
   static PassPartner* partner(const DistributedDataParallel& ddp);
   static void set_partner(DistributedDataParallel& ddp, PassPartner* partner);  // null: none
-  static bool looks_at_gradients(const DistributedDataParallel& ddp);           // max_grad_norm, on_nonfinite_gradient
+  static GradientCheck& check(DistributedDataParallel& ddp);                    // of max_grad_norm, on_nonfinite_gradient
   static bool may_leave_gradients(const DistributedDataParallel& ddp);          // find_unused_parameters, static_graph
 };
 

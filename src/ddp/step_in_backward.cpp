@@ -71,7 +71,7 @@ class StepInBackward::Impl : public PassPartner, public optim::StepOwner {
       return "the wrapper has find_unused_parameters or static_graph: which parameters keep no gradient, and must stay as they are, is "
              "known "
              "when backward has ended";
-    if (PassAccess::looks_at_gradients(ddp_))
+    if (PassAccess::check(ddp_).is_on())
       return "the wrapper has max_grad_norm or on_nonfinite_gradient: what they find is known when all gradients have come, after the "
              "first "
              "updates";

@@ -1,6 +1,8 @@
 #include "lockstep/ddp/zero.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +12,7 @@
 #include "src/ddp/options.h"
 #include "src/ddp/pass_partner.h"
 #include "src/ddp/replicas.h"
+#include "src/ddp/shared_squares.h"
 #include "src/optim/step_parts.h"
 
 namespace lockstep {
@@ -17,10 +20,13 @@ namespace lockstep {
 namespace {
 
 using Slice = optim::StepParts::Slice;
+using Addresses = std::vector<std::vector<std::byte*>>;  // by bucket and rank
 
 constexpr const char* kInSlices =
-    "under ZeroRedundancyOptimizer no rank has the whole average. Call zero_grad() first; to clip, or to look at gradients, train without "
-    "it";
+    "under ZeroRedundancyOptimizer no rank has the whole average. Call zero_grad() first; to clip by the norm, set .max_grad_norm of "
+    "DistributedDataParallelOptions; to look at gradients, or to change them by hand, train without it";
+constexpr const char* kOfOneRank =
+    "is this rank's own, of a backward under no_sync() or outside of the wrapper: one that reduces it must follow before step()";
 
 // The part of a gradient, in elements, that lies in bytes [begin, end) of its bucket.
 Slice part_between(const Slot& slot, std::size_t count, std::size_t element, std::size_t begin, std::size_t end) {
@@ -42,10 +48,19 @@ std::vector<std::string> lines_of(optim::Optimizer& optimizer, const optim::Step
 
 }  // namespace
 
-class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwner {
+// Gradients of a pass end up in one of three ways:
+//   whole    a comm_hook has left the averages on every rank, as without this class;
+//   slices   each bucket is reduce-scattered;
+//   own      nothing was reduced: ranks that share memory read each other's gradients.
+class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwner, public PartialAverages {
  public:
   Impl(DistributedDataParallel& ddp, optim::Optimizer& optimizer)
-      : ddp_(ddp), group_(ddp.group()), optimizer_(optimizer), parts_(optimizer), parameters_(ddp.parameters()) {
+      : ddp_(ddp),
+        group_(ddp.group()),
+        optimizer_(optimizer),
+        parts_(optimizer),
+        check_(PassAccess::check(ddp)),
+        parameters_(ddp.parameters()) {
     refuse_on_all_ranks(group_, name(), refusal());
     check_same_lines(group_, lines_of(optimizer, parts_), name(), "have different optimizers");
     indices_ = indices_in(optimizer, ddp);
@@ -53,7 +68,9 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
     slices_ = slices();
     parts_.keep_slices(slices_, group_.world_size());
     find_ranks();
-    PassAccess::reducer(ddp).reduce_by([this](std::size_t bucket) { return ranks_.empty() ? scatter(bucket) : Work(); });
+    if (!averages_are_whole()) PassAccess::reducer(ddp).reduce_by([this](std::size_t b) { return keeps_own() ? Work() : scatter(b); });
+    if (!averages_are_whole() && group_.world_size() > 1) check_.set_partial(ddp.reducer(), this);
+    if (averages_are_whole()) follow_local_gradients();
     PassAccess::set_partner(ddp, this);
     parts_.set_owner(*this);
     parts_.share(ranks_);
@@ -63,6 +80,7 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
     Reducer& reducer = PassAccess::reducer(ddp_);
     reducer.abandon_pass();
     reducer.reduce_by({});
+    check_.set_partial(reducer, nullptr);
     PassAccess::set_partner(ddp_, nullptr);
   }
 
@@ -97,8 +115,24 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
   }
 
   void end_pass() override {
+    std::fill(is_local_.begin(), is_local_.end(), std::uint8_t{0});
+    if (averages_are_whole()) return;
     for (const auto& [name, tensor] : parameters_)
       if (requires_grad(tensor) && has_grad(tensor)) withhold_grad(tensor, kInSlices);
+  }
+
+  bool keeps_own() const override { return !averages_are_whole() && !ranks_.empty(); }
+  std::pair<std::size_t, std::size_t> range_of(std::size_t gradient) const override {
+    const Slice& slice = slices_[indices_[gradient]];
+    return {slice.begin, slice.count};
+  }
+  void sum_squares(const Tensor& sums) override {
+    if (keeps_own()) return squares_->sum(sums, pass_);
+    Device& device = sums.device();
+    group_
+        .all_reduce_async(sums.data<double>(), static_cast<std::size_t>(sums.count()), DType::kFloat64, ReduceOp::kSum,
+                          {.purpose = {"squares of slices"}, .device = device.kind()})
+        .stream_wait(device.default_stream());
   }
 
   void step() override {
@@ -125,9 +159,9 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
     for (std::size_t b = 0; b < buckets.size(); ++b) works_[b].stream_wait(weights_[b].device()->default_stream());
   }
 
-  // Gradients have stayed as they were. One pass over this rank's slices reads those of all ranks, updates, and writes to all ranks'
-  // weights: between two barriers, the first behind the last use of the weights, the second before the next. They also compare what no
-  // call in backward has: that the ranks are in the same pass, and update as many parameters.
+  // One pass over this rank's slices reads the gradients of all ranks, or its averages where they are whole, updates, and writes to all
+  // ranks' weights: between two barriers, the first behind the last use of the weights, the second before the next. They also compare what
+  // no call in backward has: that the ranks are in the same pass, and update as many parameters.
   void step_in_shared_memory() {
     bucket_parameters_.clear();
     for (std::size_t i = 0; i < parameters_.size(); ++i)
@@ -139,14 +173,24 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
 
   std::string refusal() const {
     if (std::string reason = refusal_of_pair(ddp_, optimizer_); !reason.empty()) return reason;
-    if (ddp_.comm_hook())
-      return "the wrapper has a comm_hook, which leaves whole buckets on every rank: ZeRO reduces slices by itself. Leave the hook out";
-    if (PassAccess::looks_at_gradients(ddp_))
-      return "the wrapper has max_grad_norm or on_nonfinite_gradient, which look at whole averages, and each rank has slices alone";
+    if (ddp_.comm_hook() && !ddp_.comm_hook()->averages())
+      return fmt::format(
+          "the comm_hook {} leaves each rank its own gradients, and each slice of the weights would follow one rank's alone: "
+          "take a hook that averages, or train without ZeroRedundancyOptimizer",
+          ddp_.comm_hook()->describe());
     if (!parts_.is_elementwise())
       return fmt::format("{} is not elementwise: the update of an element reads others of its tensor, and a rank has slices of tensors",
                          optimizer_.kind());
     return "";
+  }
+
+  bool averages_are_whole() const { return static_cast<bool>(ddp_.comm_hook()); }
+
+  // Gradients that are not withheld do not show whether they were averaged.
+  void follow_local_gradients() {
+    is_local_.resize(parameters_.size());
+    for (std::size_t i = 0; i < parameters_.size(); ++i)
+      hooks_.push_back(register_grad_hook(parameters_[i].tensor, [this, i](const Tensor&) { is_local_[i] = 1; }));
   }
 
   std::size_t bytes_of_slice(std::size_t bucket) const { return slice_bytes(ddp_.reducer().buckets()[bucket], group_.world_size()); }
@@ -187,30 +231,49 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
 
   // Where all ranks have mapped each other's buckets. Not under loss scaling, whose step depends on all averages.
   void find_ranks() {
-    const Reducer& reducer = ddp_.reducer();
     const auto world = static_cast<std::size_t>(group_.world_size());
     if (world == 1 || parts_.scales_loss() || !parts_.can_share()) return;
-    std::vector<std::vector<std::byte*>> gradients, weights;  // by bucket and rank
+    const Reducer& reducer = ddp_.reducer();
+    Addresses gradients, weights;
     for (std::size_t b = 0; b < weights_.size(); ++b) {
       const DeviceKind device = reducer.buckets()[b].device;
       gradients.push_back(group_.peer_addresses(reducer.memory(b).data(), weights_[b].bytes(), device));
       weights.push_back(group_.peer_addresses(weights_[b].data(), weights_[b].bytes(), device));
       if (gradients.back().empty() || weights.back().empty()) return;
     }
-    grads_.resize(parameters_.size() * world);
-    copies_.resize(parameters_.size() * (world - 1));
+    if (averages_are_whole())  // on this rank, too
+      for (std::vector<std::byte*>& of_ranks : gradients) of_ranks = {of_ranks[static_cast<std::size_t>(group_.rank())]};
+    share_slices(gradients, weights);
+    if (check_.is_on() && !averages_are_whole()) share_squares(gradients);
+  }
+
+  void share_slices(const Addresses& gradients, const Addresses& weights) {
+    const std::size_t others = weights.front().size() - 1, grads = gradients.front().size();
+    grads_.resize(parameters_.size() * grads);
+    copies_.resize(parameters_.size() * others);
     ranks_.resize(parameters_.size());
-    for (std::size_t b = 0; b < weights_.size(); ++b)
-      for (const Slot& slot : reducer.buckets()[b].slots) {
+    const float* const factor = averages_are_whole() ? nullptr : check_.clip_factor();
+    for (std::size_t b = 0; b < weights.size(); ++b)
+      for (const Slot& slot : ddp_.reducer().buckets()[b].slots) {
         const std::size_t i = indices_[slot.gradient], first = slot.offset + slices_[i].begin * sizeof(float);
-        const float** grad = &grads_[i * world];
-        float** copy = &copies_[i * (world - 1)];
-        ranks_[i] = {{grad, world}, {copy, world - 1}};
-        for (std::size_t rank = 0; rank < world; ++rank) {
-          *grad++ = reinterpret_cast<const float*>(gradients[b][rank] + first);
+        const float** grad = &grads_[i * grads];
+        float** copy = &copies_[i * others];
+        ranks_[i] = {{grad, grads}, {copy, others}, factor};
+        for (std::byte* const of_rank : gradients[b]) *grad++ = reinterpret_cast<const float*>(of_rank + first);
+        for (std::size_t rank = 0; rank <= others; ++rank)
           if (rank != static_cast<std::size_t>(group_.rank())) *copy++ = reinterpret_cast<float*>(weights[b][rank] + first);
-        }
       }
+  }
+
+  void share_squares(const Addresses& gradients) {
+    std::vector<std::int64_t> counts;
+    std::vector<const float*> grads;
+    for (std::size_t b = 0; b < gradients.size(); ++b)
+      for (const Slot& slot : ddp_.reducer().buckets()[b].slots) {
+        counts.push_back(parameters_[slot.gradient].tensor.count());
+        for (std::byte* const of_rank : gradients[b]) grads.push_back(reinterpret_cast<const float*>(of_rank + slot.offset));
+      }
+    squares_.emplace(group_, counts, std::move(grads));
   }
 
   Work scatter(std::size_t b) const {
@@ -241,12 +304,8 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
       if (tensor.buffer().data() != places_[i])
         throw InvalidArgument("{}::step: parameter '{}' was moved after the ZeroRedundancyOptimizer was made: move the module first",
                               optimizer_.kind(), name);
-      if (has_grad(tensor) && !is_grad_withheld(tensor))
-        throw InvalidArgument(
-            "{}::step: the gradient of '{}' is this rank's own, of a backward under no_sync() or outside of the wrapper: one that reduces "
-            "it "
-            "must follow before step()",
-            optimizer_.kind(), name);
+      if (has_grad(tensor) && (averages_are_whole() ? is_local_[i] != 0 : !is_grad_withheld(tensor)))
+        throw InvalidArgument("{}::step: the gradient of '{}' {}", optimizer_.kind(), name, kOfOneRank);
     }
   }
 
@@ -254,17 +313,21 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
   ProcessGroup& group_;
   optim::Optimizer& optimizer_;
   optim::StepParts parts_;
+  GradientCheck& check_;
   const std::vector<NamedTensor> parameters_;  // by the reducer's index
   std::vector<std::size_t> indices_;           // in the optimizer
   std::vector<Buffer> weights_;                // by bucket
   std::vector<const void*> places_;            // of the parameters within them
   std::vector<Work> works_;
   std::vector<Slice> slices_;        // by the optimizer's index, as those below
-  std::vector<const float*> grads_;  // of all ranks, by parameter and rank
+  std::vector<const float*> grads_;  // by parameter and rank, where they are not whole
   std::vector<float*> copies_;       // of the other ranks
   std::vector<UpdateRanks> ranks_;   // views of both; empty: gradients and weights travel by calls
+  std::optional<SharedSquares> squares_;
   std::vector<std::size_t> bucket_parameters_;
-  std::int32_t pass_ = 0;  // the last one's number
+  std::vector<HookHandle> hooks_;
+  std::vector<std::uint8_t> is_local_;  // whole averages: is a gradient there that no pass has averaged?
+  std::int32_t pass_ = 0;               // the last one's number
 };
 
 ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(DistributedDataParallel& ddp, optim::Optimizer& optimizer)

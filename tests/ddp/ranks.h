@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "lockstep/comm/backend_context.h"
 #include "lockstep/comm/process_group.h"
 #include "src/comm/host/host_backend.h"
 #include "src/comm/host/machine/control_block.h"
@@ -29,7 +30,21 @@ inline std::shared_ptr<ProcessGroup> join_threads(int rank, int ranks, const std
   return ProcessGroup::wrap(place, make_host_backend(place, std::move(transport), kTimeout), kTimeout);
 }
 
-// Returns what each rank threw, "" for those that ended well.
+// Ranks of two nodes in turn: shared memory within a node, TCP between the two.
+inline std::shared_ptr<ProcessGroup> join_nodes(int rank, int ranks, const std::shared_ptr<Store>& store) {
+  constexpr std::chrono::seconds kTimeout{60};
+  BackendContext context;
+  context.place = {rank, ranks, rank, ranks};
+  context.store = store;
+  context.token = "token";
+  context.transport = "auto";
+  context.advertise_address = "127.0.0.1";
+  context.timeout = context.store_timeout = kTimeout;
+  context.node = rank % 2 == 0 ? "a" : "b";
+  return ProcessGroup::wrap(context.place, make_backend("host", context), kTimeout);
+}
+
+// "threads", "nodes", or a transport of ProcessGroupOptions. Returns what each rank threw, "" for those that ended well.
 inline std::vector<std::string> run_ranks(int ranks, const std::string& transport,
                                           const std::function<void(std::shared_ptr<ProcessGroup>)>& body) {
   const auto store = std::make_shared<MemoryStore>();
@@ -39,8 +54,9 @@ inline std::vector<std::string> run_ranks(int ranks, const std::string& transpor
   for (int rank = 0; rank < ranks; ++rank)
     threads.emplace_back([&, rank] {
       try {
-        body(transport == "threads"
-                 ? join_threads(rank, ranks, meeting)
+        body(transport == "threads" ? join_threads(rank, ranks, meeting)
+             : transport == "nodes"
+                 ? join_nodes(rank, ranks, store)
                  : ProcessGroup::create({rank, ranks, rank, ranks}, store, "token",
                                         {.backend = "host", .transport = transport, .timeout = std::chrono::seconds(60)}));
       } catch (const std::exception& error) {

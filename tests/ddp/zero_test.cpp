@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/optim/clip.h"
+#include "lockstep/reduce/hooks.h"
 #include "src/comm/flight/flight_dump.h"
 #include "tests/ddp/ranks.h"
 #include "tests/ddp/zero_trainee.h"
@@ -203,18 +204,18 @@ TEST(ZeroMistakes, AreRefusedOnAllRanksWithTheReason) {
   const auto refused = [](const std::function<void(std::shared_ptr<ProcessGroup>)>& body) { return run_ranks(2, "threads", body); };
   EXPECT_THAT(refused([](auto group) {
                 ZeroNet net(12);
-                DistributedDataParallel ddp(net, group, {.comm_hook = [](ProcessGroup&, const GradBucket&) { return Work(); }});
+                DistributedDataParallel ddp(net, group, {.comm_hook = hooks::no_op()});
                 optim::SGD sgd(ddp.parameters());
                 const ZeroRedundancyOptimizer zero(ddp, sgd);
               }),
-              Each(HasSubstr("the wrapper has a comm_hook")));
+              Each(HasSubstr("the comm_hook no_op leaves each rank its own gradients")));
   EXPECT_THAT(refused([](auto group) {
                 ZeroNet net(12);
-                DistributedDataParallel ddp(net, group, {.max_grad_norm = 1});
+                DistributedDataParallel ddp(net, group, {.comm_hook = hooks::post_local_sgd()});
                 optim::SGD sgd(ddp.parameters());
                 const ZeroRedundancyOptimizer zero(ddp, sgd);
               }),
-              Each(HasSubstr("max_grad_norm or on_nonfinite_gradient, which look at whole averages")));
+              Each(HasSubstr("post_local_sgd (start_step 100, subgroup none) leaves each rank its own gradients")));
   EXPECT_THAT(refused([](auto group) {
                 ZeroNet net(12);
                 DistributedDataParallel ddp(net, group);
@@ -273,7 +274,12 @@ TEST(ZeroMistakes, OfStepsThrow) {
                 trainee.backward(0);
                 optim::clip_grad_norm(trainee.ddp.parameters(), 1);
               }),
-              Each(HasSubstr("no rank has the whole average. Call zero_grad() first")));
+              Each(HasSubstr("no rank has the whole average. Call zero_grad() first; to clip by the norm, set .max_grad_norm")));
+  EXPECT_THAT(failures([](auto& trainee) {
+                trainee.backward(0);
+                optim::clip_grad_value(trainee.ddp.parameters(), 1);
+              }),
+              Each(HasSubstr("no rank has the whole average")));
   EXPECT_THAT(failures([](auto& trainee) {
                 trainee.backward(0);
                 trainee.backward(1);

@@ -87,12 +87,13 @@ struct ZeroSettings {
   DistributedDataParallelOptions options = {.bucket_cap_mb = {in_mib(64), in_mib(512)}};
   bool leaves_some = false, gathers = false, weighs = false, joins = false, scales = false, steps_in_backward = false,
        begins_epochs = false;
+  float bad_value = 0;  // not 0: the last rank's gradient of "b.bias" is this much too large in the fourth step
 };
 
 struct ZeroTrainee {
   ZeroTrainee(const std::shared_ptr<ProcessGroup>& group, const std::string& kind, bool is_zero, std::int64_t width = 13,
               const ZeroSettings& settings = {})
-      : settings(settings), net((manual_seed(3), width)), ddp(net, group, settings.options) {
+      : settings(settings), net((manual_seed(3), width)), ddp(net, group, options_with(scaler)) {
     std::vector<NamedTensor> weights = ddp.parameters(), biases;
     for (const NamedTensor& each : weights)
       if (each.tensor.shape().dims() == 1) biases.push_back(each);
@@ -115,6 +116,10 @@ struct ZeroTrainee {
     if (settings.scales && step == 3 && rank == 1) {
       const Tensor bias = ddp.parameters().back().tensor;
       loss = loss + scale(mean(bias * bias), INFINITY);
+    }
+    if (settings.bad_value != 0 && step == 3 && rank == ddp.group().world_size() - 1) {
+      const Tensor bias = ddp.parameters().back().tensor;
+      loss = loss + scale(mean(bias * bias), settings.bad_value);
     }
     if (settings.scales) loss = scaler.scale(loss);
     loss.backward();
@@ -151,10 +156,18 @@ struct ZeroTrainee {
   // Differs where a bit of a weight does.
   std::string bits() const { return hash_of(net.named_parameters()); }
 
+  // With loss scaling, for what looks at gradients.
+  DistributedDataParallelOptions options_with(optim::LossScaler& loss_scaler) const {
+    DistributedDataParallelOptions options = settings.options;
+    const bool looks = options.max_grad_norm > 0 || options.on_nonfinite_gradient != OnNonfiniteGradient::kIgnore;
+    if (settings.scales && looks) options.loss_scaler = &loss_scaler;
+    return options;
+  }
+
   ZeroSettings settings;
+  optim::LossScaler scaler{{.initial = 4}};
   ZeroNet net;
   DistributedDataParallel ddp;
-  optim::LossScaler scaler{{.initial = 4}};
   std::unique_ptr<optim::Optimizer> optimizer;
   std::unique_ptr<ZeroRedundancyOptimizer> zero;
 };

@@ -2,8 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <utility>
+
 #include "lockstep/ddp/step_in_backward.h"
 #include "lockstep/ddp/zero.h"
+#include "lockstep/reduce/hooks.h"
 #include "tests/device/trainee.h"
 #include "tests/support/message_of.h"
 
@@ -15,7 +19,9 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 
 struct ZeroRank : Trainee {
-  ZeroRank(const std::shared_ptr<ProcessGroup>& group, Device& device) : Trainee(group, device), zero(*ddp, *sgd) {}
+  template <typename... Options>
+  ZeroRank(const std::shared_ptr<ProcessGroup>& group, Device& device, Options&&... options)
+      : Trainee(group, device, std::forward<Options>(options)...), zero(*ddp, *sgd) {}
   ZeroRedundancyOptimizer zero;
 };
 
@@ -59,6 +65,56 @@ TEST(DeviceZero, TheHostWaitsForNothing) {
                               device.release_default_stream();
                             }),
               Each(""));
+}
+
+DistributedDataParallelOptions clipping() { return {.bucket_cap_mb = {in_mib(256), in_mib(512)}, .max_grad_norm = 0.25F}; }
+
+TEST(DeviceZero, ClipsAndSkipsAsThePlainStepDoes) {
+  for (const int ranks : {1, 2, 3})
+    EXPECT_THAT(run_gpu_ranks(ranks,
+                              [](auto group, RecordingDevice& device) {
+                                DistributedDataParallelOptions options = clipping();
+                                options.on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep;
+                                const Trainee plain(group, device, options);
+                                const ZeroRank rank(group, device, options);
+                                const auto train = [&](const Trainee& trainee) {
+                                  return trainee.train(5, [&](int number) {
+                                    if (number == 2 && group->rank() == 0) trainee.images.fill(INFINITY);
+                                    return trainee.step();
+                                  });
+                                };
+                                const Training expected = train(plain);
+                                expect_nearly(train(rank), expected);
+                                EXPECT_EQ(rank.ddp->skipped_steps(), 1);
+                                EXPECT_EQ(rank.ddp->last_skipped(), plain.ddp->last_skipped());
+                                EXPECT_NEAR(rank.ddp->last_grad_norm(), plain.ddp->last_grad_norm(), 1e-5F);
+                                EXPECT_GT(rank.ddp->last_grad_norm(), 0.25F);
+                                check_replicas_equal(*group, rank.net->named_parameters(), "weights");
+                              }),
+                Each(""));
+}
+
+TEST(DeviceZero, ClippingAndHooksLetTheHostGoOn) {
+  for (const bool has_hook : {false, true})
+    EXPECT_THAT(run_gpu_ranks(2,
+                              [&](auto group, RecordingDevice& device) {
+                                DistributedDataParallelOptions options = clipping();
+                                if (has_hook) options.comm_hook = hooks::bf16();
+                                const Trainee plain(group, device, options);
+                                if (has_hook) options.comm_hook = hooks::bf16();
+                                const ZeroRank rank(group, device, options);
+                                const Training expected = plain.train(3, [&](int) { return plain.step(); });
+                                expect_nearly(rank.train(3, [&](int) { return rank.step(); }), expected);
+                                check_replicas_equal(*group, rank.net->named_parameters(), "weights");
+                                device.default_stream().synchronize();
+                                device.clear_log();
+                                device.hold_default_stream();
+                                rank.step();
+                                EXPECT_EQ(device.counts().host_waits, 0);
+                                group->barrier();
+                                device.release_default_stream();
+                              }),
+                Each(""));
 }
 
 TEST(DeviceZero, AGraphIsRefused) {

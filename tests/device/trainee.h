@@ -15,6 +15,8 @@ namespace lockstep::testing {
 
 struct Trainee {
   Trainee(const std::shared_ptr<ProcessGroup>& group, Device& device, const CommHook& hook = {})
+      : Trainee(group, device, {.bucket_cap_mb = {in_mib(256), in_mib(512)}, .comm_hook = hook}) {}
+  Trainee(const std::shared_ptr<ProcessGroup>& group, Device& device, const DistributedDataParallelOptions& options)
       : group(group),
         device(device),
         images(Tensor::empty(kImages, DType::kFloat32, device)),
@@ -22,7 +24,6 @@ struct Trainee {
     manual_seed(3);
     net = std::make_unique<SmallNet>();
     net->to(device);
-    const DistributedDataParallelOptions options{.bucket_cap_mb = {in_mib(256), in_mib(512)}, .comm_hook = hook};
     ddp = std::make_unique<DistributedDataParallel>(*net, group, options);
     sgd = std::make_unique<optim::SGD>(ddp->parameters(), optim::SGDOptions{.lr = 0.05F, .momentum = 0.9F});
   }

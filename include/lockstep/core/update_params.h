@@ -15,6 +15,7 @@ namespace lockstep {
 struct UpdateRanks {
   std::span<const float* const> grads;  // by rank; the gradient is their sum in that order, times 1 / ranks
   std::span<float* const> copies;       // of the weight, on the other ranks: get its new values
+  const float* clip_factor = nullptr;   // not null: the gradient is multiplied by it
 };
 
 // One tensor of an update, contiguous float32.

@@ -53,32 +53,39 @@ struct Shared {
       for (float& value : state) value = 1 + value / 2;  // averages of squares, which exceed those of averages
   }
 
-  void run(const KernelTable& kernels, const Update& update) {
+  void run(const KernelTable& kernels, const Update& update, const float* clip_factor = nullptr) {
     std::vector<const float*> grads;
     std::vector<float*> copies;
     for (Floats& gradient : gradients) grads.push_back(gradient.data() + skip);
     for (std::size_t rank = 0; rank < weights.size(); ++rank)
-      if (rank != 1) copies.push_back(weights[rank].data() + skip);
-    const UpdateRanks ranks{grads, copies};
+      if (rank != own()) copies.push_back(weights[rank].data() + skip);
+    const UpdateRanks ranks{grads, copies, clip_factor};
     UpdateTensor tensor = whole();
     tensor.ranks = &ranks;
     update(kernels, tensor, clock);
   }
 
   // The same by hand: the mean first, then the plain update, then the copies.
-  void run_in_steps(const Update& update) {
+  void run_in_steps(const Update& update, float clip_factor = 1) {
+    Floats clipped = mean();
+    for (float& value : clipped) value *= clip_factor;
+    UpdateTensor tensor = whole();
+    tensor.grad = clipped.data() + skip;
+    update(plain(), tensor, clock);
+    for (Floats& weight : weights) weight = weights[own()];
+  }
+
+  Floats mean() const {
     Floats mean = gradients[0];
     for (std::size_t rank = 1; rank < gradients.size(); ++rank)
       for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += gradients[rank][i];
     for (float& value : mean) value *= 1 / static_cast<float>(gradients.size());
-    UpdateTensor tensor = whole();
-    tensor.grad = mean.data() + skip;
-    update(plain(), tensor, clock);
-    for (Floats& weight : weights) weight = weights[1];
+    return mean;
   }
+  std::size_t own() const { return weights.size() == 1 ? 0 : 1; }
 
   UpdateTensor whole() {
-    return {weights[1].data() + skip, nullptr, {states[0].data() + skip, states[1].data() + skip, states[2].data() + skip}, count};
+    return {weights[own()].data() + skip, nullptr, {states[0].data() + skip, states[1].data() + skip, states[2].data() + skip}, count};
   }
 };
 
@@ -130,6 +137,37 @@ TEST(SharedUpdate, ThatLossScalingSkipsChangesNothing) {
     after.run(*kernels, update);
     expect_same(after, before, "skipped");
   }
+}
+
+TEST(SharedUpdate, OfClippedGradientsIsThatOfTheClippedMean) {
+  const float factor = 0.3F;
+  for (const auto& [name, update] : updates_by_name())
+    for (const int ranks : {1, 2, 3})
+      for (const Index count : {1, 64, 200}) {
+        Shared expected(count, ranks, 3), slow = expected, fast = expected;
+        expected.run_in_steps(update, factor);
+        slow.run(plain(), update, &factor);
+        fast.run(tested(), update, &factor);
+        expect_same(slow, expected, "plain kernel, " + name);
+        expect_same(fast, expected, name);
+      }
+}
+
+TEST(SharedSums, OfSquaresHaveTheBitsOfASumOverTheMean) {
+  for (const KernelTable* kernels : {&plain(), &tested()})
+    for (const int ranks : {1, 2, 3, 5})
+      for (const Index count : {0, 1, 15, 16, 63, 64, 65, 1000}) {
+        const Shared shared(count, ranks, 3);
+        const Floats mean = shared.mean();
+        std::vector<const float*> grads;
+        for (const Floats& gradient : shared.gradients) grads.push_back(gradient.data() + shared.skip);
+        const UpdateRanks of_ranks{grads, {}};
+        const UpdateTensor whole{nullptr, mean.data() + shared.skip, {}, count}, among_ranks{nullptr, nullptr, {}, count, &of_ranks};
+        double sums[2] = {-1, -2};
+        kernels->square_sums({&whole, 1}, &sums[0], stream());
+        kernels->square_sums({&among_ranks, 1}, &sums[1], stream());
+        EXPECT_EQ(sums[0], sums[1]) << ranks << " ranks, " << count << " elements";
+      }
 }
 
 }  // namespace

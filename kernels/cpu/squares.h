@@ -1,0 +1,27 @@
+// Sums of squares in double, in an order that the number of elements alone decides.
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep::fast {
+
+inline constexpr std::int64_t kSquareSums = 16;
+
+// sums[i % kSquareSums] += the square of element i. An array may come in pieces, each but the last a multiple of kSquareSums long.
+[[gnu::always_inline]] inline void add_squares(const float* x, std::int64_t count, double* sums) {
+  std::int64_t i = 0;
+  for (; i + kSquareSums <= count; i += kSquareSums)
+    for (std::int64_t lane = 0; lane < kSquareSums; ++lane) {
+      const double value = x[i + lane];
+      sums[lane] += value * value;
+    }
+  for (; i < count; ++i) sums[i % kSquareSums] += static_cast<double>(x[i]) * x[i];
+}
+
+[[gnu::always_inline]] inline double total_of(const double* sums) {
+  double total = 0;
+  for (std::int64_t lane = 0; lane < kSquareSums; ++lane) total += sums[lane];
+  return total;
+}
+
+}  // namespace lockstep::fast
