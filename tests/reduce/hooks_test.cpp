@@ -15,52 +15,17 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/philox.h"
 #include "lockstep/reduce/reducer.h"
 #include "tests/ddp/ranks.h"
-#include "tests/support/heap_count.h"
+#include "tests/reduce/hook_gradients.h"
 
 namespace lockstep {
 namespace {
 
-using test_support::heap_allocations_by_thread;
 using ::testing::Each;
 using testing::expect_all_well;
 using ::testing::HasSubstr;
 using testing::run_ranks;
-
-// Two matrices, one of more dimensions, and two that are none; in buckets {tail, wide}, {deep, bias, tall}.
-const std::vector<GradientInfo>& gradients() {
-  static const std::vector<GradientInfo> all = {{.name = "tall", .count = 40 * 12, .shape = {40, 12}},
-                                                {.name = "bias", .count = 40, .shape = {40}},
-                                                {.name = "deep", .count = 8 * 3 * 3 * 6, .shape = {8, 3, 3, 6}},
-                                                {.name = "wide", .count = 10 * 64, .shape = {10, 64}},
-                                                {.name = "tail", .count = 3}};
-  return all;
-}
-const BucketCaps kCaps = {2000, 100000};
-
-// In [-1, 1), of a rank, pass, gradient and element.
-float number(int rank, int pass, std::size_t gradient, std::size_t i) {
-  const PhiloxBlock block = philox_block(7, static_cast<std::uint64_t>(rank * 1000 + pass) * 10 + gradient, i);
-  return static_cast<float>(block.words[0] >> 8) * 0x1p-23f - 1;
-}
-
-using Values = std::vector<std::vector<float>>;  // by gradient
-using Source = std::function<float(int rank, int pass, std::size_t gradient, std::size_t i)>;
-
-// This rank's gradients into the reducer, and what it leaves.
-Values reduce(Reducer& reducer, const ProcessGroup& group, int pass, const Source& source = number) {
-  const auto floats = [&](std::size_t g) { return reinterpret_cast<float*>(reducer.slot(g).data()); };
-  for (std::size_t g = gradients().size(); g-- > 0;) {
-    for (std::size_t i = 0; i < gradients()[g].count; ++i) floats(g)[i] = source(group.rank(), pass, g, i);
-    reducer.mark_ready(g);
-  }
-  reducer.finish();
-  Values values;
-  for (std::size_t g = 0; g < gradients().size(); ++g) values.emplace_back(floats(g), floats(g) + gradients()[g].count);
-  return values;
-}
 
 struct Expected {
   double mean = 0, mean_magnitude = 0;
@@ -74,12 +39,6 @@ Expected expected(int ranks, int pass, std::size_t gradient, std::size_t i, cons
   }
   return all;
 }
-
-struct Wire {
-  const char* transport;
-  int ranks;
-};
-void PrintTo(const Wire& wire, std::ostream* out) { *out << wire.transport << wire.ranks; }  // NOLINT: GoogleTest finds it by its name
 
 class Hooks : public ::testing::TestWithParam<Wire> {
  protected:
@@ -271,14 +230,6 @@ TEST(HookBytes, AreFewerOnTcp) {
 
 // -- memory
 
-// By this thread and by the communication thread: others send heartbeats meanwhile.
-using Allocated = std::pair<std::size_t, std::size_t>;
-Allocated allocated(ProcessGroup& group) {
-  std::size_t there = 0;
-  group.compute_async([&there](Stream&) { there = heap_allocations_by_thread(); }).wait();
-  return {heap_allocations_by_thread(), there};
-}
-
 TEST(HookMemory, PassesAfterTheSecondAllocateNothing) {
   const std::vector<std::function<CommHook()>> makers = {[] { return hooks::bf16(); },
                                                          [] { return hooks::fp16(); },
@@ -309,16 +260,6 @@ TEST(HookMemory, PassesAfterTheSecondAllocateNothing) {
 
 // -- state
 
-// What state() names, as bytes.
-std::vector<std::vector<std::byte>> snapshot(const CommHook& hook) {
-  std::vector<std::vector<std::byte>> all;
-  for (const HookState& state : hook->state()) {
-    const auto* data = static_cast<const std::byte*>(state.data);
-    all.emplace_back(data, data + state.count * size_of(state.dtype));
-  }
-  return all;
-}
-
 TEST(HookState, ContinuesToTheBitInOtherBuckets) {
   const std::vector<std::function<CommHook()>> makers = {
       [] { return hooks::top_k({.ratio = 0.1}); }, [] { return hooks::power_sgd({.start_step = 1}); },
@@ -337,87 +278,6 @@ TEST(HookState, ContinuesToTheBitInOtherBuckets) {
         const Values there = reduce(resumed, *group, pass);
         EXPECT_EQ(there, reduce(whole, *group, pass)) << first->describe();
       }
-    }));
-}
-
-// -- parameters that no rank used
-
-// A pass without gradients 0 and 3: of the first no rank has any, of the second rank 0 has one.
-void pass_without_some(Reducer& reducer, const ProcessGroup& group, int pass) {
-  for (std::size_t g = gradients().size(); g-- > 0;) {
-    if (g == 0 || (g == 3 && group.rank() != 0)) continue;
-    for (std::size_t i = 0; i < gradients()[g].count; ++i)
-      reinterpret_cast<float*>(reducer.slot(g).data())[i] = number(group.rank(), pass, g, i);
-    reducer.mark_ready(g);
-  }
-  reducer.finish();
-  reducer.undo(std::vector<std::size_t>{0});
-}
-
-const std::vector<std::function<CommHook()>>& hooks_with_state() {
-  static const std::vector<std::function<CommHook()>> all = {
-      [] { return hooks::top_k({.ratio = 0.1}); }, [] { return hooks::power_sgd({.start_step = 0}); },
-      [] { return hooks::power_sgd({.start_step = 0, .error_feedback = false}); },
-      [] { return hooks::power_sgd({.matrix_rank = 2, .start_step = 1, .next = hooks::bf16()}); },
-      [] { return hooks::post_local_sgd({.start_step = 100, .next = hooks::top_k({.ratio = 0.1})}); }};
-  return all;
-}
-
-TEST_P(Hooks, KeepTheErrorOfAParameterThatNoRankUsed) {
-  for (const auto& make : hooks_with_state())
-    run([&](auto group) {
-      const CommHook hook = make();
-      Reducer reducer(group, gradients(), {.caps = kCaps, .comm_hook = hook});
-      for (int pass = 0; pass < 3; ++pass) reduce(reducer, *group, pass);
-      for (int pass = 3; pass < 5; ++pass) {
-        const auto before = snapshot(hook);
-        pass_without_some(reducer, *group, pass);
-        const auto after = snapshot(hook);
-        const auto states = hook->state();
-        for (std::size_t s = 0; s < states.size(); ++s) {
-          const bool is_unused = states[s].name.ends_with(".tall");
-          if (is_unused) {
-            EXPECT_EQ(after[s], before[s]) << hook->describe() << ": " << states[s].name;
-          }
-          if (states[s].name.ends_with(".wide")) {  // rank 0's, to which the others add what they owe
-            EXPECT_NE(after[s], before[s]) << hook->describe() << ": " << states[s].name;
-          }
-        }
-      }
-      reduce(reducer, *group, 5);
-    });
-}
-
-// Of the sums of two trainings the one has no part in passes without the parameter: the same bits as if these had not been.
-TEST_P(Hooks, GoOnAsIfAPassThatNoRankUsedAParameterInHadNotBeen) {
-  run([&](auto group) {
-    Reducer plain(group, gradients(), {.caps = kCaps, .comm_hook = hooks::top_k({.ratio = 0.1})});
-    Reducer with_gap(group, gradients(), {.caps = kCaps, .comm_hook = hooks::top_k({.ratio = 0.1})});
-    for (int pass = 0; pass < 4; ++pass) {
-      if (pass == 2) pass_without_some(with_gap, *group, 10);
-      EXPECT_EQ(reduce(with_gap, *group, pass)[0], reduce(plain, *group, pass)[0]) << "pass " << pass;
-    }
-  });
-}
-
-TEST(HookMemory, PassesWithoutAParameterAllocateNothingAfterTheSecond) {
-  for (const auto& make : hooks_with_state())
-    expect_all_well(run_ranks(2, "threads", [&](auto group) {
-      const CommHook hook = make();
-      Reducer reducer(group, gradients(), {.caps = kCaps, .comm_hook = hook});
-      const std::size_t unused[] = {0};
-      const auto pass = [&] {
-        for (std::size_t g = 1; g < gradients().size(); ++g) reducer.mark_ready(g);
-        reducer.finish();
-        reducer.undo(unused);
-      };
-      for (int i = 0; i < 3; ++i) pass();
-      const Allocated before = allocated(*group);
-      const std::uint64_t blocks = cpu_device().allocator_stats().system_allocations;
-      constexpr std::size_t kPasses = 20;
-      for (std::size_t i = 0; i < kPasses; ++i) pass();
-      EXPECT_EQ(allocated(*group), Allocated(before.first + kPasses, before.second)) << hook->describe() << ": finish() returns a list";
-      EXPECT_EQ(cpu_device().allocator_stats().system_allocations, blocks);
     }));
 }
 
