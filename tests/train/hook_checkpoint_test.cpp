@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/autograd/engine.h"
+#include "lockstep/ddp/zero.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/loss.h"
 #include "lockstep/optim/sgd.h"
@@ -79,6 +80,26 @@ TEST(HookCheckpoint, ATrainingGoesOnToTheBit) {
         EXPECT_EQ(hash_of(resumed.net.state_dict()), hash_of(whole.net.state_dict())) << make()->describe() << ", " << ranks << " ranks";
       }));
     }
+}
+
+// The hook's state and the optimizer's slices stand in one checkpoint.
+TEST(HookCheckpoint, ATrainingWithZeroGoesOnToTheBit) {
+  for (const int ranks : {2, 3}) {
+    const Folder folder("hook_zero");
+    expect_all_well(run_ranks(ranks, "threads", [&](auto group) {
+      const auto make = [] { return hooks::top_k({.ratio = 0.1}); };
+      Training plain(group, make()), whole(group, make()), resumed(group, make());
+      const ZeroRedundancyOptimizer of_whole(whole.ddp, whole.sgd), of_resumed(resumed.ddp, resumed.sgd);
+      whole.run(0, 5);
+      save_checkpoint(folder.path, whole.parts());
+      whole.run(5, 9);
+      for (Training* const training : {&resumed, &plain}) {
+        EXPECT_TRUE(load_checkpoint(folder.path, training->parts()).has_value());
+        training->run(5, 9);
+        EXPECT_EQ(hash_of(training->net.state_dict()), hash_of(whole.net.state_dict())) << ranks << " ranks";
+      }
+    }));
+  }
 }
 
 float* find(const CommHook& hook, const std::string& name) {
