@@ -162,7 +162,9 @@ TEST(SharedSums, OfSquaresHaveTheBitsOfASumOverTheMean) {
         std::vector<const float*> grads;
         for (const Floats& gradient : shared.gradients) grads.push_back(gradient.data() + shared.skip);
         const UpdateRanks of_ranks{grads, {}};
-        const UpdateTensor whole{nullptr, mean.data() + shared.skip, {}, count}, among_ranks{nullptr, nullptr, {}, count, &of_ranks};
+        const UpdateTensor whole{nullptr, mean.data() + shared.skip, {}, count};
+        UpdateTensor among_ranks{nullptr, nullptr, {}, count};
+        among_ranks.ranks = &of_ranks;
         double sums[2] = {-1, -2};
         kernels->square_sums({&whole, 1}, &sums[0], stream());
         kernels->square_sums({&among_ranks, 1}, &sums[1], stream());
