@@ -190,7 +190,8 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
   void follow_local_gradients() {
     is_local_.resize(parameters_.size());
     for (std::size_t i = 0; i < parameters_.size(); ++i)
-      hooks_.push_back(register_grad_hook(parameters_[i].tensor, [this, i](const Tensor&) { is_local_[i] = 1; }));
+      if (requires_grad(parameters_[i].tensor))
+        hooks_.push_back(register_grad_hook(parameters_[i].tensor, [this, i](const Tensor&) { is_local_[i] = 1; }));
   }
 
   std::size_t bytes_of_slice(std::size_t bucket) const { return slice_bytes(ddp_.reducer().buckets()[bucket], group_.world_size()); }
