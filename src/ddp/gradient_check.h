@@ -75,10 +75,10 @@ class GradientCheck {
   const CommHook hook_;
   Device* device_ = nullptr;
   // In the order of buckets and slots:
-  std::vector<std::size_t> order_;     // parameters
-  Tensors tensors_;                    // their gradients
-  Tensors averages_;                   // the parts of them that hold averages after the reduction
-  std::vector<std::size_t> begins_;    // of each bucket, and the end of the last
+  std::vector<std::size_t> order_;   // parameters
+  Tensors tensors_;                  // their gradients
+  Tensors averages_;                 // the parts of them that hold averages after the reduction
+  std::vector<std::size_t> begins_;  // of each bucket, and the end of the last
   PartialAverages* partial_ = nullptr;
   Tensor own_sums_, sums_;  // on the device: of squares, before and after the reduction
   std::vector<double> host_sums_;
