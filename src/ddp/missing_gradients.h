@@ -41,7 +41,7 @@ class MissingGradients {
   ProcessGroup& group_;
   const std::vector<NamedTensor>& parameters_;
   const Policy policy_;
-  std::vector<std::size_t> missing_;               // of this pass, frozen ones left out
+  std::vector<std::size_t> missing_;  // of this pass, frozen ones left out
   std::vector<std::size_t> unused_;
   std::vector<std::uint8_t> used_;                 // a bit a parameter: does any rank have its gradient
   std::optional<std::vector<std::size_t>> fixed_;  // static graph: missing_ of the first pass

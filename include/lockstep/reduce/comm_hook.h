@@ -22,7 +22,7 @@ namespace lockstep {
 struct GradSlot {
   std::string_view name;  // the parameter's
   Shape shape;
-  std::size_t offset = 0;  // elements from the bucket's begin
+  std::size_t offset = 0;    // elements from the bucket's begin
   bool has_gradient = true;  // false: this rank's pass made none, and its values are zero; other ranks may have one
 };
 
