@@ -108,11 +108,13 @@ bool has_grad(const Tensor& leaf) { return leaf_of(leaf, "has_grad").grad_writte
 void clear_grad(const Tensor& leaf) {
   VariableState& state = leaf_of(leaf, "clear_grad");
   state.grad_written = false;
-  state.withheld = nullptr;
+  state.withheld = state.step_refusal = nullptr;
 }
 
 void withhold_grad(const Tensor& leaf, const char* reason) { leaf_of(leaf, "withhold_grad").withheld = reason; }
 bool is_grad_withheld(const Tensor& leaf) { return leaf_of(leaf, "is_grad_withheld").withheld != nullptr; }
+void refuse_step(const Tensor& leaf, const char* reason) { leaf_of(leaf, "refuse_step").step_refusal = reason; }
+const char* step_refusal(const Tensor& leaf) { return leaf_of(leaf, "step_refusal").step_refusal; }
 Buffer grad_buffer(const Tensor& leaf) {
   const Tensor& gradient = leaf_of(leaf, "grad_buffer").grad;
   return gradient.defined() ? gradient.buffer() : Buffer();
@@ -122,6 +124,7 @@ void mark_grad_written(const Tensor& leaf) {
   VariableState& state = leaf_of(leaf, "mark_grad_written");
   if (!state.grad.defined()) throw InvalidArgument("mark_grad_written: the leaf of shape {} has no gradient memory", leaf.shape().text());
   state.grad_written = true;
+  state.step_refusal = nullptr;
 }
 
 void bind_grad(const Tensor& leaf, Buffer slot) {

@@ -29,8 +29,9 @@ class VariableState : public AutogradMeta, public std::enable_shared_from_this<V
   std::string name;            // of a leaf; may be empty
   Tensor grad;                 // of a leaf
   bool grad_written = false;
-  const char* withheld = nullptr;  // why nobody is given the gradient
-  int pending_uses = 0;            // while a pass runs: nodes that have yet to write this leaf's gradient
+  const char* withheld = nullptr;      // why nobody is given the gradient
+  const char* step_refusal = nullptr;  // why no optimizer steps by it
+  int pending_uses = 0;                // while a pass runs: nodes that have yet to write this leaf's gradient
   std::vector<std::shared_ptr<HookEntry>> hooks;
   std::vector<std::shared_ptr<HookEntry>> last_hooks;  // of those that give the gradient away
 

@@ -14,6 +14,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/tensor/random.h"
+#include "src/core/batch_position.h"
 #include "src/data/batch_maker.h"
 #include "src/data/device_feed.h"
 
@@ -40,25 +41,38 @@ void check_loader(const Dataset& dataset, const Sampler& sampler, const DataLoad
                           options.batch_size, sampler.size(), sampler.place().rank);
 }
 
-// What this thread's sample numbers were before each of its passes that are under way, in the order of their beginnings.
-thread_local std::vector<std::weak_ptr<SampleNumbers>> numbers_before_passes;
+// Where a thread stands in its data.
+struct Standing {
+  SampleNumbers numbers;
+  BatchPosition batch;
+};
 
-std::shared_ptr<SampleNumbers> keep_sample_numbers() {
-  auto before = std::make_shared<SampleNumbers>(sample_numbers());
-  numbers_before_passes.push_back(before);
+// Where this thread stood before each of its passes that are under way, in the order of their beginnings.
+thread_local std::vector<std::weak_ptr<Standing>> before_passes;
+
+std::shared_ptr<Standing> keep_standing() {
+  auto before = std::make_shared<Standing>(Standing{sample_numbers(), this_threads_batch});
+  before_passes.push_back(before);
   return before;
 }
 
-// At the end of a pass. One that began later, and goes on, restores them in its place.
-void restore_sample_numbers(const std::shared_ptr<SampleNumbers>& before) {
-  auto& passes = numbers_before_passes;
+// At the end of a pass. One that began later, and goes on, restores it in its place.
+void restore_standing(const std::shared_ptr<Standing>& before) {
+  auto& passes = before_passes;
   std::erase_if(passes, [](const auto& pass) { return pass.expired(); });
   const auto own = std::find_if(passes.begin(), passes.end(), [&](const auto& pass) { return pass.lock() == before; });
-  if (own == passes.end() || own + 1 == passes.end())
-    set_sample_numbers(*before);
-  else
+  if (own == passes.end() || own + 1 == passes.end()) {
+    set_sample_numbers(before->numbers);
+    this_threads_batch = before->batch;
+  } else {
     *(own + 1)->lock() = *before;
+  }
   if (own != passes.end()) passes.erase(own);
+}
+
+std::uint64_t next_pass() {
+  static std::atomic<std::uint64_t> passes{0};
+  return ++passes;
 }
 
 }  // namespace
@@ -103,7 +117,8 @@ class DataLoader::Impl {
     first_ = sampler_.state_.consumed;
     jumps_ = sampler_.jumps_;
     begun_ = true;
-    numbers_before_ = keep_sample_numbers();
+    standing_before_ = keep_standing();
+    pass_ = next_pass();
     taken_ = handed_out_ = claimed_ = queued_ = 0;
     failure_ = nullptr;
     stop_ = false;
@@ -145,6 +160,7 @@ class DataLoader::Impl {
     lock.unlock();
     // As the sampler deals: of all ranks' samples of a step, rank r has r, r + n, r + 2n, ...
     set_sample_numbers({sampler_.place().rank, sampler_.place().world_size});
+    this_threads_batch = {pass_, static_cast<std::uint32_t>(handed_out_), sampler_.place().world_size};
     changed_.notify_all();
   }
 
@@ -169,7 +185,7 @@ class DataLoader::Impl {
     changed_.notify_all();
     for (std::thread& worker : workers_) worker.join();
     workers_.clear();
-    if (numbers_before_) restore_sample_numbers(std::exchange(numbers_before_, nullptr));
+    if (standing_before_) restore_standing(std::exchange(standing_before_, nullptr));
     if (feed_ && !ready_.empty()) feed_->drop_the_rest();
     ready_.clear();
     berths_.clear();
@@ -270,7 +286,8 @@ class DataLoader::Impl {
   std::int64_t first_ = 0, handed_out_ = 0;  // where the pass began, over all ranks; batches that the iterator has stood at
   std::uint64_t jumps_ = 0;                  // the sampler's when the pass began
   std::optional<Batch> current_;
-  std::shared_ptr<SampleNumbers> numbers_before_;  // of the pass under way
+  std::shared_ptr<Standing> standing_before_;  // of the pass under way
+  std::uint64_t pass_ = 0;                     // its number
   std::vector<std::thread> workers_;
 
   std::mutex mutex_;  // guards what follows

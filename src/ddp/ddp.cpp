@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <exception>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -16,11 +17,13 @@
 #include "src/ddp/each_ranks_own.h"
 #include "src/ddp/gradient_check.h"
 #include "src/ddp/has_sync_batch_norm.h"
+#include "src/ddp/local_gradients.h"
 #include "src/ddp/missing_gradients.h"
 #include "src/ddp/mistakes.h"
 #include "src/ddp/module_watch.h"
 #include "src/ddp/options.h"
 #include "src/ddp/pass_partner.h"
+#include "src/ddp/pass_watch.h"
 #include "src/ddp/replicas.h"
 #include "src/ddp/shares.h"
 #include "src/nn/only_output.h"
@@ -29,16 +32,6 @@
 namespace lockstep {
 
 namespace {
-
-std::vector<GradientInfo> describe_gradients(const nn::Module& module, const std::vector<NamedTensor>& parameters,
-                                             const std::vector<std::string>& delayed_names) {
-  const std::vector<Tensor> delayed = tensors_named(module, delayed_names);
-  std::vector<GradientInfo> gradients;
-  for (const auto& [name, tensor] : parameters)
-    gradients.push_back({name, static_cast<std::size_t>(tensor.count()), tensor.dtype(), tensor.device().kind(), is_among(tensor, delayed),
-                         tensor.shape()});
-  return gradients;
-}
 
 constexpr std::size_t kMostInputs = 64;
 
@@ -55,19 +48,22 @@ class DistributedDataParallel::Impl {
         buffers_(without(module, module.named_buffers(), options.ignored_parameters)),
         own_(tensors_named(module, options.ignored_parameters)),
         sync_buffers_(options.forward_sync_buffers),
-        watch_(module),
+        watch_(module, options.ignored_parameters),
         missing_(*group_, parameters_, options),
         shares_(*group_),
+        local_(parameters_),
         check_(*group_, parameters_, options),
         is_static_(options.static_graph),
         comm_hook_(options.comm_hook) {
-    std::string refusal = claim_.take(parameters_);
+    replicated_ = {group_.get(), without(module, module.named_parameters(), options.ignored_parameters),
+                   [this] { return in_step_->weights_may_differ(); }, [this] { return shares_.is_joining(); }};
+    std::string refusal = claim_.take(parameters_, replicated_);
     if (refusal.empty() && options.comm_hook)
       refusal = options.comm_hook->refusal(describe_gradients(module, parameters_, options.delayed_parameters));
     check_options(*group_, module, options, refusal);
     check_same_model(*group_, module, "DistributedDataParallel", options.ignored_parameters);
     if (parameters_.empty()) throw InvalidArgument("DistributedDataParallel: the module has no parameter that requires a gradient");
-    replace_by_roots(*group_, without(module, module.named_parameters(), options.ignored_parameters), "initial parameters");
+    replace_by_roots(*group_, replicated_.parameters, "initial parameters");
     replace_by_roots(*group_, buffers_, "initial buffers");
     reducer_ = std::make_unique<Reducer>(group_, describe_gradients(module, parameters_, options.delayed_parameters),
                                          check_.watching(reducer_options(options, [this] { return factor(); })));
@@ -81,6 +77,8 @@ class DistributedDataParallel::Impl {
       slots_.push_back(reducer_->slot(i).data());
       hooks_.push_back(register_last_grad_hook(parameters_[i].tensor, [this, i](const Tensor&) { gradient_ready(i); }));
     }
+    in_step_.emplace(*group_, parameters_, replicated_.parameters);
+    if (comm_hook_ && !comm_hook_->averages()) in_step_->let_weights_differ();
   }
 
   Tensor forward(const Tensor& x) {
@@ -110,6 +108,7 @@ class DistributedDataParallel::Impl {
   const CommHook& comm_hook() const { return comm_hook_; }
   bool finds_unused() const { return missing_.asks_each_pass(); }
   bool may_leave_gradients() const { return is_static_ || finds_unused(); }
+  PassWatch& in_step() { return *in_step_; }
 
   // Weights scale a rank's gradients when they are summed, after they have passed through the other ranks' statistics.
   void set_weight(double samples) {
@@ -133,15 +132,7 @@ class DistributedDataParallel::Impl {
           "DistributedDataParallel::rebuild_buckets: a ZeroRedundancyOptimizer or StepInBackward goes by these buckets: call it before "
           "that "
           "is made");
-    std::vector<std::size_t> order;
-    for (const std::string& name : names) {
-      const auto named = std::find_if(parameters_.begin(), parameters_.end(), [&](const NamedTensor& p) { return p.name == name; });
-      if (named == parameters_.end())
-        throw InvalidArgument("DistributedDataParallel::rebuild_buckets: '{}' is none of the {} parameters that are reduced", name,
-                              parameters_.size());
-      order.push_back(static_cast<std::size_t>(named - parameters_.begin()));
-    }
-    rebuild(order);
+    rebuild(indices_of(names, parameters_));
   }
 
   void join(const std::function<void()>& train, const JoinOptions& options) {
@@ -151,9 +142,12 @@ class DistributedDataParallel::Impl {
     shares_.begin_join(options);
     pass_error_ = nullptr;
     struct Joining {
-      Shares& shares;
-      ~Joining() { shares.end_join(); }
-    } const joining{shares_};
+      Impl& impl;
+      ~Joining() {
+        impl.shares_.end_join();
+        impl.in_step_->restart();
+      }
+    } const joining{*this};
     try {
       train();
       follow_others(options.after_step);
@@ -176,10 +170,11 @@ class DistributedDataParallel::Impl {
     pass_error_ = nullptr;
     nn::Module& wrapped = module();
     std::string change = watch_.change(wrapped);
-    if (change.empty()) change = moved_gradient();
+    if (change.empty()) change = moved_gradient(parameters_, slots_);
+    if (change.empty() && group_->world_size() > 1 && !NoGrad::active()) change = watch_.unfrozen();
     if (!change.empty())
-      fail_on_all_ranks(*group_, fmt::format("DistributedDataParallel: rank {}: the module changed after it was wrapped: {}: build it, and "
-                                             "move it with .to(device), first, then wrap it",
+      fail_on_all_ranks(*group_, fmt::format("DistributedDataParallel: rank {}: the module changed after it was wrapped: {}: build it, freeze and "
+                                             "unfreeze its parameters, and move it with .to(device), first, then wrap it",
                                              group_->rank(), change));
     frozen_named_ = frozen_named_ || warn_of_frozen(group_->rank(), parameters_);
     if (sync_buffers_ && wrapped.is_training() && synchronize && !buffers_.empty()) {
@@ -188,16 +183,6 @@ class DistributedDataParallel::Impl {
     }
     for (const Tensor& input : inputs) note_input(input);
     return wrapped;
-  }
-
-  // "", or the parameter whose gradient no longer lies in its bucket: .to() there and back gives it other memory.
-  std::string moved_gradient() const {
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      const Tensor& parameter = parameters_[i].tensor;
-      if (requires_grad(parameter) && grad_buffer(parameter).data() != slots_[i])
-        return fmt::format("'{}' was moved, and its gradient is no longer in its bucket", parameters_[i].name);
-    }
-    return "";
   }
 
   // A pass that reaches none of the parameters must reduce as well: the other ranks wait for it. Of several outputs that a pass goes
@@ -214,7 +199,7 @@ class DistributedDataParallel::Impl {
   }
 
   void gradient_ready(std::size_t i) {
-    if (!synchronize) return;
+    if (!synchronize) return keep_local(i);
     if (std::exchange(begun_pass_, backward_pass()) != backward_pass()) {
       begin_pass();
       queue_callback([this, alive = alive_] { finish_pass(*alive); });
@@ -222,11 +207,17 @@ class DistributedDataParallel::Impl {
     reducer_->mark_ready(i);
   }
 
+  void keep_local(std::size_t i) {
+    if (std::exchange(local_pass_, backward_pass()) != backward_pass()) in_step_->note_local_pass();
+    if (group_->world_size() > 1 && !in_step_->weights_may_differ()) local_.keep(i);
+  }
+
   void begin_pass() {
     pass_error_ = nullptr;
     if (reducer_->in_pass()) reducer_->abandon_pass();  // the pass before ended by an exception
     shares_.begin_pass(steps_ + 1);
     if (partner != nullptr) partner->begin_pass(steps_ + 1);
+    shares_.is_joining() ? in_step_->begin_pass_in_join(steps_ + 1) : in_step_->begin_pass(steps_ + 1);
   }
 
   // The parameters' gradients take their values along, in all tensors that grad() ever returned.
@@ -311,6 +302,7 @@ class DistributedDataParallel::Impl {
     for (const NamedTensor& parameter : parameters_)
       if (requires_grad(parameter.tensor)) clear_grad(parameter.tensor);
     if (partner != nullptr) partner->begin_followed_pass(steps_ + 1);
+    in_step_->begin_pass_in_join(steps_ + 1);
     missing_.follow(reducer_->finish());
     reducer_->undo(missing_.unused());
     ++steps_;
@@ -327,6 +319,7 @@ class DistributedDataParallel::Impl {
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       if (!reducer_->is_ready(i) && wants_and_has_grad(parameters_[i].tensor)) reducer_->mark_ready(i);
     const std::vector<std::size_t> missing = reducer_->finish();
+    local_.release();
     missing_.settle(missing, ++steps_);
     reducer_->undo(missing_.unused());
     check_gradients();
@@ -344,9 +337,11 @@ class DistributedDataParallel::Impl {
   const EachRanksOwn own_;
   const bool sync_buffers_;
   const ModuleWatch watch_;
+  ReplicatedTensors replicated_;
   WrapperClaim claim_;
   MissingGradients missing_;
   Shares shares_;
+  LocalGradients local_;
   GradientCheck check_;
   const bool is_static_;
   const CommHook comm_hook_;
@@ -356,8 +351,9 @@ class DistributedDataParallel::Impl {
   std::vector<Tensor> gradients_;                     // of the parameters, as grad() has them
   std::vector<const void*> slots_;                    // where each gradient lies
   bool has_rebuilt_ = false;                          // the buckets
-  std::uint64_t begun_pass_ = 0, finished_pass_ = 0;  // numbers of backward passes
-  std::uint64_t steps_ = 0;                           // passes that were reduced
+  std::optional<PassWatch> in_step_;
+  std::uint64_t begun_pass_ = 0, finished_pass_ = 0, local_pass_ = 0;  // numbers of backward passes
+  std::uint64_t steps_ = 0;                                            // passes that were reduced
   std::deque<Tensor> inputs_;                         // leaves that want a gradient, up to the first pass; the last ones
   std::exception_ptr pass_error_;                     // of the last pass, where all ranks came to it
   bool frozen_named_ = false, unregistered_named_ = false;
@@ -395,6 +391,7 @@ Reducer& PassAccess::reducer(DistributedDataParallel& ddp) { return ddp.impl_->r
 PassPartner* PassAccess::partner(const DistributedDataParallel& ddp) { return ddp.impl_->partner; }
 void PassAccess::set_partner(DistributedDataParallel& ddp, PassPartner* partner) { ddp.impl_->partner = partner; }
 GradientCheck& PassAccess::check(DistributedDataParallel& ddp) { return ddp.impl_->check(); }
+PassWatch& PassAccess::in_step(DistributedDataParallel& ddp) { return ddp.impl_->in_step(); }
 bool PassAccess::may_leave_gradients(const DistributedDataParallel& ddp) { return ddp.impl_->may_leave_gradients(); }
 
 DistributedDataParallel::NoSync::NoSync(DistributedDataParallel& ddp) : ddp_(ddp), before_(std::exchange(ddp.impl_->synchronize, false)) {}

@@ -12,6 +12,7 @@
 #include "lockstep/ddp/ddp.h"
 #include "src/ddp/has_sync_batch_norm.h"
 #include "src/ddp/pass_partner.h"
+#include "src/ddp/pass_watch.h"
 
 namespace lockstep {
 
@@ -207,6 +208,7 @@ class CapturedStep::Impl {
   // Not of a group that is over: its collectives would find no peers and leave garbage behind.
   void launch() {
     ddp_.group().backend(DeviceKind::kCuda).throw_if_over([] { return std::string("the launch of a captured step"); });
+    PassAccess::in_step(ddp_).begin_replay();
     graph_->launch(device_.default_stream());
     last_replay_ = ddp_.group().replayed(calls_);
     for (const auto& [name, tensor] : parameters_) tensor.mark_changed();  // as step() does, which does not run

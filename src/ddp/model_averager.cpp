@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "lockstep/core/error.h"
+#include "src/ddp/pass_partner.h"
+#include "src/ddp/pass_watch.h"
 #include "src/ddp/replicas.h"
 
 namespace lockstep {
@@ -25,6 +27,7 @@ PeriodicModelAverager::PeriodicModelAverager(DistributedDataParallel& ddp, const
   if (options.period < 1 || options.warmup_steps < 0)
     throw InvalidArgument("PeriodicModelAverager: a period of {} after {} steps; expected 1 or more after 0 or more", options.period,
                           options.warmup_steps);
+  PassAccess::in_step(ddp).let_weights_differ();
 }
 
 void PeriodicModelAverager::refuse_in_join() const {

@@ -1,9 +1,12 @@
 #include "src/ddp/module_watch.h"
 
+#include <algorithm>
 #include <mutex>
-#include <unordered_set>
+#include <unordered_map>
 
+#include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
+#include "src/ddp/options.h"
 
 namespace lockstep {
 
@@ -11,7 +14,7 @@ namespace {
 
 struct Wrapped {
   std::mutex mutex;
-  std::unordered_set<const void*> parameters;  // their autograd state, which moves with them
+  std::unordered_map<const void*, const ReplicatedTensors*> parameters;  // by their autograd state, which moves with them
 };
 
 Wrapped& wrapped() {
@@ -31,7 +34,9 @@ bool each_tensor(const nn::Module& module, const std::vector<NamedTensor>& (nn::
 
 }  // namespace
 
-ModuleWatch::ModuleWatch(const nn::Module& module) {
+ModuleWatch::ModuleWatch(const nn::Module& module, const std::vector<std::string>& ignored) {
+  for (const NamedTensor& parameter : without(module, module.named_parameters(), ignored))
+    if (parameter.tensor.defined() && !requires_grad(parameter.tensor)) frozen_.push_back(parameter);
   for (const auto& list : {module.named_parameters(), module.named_buffers()})
     for (const NamedTensor& entry : list) {
       tensors_.push_back(entry);
@@ -58,7 +63,26 @@ std::string ModuleWatch::change(const nn::Module& module) const {
   return next < tensors_.size() ? fmt::format("'{}' is gone", tensors_[next].name) : "";
 }
 
-std::string WrapperClaim::take(const std::vector<NamedTensor>& parameters) {
+std::string ModuleWatch::unfrozen() const {
+  for (const auto& [name, tensor] : frozen_) {
+    if (!requires_grad(tensor)) continue;
+    const std::lock_guard lock(wrapped().mutex);
+    if (wrapped().parameters.count(tensor.autograd_meta()) == 0)
+      return fmt::format("'{}' was frozen, and is no longer, so that each rank would train it by its own samples", name);
+  }
+  return "";
+}
+
+std::string moved_gradient(const std::vector<NamedTensor>& parameters, const std::vector<const void*>& slots) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto& [name, tensor] = parameters[i];
+    if (requires_grad(tensor) && grad_buffer(tensor).data() != slots[i])
+      return fmt::format("'{}' was moved, and its gradient is no longer in its bucket", name);
+  }
+  return "";
+}
+
+std::string WrapperClaim::take(const std::vector<NamedTensor>& parameters, const ReplicatedTensors& replicated) {
   const std::lock_guard lock(wrapped().mutex);
   for (const auto& [name, tensor] : parameters)
     if (wrapped().parameters.count(tensor.autograd_meta()) != 0)
@@ -67,7 +91,7 @@ std::string WrapperClaim::take(const std::vector<NamedTensor>& parameters) {
           "name the parameter in ignored_parameters",
           name);
   for (const auto& [name, tensor] : parameters) {
-    wrapped().parameters.insert(tensor.autograd_meta());
+    wrapped().parameters.emplace(tensor.autograd_meta(), &replicated);
     held_.push_back(tensor.autograd_meta());
   }
   return "";
@@ -76,6 +100,17 @@ std::string WrapperClaim::take(const std::vector<NamedTensor>& parameters) {
 WrapperClaim::~WrapperClaim() {
   const std::lock_guard lock(wrapped().mutex);
   for (const void* parameter : held_) wrapped().parameters.erase(parameter);
+}
+
+std::vector<const ReplicatedTensors*> replicated_tensors_of(const nn::Module& module) {
+  std::vector<const ReplicatedTensors*> found;
+  const std::lock_guard lock(wrapped().mutex);
+  for (const auto& [name, tensor] : module.named_parameters()) {
+    const auto wrapper = wrapped().parameters.find(tensor.autograd_meta());
+    if (wrapper != wrapped().parameters.end() && std::find(found.begin(), found.end(), wrapper->second) == found.end())
+      found.push_back(wrapper->second);
+  }
+  return found;
 }
 
 }  // namespace lockstep

@@ -152,6 +152,28 @@ std::vector<NamedTensor> without(const nn::Module& module, const std::vector<Nam
   return others;
 }
 
+std::vector<GradientInfo> describe_gradients(const nn::Module& module, const std::vector<NamedTensor>& parameters,
+                                             const std::vector<std::string>& delayed_names) {
+  const std::vector<Tensor> delayed = tensors_named(module, delayed_names);
+  std::vector<GradientInfo> gradients;
+  for (const auto& [name, tensor] : parameters)
+    gradients.push_back({name, static_cast<std::size_t>(tensor.count()), tensor.dtype(), tensor.device().kind(), is_among(tensor, delayed),
+                         tensor.shape()});
+  return gradients;
+}
+
+std::vector<std::size_t> indices_of(const std::vector<std::string>& names, const std::vector<NamedTensor>& parameters) {
+  std::vector<std::size_t> order;
+  for (const std::string& name : names) {
+    const auto named = std::find_if(parameters.begin(), parameters.end(), [&](const NamedTensor& p) { return p.name == name; });
+    if (named == parameters.end())
+      throw InvalidArgument("DistributedDataParallel::rebuild_buckets: '{}' is none of the {} parameters that are reduced", name,
+                            parameters.size());
+    order.push_back(static_cast<std::size_t>(named - parameters.begin()));
+  }
+  return order;
+}
+
 ReducerOptions reducer_options(const DistributedDataParallelOptions& options, std::function<float()> factor) {
   BucketCaps caps;
   for (const double cap : options.bucket_cap_mb) caps.push_back(static_cast<std::size_t>(std::ceil(cap * kMiB)));

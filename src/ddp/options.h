@@ -30,6 +30,10 @@ std::vector<Tensor> tensors_named(const nn::Module& module, const std::vector<st
 // Is it one of these, under whatever name?
 bool is_among(const Tensor& tensor, const std::vector<Tensor>& tensors);
 
+std::vector<GradientInfo> describe_gradients(const nn::Module& module, const std::vector<NamedTensor>& parameters,
+                                             const std::vector<std::string>& delayed_names);
+// By name, the index into `parameters`, for rebuild_buckets(): InvalidArgument for another name.
+std::vector<std::size_t> indices_of(const std::vector<std::string>& names, const std::vector<NamedTensor>& parameters);
 ReducerOptions reducer_options(const DistributedDataParallelOptions& options, std::function<float()> factor);
 
 // Ends the group for all ranks (a group of one goes on), and throws InvalidArgument: the others learn the reason from their next call.

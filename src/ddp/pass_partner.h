@@ -11,6 +11,8 @@
 
 namespace lockstep {
 
+class PassWatch;
+
 class PassPartner {
  public:
   virtual ~PassPartner() = default;
@@ -28,6 +30,7 @@ class PassPartner {
 // What partners, and CapturedStep, see of a wrapper.
 struct PassAccess {
   static Reducer& reducer(DistributedDataParallel& ddp);
+  static PassWatch& in_step(DistributedDataParallel& ddp);
   static PassPartner* partner(const DistributedDataParallel& ddp);
   static void set_partner(DistributedDataParallel& ddp, PassPartner* partner);  // null: none
   static GradientCheck& check(DistributedDataParallel& ddp);                    // of max_grad_norm, on_nonfinite_gradient

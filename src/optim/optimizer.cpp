@@ -8,6 +8,7 @@
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
 #include "src/optim/clock.h"
+#include "src/optim/live_optimizers.h"
 #include "src/optim/step_parts.h"
 #include "src/optim/team.h"
 
@@ -57,6 +58,7 @@ Optimizer::Optimizer(std::vector<NamedTensor> parameters, const Description& des
   LOCKSTEP_CHECK(state_names_.size() <= std::size(UpdateTensor{}.states), "an update has at most 3 states");
   if (!is_rate(lr_)) throw InvalidArgument("{}: lr {} must be a finite number and not negative", kind_, lr_);
   append({.parameters = std::move(parameters)});
+  LiveOptimizers::add(*this);
 }
 
 Optimizer::Optimizer(const Description& description)
@@ -68,6 +70,8 @@ Optimizer::Optimizer(const Description& description)
       counts_steps_(false),
       shares_updates_(false),
       elementwise_(true) {}
+
+Optimizer::~Optimizer() { LiveOptimizers::remove(*this); }
 
 void Optimizer::add_group(ParameterGroup group) { append(std::move(group)); }
 
@@ -99,9 +103,11 @@ void Optimizer::append(ParameterGroup group) {
   Group added{parameters_.size(), all.size(), group.lr_factor, decay, lr_ * group.lr_factor, {}, {}};
   added.device_lr = Tensor::from<float>(std::array{added.lr}, {1}).to(device);
   if (counts_steps_) added.clocks = new_clocks(added.end - added.begin, device);
-  parameters_ = std::move(all);
   for (std::size_t i = added.begin; i < added.end; ++i) all_.push_back(i);
-  groups_.push_back(std::move(added));
+  LiveOptimizers::change([&] {
+    parameters_ = std::move(all);
+    groups_.push_back(std::move(added));
+  });
   tensors_.reserve(parameters_.size());
   follow_parameters();
 }
@@ -152,6 +158,7 @@ float Optimizer::group_lr(std::size_t group) const {
 }
 
 void Optimizer::zero_grad() {
+  ++begun_;
   for (const NamedTensor& parameter : parameters_) clear_grad(parameter.tensor);
 }
 
@@ -209,13 +216,21 @@ void Optimizer::step() {
         "the training, or load a checkpoint into a new optimizer",
         kind_);
   if (parameters_.empty()) return;
+  check_gradients();
   begin_step();
   find_bad_gradients();
   update_some(all_);
   end_step();
 }
 
+void Optimizer::check_gradients() const {
+  for (const NamedTensor& parameter : parameters_)
+    if (const char* reason = step_refusal(parameter.tensor); reason != nullptr && has_grad(parameter.tensor))
+      throw InvalidArgument("{}::step: the gradient of '{}' {}", kind_, parameter.name, reason);
+}
+
 void Optimizer::begin_step(bool begins_scaling) {
+  ++steps_;
   make_states();
   follow_parameters();
   tensors_.clear();  // its memory was reserved: spans stay valid

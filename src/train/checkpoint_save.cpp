@@ -7,6 +7,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/version.h"
 #include "lockstep/tensor/random.h"
+#include "src/ddp/replica_check.h"
 #include "src/train/checkpoint_files.h"
 #include "src/train/checkpoint_folder.h"
 #include "src/train/checkpoint_shards.h"
@@ -252,6 +253,7 @@ std::string save_checkpoint(const std::string& folder, const CheckpointParts& pa
   if (folder.empty()) throw InvalidArgument("save_checkpoint: the folder's name is empty");
   const auto group = group_or_default(parts.group);
   check_group_of_slices("save_checkpoint", parts, group.get());
+  check_replicas(parts.model, "save_checkpoint");
   const std::vector<NamedTensor> hook = gather_hook_state(parts.ddp ? parts.ddp->comm_hook() : CommHook(), group.get());
   if (parts.optimizer && parts.optimizer->slice_ranks() > 1) return save_together(*group, folder, parts, hook);
   if (group && group->rank() != 0) return "";

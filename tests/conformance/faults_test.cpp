@@ -69,6 +69,30 @@ TEST_P(Faults, AnotherPurposeIsNamedOnAllRanks) {
       "(bucket 2, float32 x 64, sum)", "rank 1: all_reduce #2 (bucket 4, float32 x 64, sum)");
 }
 
+TEST_P(Faults, AnotherPositionInTheTrainingIsNamedOnAllRanks) {
+  const auto call_of = [](Rank& rank, void* data, const PassState& pass) {
+    Operation call = rank.reduction(data, 64, DType::kFloat32, ReduceOp::kSum);
+    call.pass = pass;
+    call.signature.pass = hash_of(pass);
+    rank.backend().run(call);
+  };
+  const std::function<void(PassState&)> changes[] = {[](PassState& pass) { pass.updates = 6; }, [](PassState& pass) { pass.lr = 0.25F; },
+                                                     [](PassState& pass) { pass.trained_hash = 1; }, [](PassState& pass) { pass = {}; }};
+  const std::string texts[] = {"optimizer steps before it: ", "learning rate: ", "set of trained parameters", "in none"};
+  const std::string odds[] = {"6 on rank 1", "0.25 on rank 1", "00000001 on rank 1", "rank 1"};
+  for (std::size_t i = 0; i < 4; ++i)
+    expect_mismatch(
+        spec(3),
+        [&](Rank& rank, void* data) {
+          PassState pass{.wrapper = 1, .pass = 7, .updates = 5, .lr = 0.5F, .trained = 3};
+          call_of(rank, data, pass);
+          pass.pass = 8;
+          if (rank.rank() == 1) changes[i](pass);
+          call_of(rank, data, pass);
+        },
+        "out of step" + std::string(i == 3 ? ": " : " in the backward pass of step 8: ") + (i == 3 ? "" : texts[i]), odds[i]);
+}
+
 TEST_P(Faults, AnotherSizeOfRegisteredMemoryIsNamedOnAllRanks) {
   expect_mismatch(
       spec(3), [](Rank& rank, void*) { rank.backend().allocate(rank.rank() == 1 ? 8192 : 4096); }, "allocate #1 (4096 bytes)",

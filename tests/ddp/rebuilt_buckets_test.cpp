@@ -254,7 +254,7 @@ TEST_P(RebuiltBuckets, ACheckpointFromBeforeTheFirstPassLeavesThePlanAsItIs) {
     EXPECT_FALSE(ddp.has_rebuilt_buckets());
     heads_loss(ddp, power_of_rank(*group)).backward();
     EXPECT_EQ(buckets_of(ddp), kAsTheyCame);
-    if (group->rank() == 0) save_checkpoint(folder, {.model = model, .ddp = ddp, .step = 1, .group = group});
+    save_checkpoint(folder, {.model = model, .ddp = ddp, .step = 1, .group = group});
     group->barrier();
     DistributedDataParallelOptions never{.bucket_cap_mb = kPairs, .find_unused_parameters = true};
     Turned other(group->rank());

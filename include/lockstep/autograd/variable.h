@@ -31,12 +31,17 @@ Tensor grad(const Tensor& leaf);
 bool has_grad(const Tensor& leaf);
 // "No gradient": the next backward overwrites the memory instead of adding to it. Costs nothing, touches no memory.
 void clear_grad(const Tensor& leaf);
-// Declares that the gradient's memory holds a value although backward did not write it (the reducer's zeros).
+// Declares that the gradient's memory holds a value although backward did not write it (the reducer's zeros), and that it is the one to
+// step by (an average over the ranks that a program took by itself).
 void mark_grad_written(const Tensor& leaf);
 // Until clear_grad() nobody is given the gradient: grad() throws with `reason`, a string literal. For a wrapper whose memory does not hold
 // what a reader expects, or after which a change would come too late; it has grad_buffer().
 void withhold_grad(const Tensor& leaf, const char* reason);
 bool is_grad_withheld(const Tensor& leaf);
+// Until clear_grad() or mark_grad_written() an optimizer's step() refuses the gradient with `reason`, a string literal; null: no longer. For
+// a wrapper that has not averaged it yet. Everybody may read and change it.
+void refuse_step(const Tensor& leaf, const char* reason);
+const char* step_refusal(const Tensor& leaf);  // null: none
 // The gradient's memory, withheld or not; empty before the first backward or bind_grad().
 Buffer grad_buffer(const Tensor& leaf);
 // The gradient lives in this memory from now on (a slot in a bucket). The present value, if any, is copied there.

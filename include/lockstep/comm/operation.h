@@ -61,12 +61,31 @@ struct Layout {
 // compare what one rank sends with what the other receives.)
 std::uint64_t hash_of(const Layout& layout);
 
-// The values on which all ranks must agree in one call. 40 bytes, plain, comparable: it travels in front of the data.
+// A rank's position in a training. The ranks compare it in the first call of each backward pass; `pass` is 0 in all other calls. Numbers
+// of 4 bytes, so that it travels with every call: what is larger is there as a hash.
+struct PassState {
+  std::uint32_t wrapper = 0;       // the how-many-th of the group, from 1
+  std::uint32_t pass = 0;          // of the wrapper's passes that are reduced, from 1
+  std::uint32_t batch = 0;         // of the loader's pass at which the thread stands, less those that no_sync() gathered; 0: none
+  std::uint32_t begun = 0;         // zero_grad()s of the wrapper's optimizers
+  std::uint32_t updates = 0;       // step()s of them
+  float lr = 0;                    // of their first group
+  std::uint32_t rates = 0;         // hash of the learning rates of all their groups
+  std::uint32_t trained = 0;       // how many parameters want a gradient
+  std::uint32_t trained_hash = 0;  // which of them
+  std::uint32_t weights = 0;       // hash of some of the weights
+  std::uint64_t earlier = 0;       // hash of the states of earlier passes that no call has compared; 0: none
+};
+static_assert(sizeof(PassState) == 48);
+std::uint64_t hash_of(const PassState& pass);  // 0 for none
+
+// The values on which all ranks must agree in one call. 48 bytes, plain, comparable: it travels in front of the data.
 struct Signature {
   std::uint64_t sequence = 0;  // the how-many-th operation of the group, from 1
   std::uint64_t count = 0;     // elements; where every rank has a part of its own (all_gather, scatter, ...): of one part;
                                // of all parts in kAllGatherV, of all regions of a coalesced call, 0 in kAllToAllV
   std::uint64_t layout = 0;    // hash_of(Layout), 0 without one
+  std::uint64_t pass = 0;      // hash_of(PassState), 0 without one
   OperationKind kind = OperationKind::kBarrier;
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
@@ -77,7 +96,7 @@ struct Signature {
 
   bool operator==(const Signature&) const = default;
 };
-static_assert(sizeof(Signature) == 40);
+static_assert(sizeof(Signature) == 48);
 
 // What Work::then() queues among the operations. Empty in a call's own operation.
 struct ChainedWork {
@@ -93,6 +112,7 @@ struct Operation {
   std::shared_ptr<const Layout> layout;  // null: the count says it all
   double factor = 1;                     // of kPremulSum, this rank's
   Purpose purpose;
+  PassState pass;                        // for the message when the ranks' differ
   std::chrono::milliseconds timeout{0};  // this call's deadline, counted from its start
   FlightNote flight;
   ChainedWork chained = {};

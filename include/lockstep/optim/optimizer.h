@@ -42,19 +42,18 @@ struct StatePart {
 
 class Optimizer {
  public:
-  virtual ~Optimizer() = default;
+  virtual ~Optimizer();
   Optimizer(const Optimizer&) = delete;  // a copy would share the state, and change the same parameters
   Optimizer& operator=(const Optimizer&) = delete;
 
-  // Further parameters; the state of those before stays. Throws InvalidArgument as the constructor does, and where a parameter is in the
-  // optimizer already.
+  // Further parameters; the state of those before stays. InvalidArgument as in the constructor, and for a parameter that is there already.
   void add_group(ParameterGroup group);
 
   // Updates every parameter that has a gradient since the last zero_grad(), in one fused pass a group; on a GPU it only queues that.
   // Elementwise and without contraction: ranks with equal weights and gradients keep equal weights, whatever their CPUs. Allocates nothing
-  // after the first. Under loss scaling a step with a gradient that is infinite or no number changes nothing but the scale, and does not
-  // count; so many in a row are an Error (optim/loss_scaler.h). Steps are counted by parameter, as in PyTorch: a parameter whose first
-  // gradient comes late begins with step 1. Where ranks have a slice of the state each it is collective: see ddp/zero.h.
+  // after the first. Steps are counted by parameter, as in PyTorch. Under loss scaling a step with a gradient that is infinite or NaN changes
+  // and counts nothing; so many in a row are an Error (optim/loss_scaler.h). Where ranks share the state it is collective (ddp/zero.h).
+  // InvalidArgument, before anything changes, for a gradient that no_sync() has left to one rank of several.
   void step();
   // Forgets the gradients: the next backward overwrites them. Touches no memory.
   void zero_grad();
@@ -68,12 +67,10 @@ class Optimizer {
   std::size_t groups() const { return groups_.size(); }
   float group_lr(std::size_t group) const;
 
-  // The tensors that a checkpoint saves beside the weights, named "<parameter>.<state>" ("conv1.weight.momentum"), then the counts of steps
-  // ("group0.clock", (parameters of the group, 4): see UpdateClock), then "loss_scaler.state". They are the live ones: loading writes into
-  // them.
+  // The live tensors that a checkpoint saves with the weights and loads into: "<parameter>.<state>" ("conv1.weight.momentum"), then counts of
+  // steps ("group0.clock", (parameters of the group, 4): see UpdateClock), then "loss_scaler.state".
   std::vector<NamedTensor> state();
-  // The same, with the tensors of which they are parts: where `slice_ranks() > 1` ranks share the state, each has its slices,
-  // some without elements, and all have the counts.
+  // The same, with the tensors of which they are parts: where slice_ranks() > 1 ranks share the state, each has its slices and all counts.
   std::vector<StatePart> state_parts();
   int slice_ranks() const { return slice_ranks_; }
   const std::string& kind() const { return kind_; }  // "SGD"
@@ -92,8 +89,8 @@ class Optimizer {
     bool shares_updates = false;
     bool elementwise = true;  // false: the update of an element reads others, a norm of the tensor; then it cannot work on slices
   };
-  // A tensor under two names (tied weights) counts once, under the first. Throws InvalidArgument when there is none, when one
-  // requires no gradient, when two tensors share memory (with both names), and for a rate or decay that is none.
+  // A tensor under two names (tied weights) counts once, under the first. InvalidArgument: no parameter, one that requires no gradient, two
+  // that share memory (with both names), a learning rate or decay that is NaN or infinite.
   Optimizer(std::vector<NamedTensor> parameters, const Description& description);
   explicit Optimizer(const Description& description);  // without parameters: of a rank that trains none, beside others that do
 
@@ -101,8 +98,9 @@ class Optimizer {
   virtual void update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels, Stream& stream) = 0;
 
  private:
-  friend class StepParts;  // src/optim/step_parts.h
-  friend class Team;       // src/optim/team.h
+  friend class StepParts;       // src/optim/step_parts.h
+  friend class Team;            // src/optim/team.h
+  friend class LiveOptimizers;  // src/optim/live_optimizers.h
   struct Slice {
     std::size_t begin, count;  // elements of the parameter
   };
@@ -116,6 +114,7 @@ class Optimizer {
   void append(ParameterGroup group);
   void follow_parameters();
   void upload_lr(Group& group, float lr);
+  void check_gradients() const;
   void make_states();
   void keep_slices(std::vector<Slice> slices, int ranks);
   Slice slice_of(std::size_t parameter) const;
@@ -143,7 +142,8 @@ class Optimizer {
   class Team* team_ = nullptr;          // the optimizers that make each step together with this one
   std::vector<std::size_t> all_;        // 0, 1, ...: the parameters
   std::vector<Group> groups_;
-  std::vector<UpdateTensor> tensors_;  // what step() hands to the kernels, kept so that a step allocates nothing
+  std::uint32_t begun_ = 0, steps_ = 0;  // how often zero_grad() was called, and a step made
+  std::vector<UpdateTensor> tensors_;    // what step() hands to the kernels, kept so that a step allocates nothing
 };
 
 }  // namespace lockstep::optim

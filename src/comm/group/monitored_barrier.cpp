@@ -104,6 +104,7 @@ void ProcessGroup::monitored_barrier(std::chrono::milliseconds timeout, const Ca
   if (world_size() > 1)
     check_capabilities(letter, false, impl_->capabilities[static_cast<std::size_t>(DeviceKind::kCpu)], backend(DeviceKind::kCpu).name());
   const Operation barrier = impl_->number(OperationKind::kBarrier, {}, call, FlightRecorder::By::kCaller);
+  impl_->next_pass = barrier.pass;  // its letters do not compare it
   try {
     impl_->meet_all(barrier);
   } catch (...) {

@@ -149,6 +149,10 @@ Operation ProcessGroup::Impl::number(OperationKind kind, const CallData& data, c
   RunningContinuation* const running = running_continuation();
   if (running != nullptr) running->has_made_it = true;
   if (is_capturing) return operation;  // a launch of the graph will count
+  if (running == nullptr && next_pass.pass != 0) {
+    operation.pass = std::exchange(next_pass, {});
+    signature.pass = hash_of(operation.pass);
+  }
   signature.sequence = running != nullptr ? running->number : ++sequence;
   operation.flight = recorded->recorder.collective(signature, call.purpose, by);
   return operation;
@@ -317,6 +321,17 @@ void ProcessGroup::all_to_all(const void* send, void* receive, std::size_t count
 Work ProcessGroup::all_to_all_async(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& call) {
   return impl_->start(OperationKind::kAllToAll, {send, receive, count, dtype}, call);
 }
+
+// Passes may make no call of their own, as under a hook that leaves gradients where they are: one comparison stands for all of them.
+void ProcessGroup::compare_with_next_call(const PassState& state) {
+  PassState& next = impl_->next_pass;
+  const bool is_same = next.wrapper == state.wrapper && next.pass == state.pass;
+  const std::uint64_t earlier = is_same ? next.earlier : hash_of(next);
+  next = state;
+  next.earlier = earlier;
+}
+
+std::uint32_t ProcessGroup::count_wrapper() { return ++impl_->wrappers; }
 
 void ProcessGroup::barrier(const CallOptions& call) { impl_->run(OperationKind::kBarrier, {}, call); }
 

@@ -10,6 +10,7 @@
 #include "src/comm/mpi/library/mpi_runtime.h"
 #include "src/comm/mpi/mpi_types.h"
 #include "src/comm/operation/composite.h"
+#include "src/comm/operation/mismatch.h"
 #include "src/comm/operation/parts.h"
 
 namespace lockstep::mpi {
@@ -19,7 +20,7 @@ namespace {
 using Statement = Collectives::Statement;
 
 Statement statement_of(const Operation& operation) {
-  Statement statement{operation.signature, {}};
+  Statement statement{operation.signature, operation.pass, {}};
   const char* name = operation.purpose.name != nullptr ? operation.purpose.name : "";
   std::memcpy(statement.purpose, name, std::min(std::strlen(name), sizeof(statement.purpose) - 1));
   return statement;
@@ -98,10 +99,10 @@ void Collectives::explain_mismatch(const Operation& operation) {
   const auto other = std::find_if(all.begin(), all.end(), [&](const Statement& each) { return each.signature != all[0].signature; });
   const auto said_by = [&](const Statement& said) {
     const Purpose purpose{said.purpose[0] != '\0' ? said.purpose : nullptr, said.signature.purpose_index};
-    return fmt::format("rank {}: {}", &said - all.data(), describe(said.signature, purpose));
+    return CallOfRank{static_cast<int>(&said - all.data()), said.signature, purpose, said.pass};
   };
-  throw MismatchError("the ranks make different calls: {}; {}. All ranks must make the same calls in the same order.", said_by(all[0]),
-                      said_by(other == all.end() ? all[0] : *other));
+  throw MismatchError("{}: {}", describe(operation.signature, operation.purpose),
+                      describe_mismatch(said_by(all[0]), said_by(other == all.end() ? all[0] : *other)));
 }
 
 void Collectives::must_fit(const Operation& operation, std::size_t elements) const {

@@ -24,6 +24,7 @@ class Collectives {
   // A rank's description of its call, for when the ranks disagree.
   struct Statement {
     Signature signature;
+    PassState pass;
     char purpose[56] = {};
   };
 

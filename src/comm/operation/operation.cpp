@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
+
 namespace lockstep {
 
 std::uint64_t hash_of(const Layout& layout) {
@@ -12,6 +14,17 @@ std::uint64_t hash_of(const Layout& layout) {
   for (const Region& region : layout.regions) add(region.count);
   if (!sends_differ)
     for (const std::size_t count : layout.receive_counts) add(count);
+  return hash != 0 ? hash : 1;
+}
+
+std::uint64_t hash_of(const PassState& pass) {
+  if (pass.pass == 0) return 0;
+  std::uint64_t words[sizeof(PassState) / 8], hash = 0xcbf29ce484222325;
+  std::memcpy(words, &pass, sizeof words);
+  for (const std::uint64_t word : words) {
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15;
+    hash ^= hash >> 29;
+  }
   return hash != 0 ? hash : 1;
 }
 

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <utility>
 
+#include "src/comm/operation/mismatch.h"
+
 namespace lockstep::host {
 
 namespace {
@@ -21,6 +23,7 @@ constexpr auto kCauseFollows = std::chrono::seconds(1);
 FrameHeader header_of(const Operation& operation) {
   FrameHeader header;
   header.signature = operation.signature;
+  header.pass = operation.pass;
   const char* name = operation.purpose.name != nullptr ? operation.purpose.name : "";
   std::memcpy(header.purpose, name, std::min(std::strlen(name), sizeof(header.purpose) - 1));
   return header;
@@ -75,11 +78,8 @@ void CallEnds::end_cut(int peer) const {
 void CallEnds::end_mismatch(int peer, const FrameHeader& theirs) const {
   const std::string name(theirs.purpose, strnlen(theirs.purpose, sizeof theirs.purpose));
   const Purpose purpose{name.empty() ? nullptr : name.c_str(), theirs.signature.purpose_index};
-  std::string mine_says = fmt::format("rank {}: {}", detector_.rank(), describe(operation_->signature, operation_->purpose));
-  std::string peer_says = fmt::format("rank {}: {}", rank_of(peer), describe(theirs.signature, purpose));
-  if (rank_of(peer) < detector_.rank()) std::swap(mine_says, peer_says);
-  end(GroupErrorKind::kMismatch,
-      fmt::format("the ranks make different calls: {}; {}. All ranks must make the same calls in the same order.", mine_says, peer_says));
+  end(GroupErrorKind::kMismatch, describe_mismatch({detector_.rank(), operation_->signature, operation_->purpose, operation_->pass},
+                                                   {rank_of(peer), theirs.signature, purpose, theirs.pass}));
 }
 
 void CallEnds::end_late(const std::vector<int>& peers, bool arrived) const {

@@ -44,6 +44,7 @@ static_assert(sizeof(Line) == kCacheLine);
 // The operation of a rank, in full: read by others only to explain a disagreement.
 struct alignas(kCacheLine) Card {
   Signature signature;
+  PassState pass;
   char purpose[64];
 };
 

@@ -11,6 +11,7 @@
 #include "lockstep/core/error.h"
 #include "src/comm/host/machine/futex.h"
 #include "src/comm/net/backoff.h"
+#include "src/comm/operation/mismatch.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -58,6 +59,7 @@ void Rounds::begin(const Operation& operation) {
   hash_ = hash_of(operation.signature);
   Card& card = layout_.block(rank_).card;
   card.signature = operation.signature;
+  card.pass = operation.pass;
   const char* purpose = operation.purpose.name != nullptr ? operation.purpose.name : "";
   const std::size_t length = std::min(std::strlen(purpose), sizeof(card.purpose) - 1);
   std::memcpy(card.purpose, purpose, length);
@@ -139,13 +141,9 @@ void Rounds::report_mismatch(int peer) {
   const auto said_by = [&](int rank) {
     const Card& card = layout_.block(rank).card;
     const Purpose purpose{card.purpose[0] != '\0' ? card.purpose : nullptr, card.signature.purpose_index};
-    return fmt::format("rank {}: {}", detector_.rank_of_local(rank), describe(card.signature, purpose));
+    return CallOfRank{detector_.rank_of_local(rank), card.signature, purpose, card.pass};
   };
-  const int first = std::min(rank_, peer), second = std::max(rank_, peer);
-  detector_.declare(GroupErrorKind::kMismatch,
-                    fmt::format("the ranks make different calls: {}; {}. All ranks must make the same calls in the "
-                                "same order.",
-                                said_by(first), said_by(second)));
+  detector_.declare(GroupErrorKind::kMismatch, describe_mismatch(said_by(rank_), said_by(peer)));
   detector_.throw_group_error(doing());
 }
 

@@ -28,9 +28,10 @@ struct FrameHeader {
   std::uint32_t kind = kOperation;
   std::uint32_t reserved = 0;
   Signature signature;
-  char purpose[16] = {};  // begins what Purpose::name says
+  PassState pass;
+  char purpose[24] = {};  // begins what Purpose::name says
 };
-static_assert(sizeof(FrameHeader) == 64);
+static_assert(sizeof(FrameHeader) == 128);
 
 class TcpExchange {
  public:
