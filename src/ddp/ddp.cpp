@@ -173,9 +173,10 @@ class DistributedDataParallel::Impl {
     if (change.empty()) change = moved_gradient(parameters_, slots_);
     if (change.empty() && group_->world_size() > 1 && !NoGrad::active()) change = watch_.unfrozen();
     if (!change.empty())
-      fail_on_all_ranks(*group_, fmt::format("DistributedDataParallel: rank {}: the module changed after it was wrapped: {}: build it, freeze and "
-                                             "unfreeze its parameters, and move it with .to(device), first, then wrap it",
-                                             group_->rank(), change));
+      fail_on_all_ranks(*group_,
+                        fmt::format("DistributedDataParallel: rank {}: the module changed after it was wrapped: {}: build it, freeze and "
+                                    "unfreeze its parameters, and move it with .to(device), first, then wrap it",
+                                    group_->rank(), change));
     frozen_named_ = frozen_named_ || warn_of_frozen(group_->rank(), parameters_);
     if (sync_buffers_ && wrapped.is_training() && synchronize && !buffers_.empty()) {
       if (shares_.is_joining()) shares_.announce(Shares::Act::kBuffers, steps_ + 1);

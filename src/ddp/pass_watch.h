@@ -13,12 +13,13 @@
 
 namespace lockstep {
 
-// Numbers count from the wrapper's construction. Of the weights, each pass looks at some elements of up to kLooks tensors, in turns: replicas
-// that have parted differ in nearly all, and reading all would cost a step's time. A GPU's are not read: its host would wait for it.
+// Numbers count from the wrapper's construction. Of the weights, each pass looks at some elements of up to kLooks tensors, in turns:
+// replicas that have parted differ in nearly all, and reading all would cost a step's time. A GPU's are not read: its host would wait for
+// it.
 class PassWatch {
  public:
-  // `trained`: the parameters that are reduced; `replicated`: all that are equal on all ranks. Both must outlive it. Collective only in that
-  // all ranks make it.
+  // `trained`: the parameters that are reduced; `replicated`: all that are equal on all ranks. Both must outlive it. Collective only in
+  // that all ranks make it.
   PassWatch(ProcessGroup& group, const std::vector<NamedTensor>& trained, const std::vector<NamedTensor>& replicated);
 
   // A pass that is reduced begins: the group's next call compares where this rank stands. Allocates nothing once all optimizers are known.

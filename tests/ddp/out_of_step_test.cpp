@@ -60,8 +60,8 @@ class OutOfStep : public OverRanks {
   // All ranks throw, and say this.
   void expect_named(const Body& body, const ::testing::Matcher<std::string>& text) const { EXPECT_THAT(failures_of(body), Each(text)); }
 };
-INSTANTIATE_TEST_SUITE_P(Ranks, OutOfStep,
-                         ::testing::Combine(::testing::Values("threads", "shm", "tcp"), ::testing::Values(2, 3)), OverRanks::name);
+INSTANTIATE_TEST_SUITE_P(Ranks, OutOfStep, ::testing::Combine(::testing::Values("threads", "shm", "tcp"), ::testing::Values(2, 3)),
+                         OverRanks::name);
 
 TEST_P(OutOfStep, ALossThatReachesNoParameterIsNamedInTheNextPass) {
   int steps = 0;  // that rank 0 made
@@ -112,10 +112,10 @@ TEST_P(OutOfStep, ABatchOfALoaderLeftOutIsNamedInTheNextPass) {
         const Numbers set;
         const data::DistributedSampler sampler(set.size(), group->place(), {.shuffle = false});
         int number = 0;
-        for (auto& [inputs, targets] : data::DataLoader(set, sampler, {.batch_size = 2})) {
+        for (auto& batch : data::DataLoader(set, sampler, {.batch_size = 2})) {
           if (number++ == 1 && training.is_odd()) continue;  // before anything of the step
           training.sgd.zero_grad();
-          training.loss(inputs).backward();
+          training.loss(batch[0]).backward();
           training.sgd.step();
         }
       },
@@ -173,18 +173,19 @@ TEST_P(OutOfStep, AParameterUnfrozenAfterWrappingIsNamedOnOneRankAndOnAll) {
           for (const NamedTensor& parameter : ddp.parameters()) clear_grad(parameter.tensor);
           pass();
         },
-        AllOf(HasSubstr(on_all ? "DistributedDataParallel: rank " : "DistributedDataParallel: rank 1"), HasSubstr("'first.weight' was frozen, and is no longer"),
-              HasSubstr("then wrap it")));
+        AllOf(HasSubstr(on_all ? "DistributedDataParallel: rank " : "DistributedDataParallel: rank 1"),
+              HasSubstr("'first.weight' was frozen, and is no longer"), HasSubstr("then wrap it")));
 }
 
 TEST_P(OutOfStep, WeightsThatChangeOnOneRankAreNamed) {
-  const std::vector<std::function<void(Net&)>> changes = {
-      [](Net& net) {
-        Net other;
-        for (const auto& [name, tensor] : other.named_parameters()) tensor.fill(0.5F);
-        net.load_state_dict(other.state_dict());
-      },
-      [](Net& net) { net.last.weight.copy_from(Tensor::full({2, 3}, 2)); }};
+  const std::vector<std::function<void(Net&)>> changes = {[](Net& net) {
+                                                            Net other;
+                                                            for (const auto& [name, tensor] : other.named_parameters()) tensor.fill(0.5F);
+                                                            net.load_state_dict(other.state_dict());
+                                                          },
+                                                          [](Net& net) {
+                                                            net.last.weight.copy_from(Tensor::full({2, 3}, 2));
+                                                          }};
   for (const auto& change : changes)
     expect_named(
         [&](auto group) {
@@ -282,28 +283,28 @@ TEST_P(InStep, RanksMayGatherUnequalNumbersOfBatches) {
     const int window = group->rank() + 1;  // batches of one step
     const data::DistributedSampler sampler(set.size(), group->place(), {.shuffle = false});
     int gathered = 0, steps = 0;
-    for (auto& [inputs, targets] : data::DataLoader(set, sampler, {.batch_size = 1})) {
+    for (auto& batch : data::DataLoader(set, sampler, {.batch_size = 1})) {
       if (gathered == 0) training.sgd.zero_grad();
       if (++gathered < window) {
         const auto local = training.ddp.no_sync();
-        training.loss(inputs).backward();
+        training.loss(batch[0]).backward();
         continue;
       }
       gathered = 0;
-      training.loss(inputs).backward();
+      training.loss(batch[0]).backward();
       training.sgd.step();
       if (++steps == 2) break;
     }
     EXPECT_EQ(steps, 2);
     // A batch cut into unequal numbers of parts.
     int batches = 0;
-    for (auto& [inputs, targets] : data::DataLoader(set, sampler, {.batch_size = 1})) {
+    for (auto& batch : data::DataLoader(set, sampler, {.batch_size = 1})) {
       training.sgd.zero_grad();
       for (int part = 0; part < group->rank(); ++part) {
         const auto local = training.ddp.no_sync();
-        training.loss(inputs).backward();
+        training.loss(batch[0]).backward();
       }
-      training.loss(inputs).backward();
+      training.loss(batch[0]).backward();
       training.sgd.step();
       if (++batches == 3) break;
     }
@@ -315,16 +316,17 @@ TEST_P(InStep, RankZeroMayEvaluateAlone) {
     Training training(group);
     optim::ExponentialMovingAverage averages(training.ddp.parameters());
     const Numbers set;
-    const data::DistributedSampler sampler(set.size(), group->place(), {.shuffle = false}), whole(set.size(), {0, 1, 0, 1}, {.shuffle = false});
-    for (auto& [inputs, targets] : data::DataLoader(set, sampler, {.batch_size = 2})) {
+    const data::DistributedSampler sampler(set.size(), group->place(), {.shuffle = false}),
+        whole(set.size(), {0, 1, 0, 1}, {.shuffle = false});
+    for (auto& batch : data::DataLoader(set, sampler, {.batch_size = 2})) {
       training.sgd.zero_grad();
-      training.loss(inputs).backward();
+      training.loss(batch[0]).backward();
       training.sgd.step();
       averages.update();
       if (group->rank() != 0) continue;
       const NoGrad evaluation;
       const auto swapped = averages.swapped();
-      for (auto& [samples, labels] : data::DataLoader(set, whole, {.batch_size = 7})) training.net(samples);
+      for (auto& samples : data::DataLoader(set, whole, {.batch_size = 7})) training.net(samples[0]);
     }
   });
 }

@@ -81,6 +81,20 @@ TEST(GraphMode, SeveralRanksRecordTheirAllReducesWithTheStep) {
               Each(""));
 }
 
+TEST(GraphMode, ARateOfOneRankIsNamedByAReplay) {
+  const auto failures = run_gpu_ranks(2, [&](auto group, RecordingDevice& device) {
+    const Trainee trainee(group, device);
+    CapturedStep step = trainee.captured({.warm_up = 1});
+    trainee.train(6, [&](int) { return step(); });
+    EXPECT_GE(step.counts().replayed, 2U);
+    if (group->rank() == 1) trainee.sgd->set_lr(0.0625F);
+    trainee.train(2, [&](int) { return step(); });
+    device.default_stream().synchronize();
+    group->barrier();
+  });
+  EXPECT_THAT(failures, Each(HasSubstr("0.0625 on rank 1")));
+}
+
 TEST(GraphMode, AGroupThatIsOverLaunchesNothing) {
   EXPECT_THAT(run_gpu_ranks(2,
                             [&](auto group, RecordingDevice& device) {

@@ -21,10 +21,10 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Each;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using testing::expect_all_well;
 using testing::Folder;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using testing::run_ranks;
 namespace fs = std::filesystem;
 

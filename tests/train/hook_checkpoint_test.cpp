@@ -55,10 +55,10 @@ struct Training {
   optim::SGD sgd{ddp.parameters(), {.lr = 0.2f, .momentum = 0.9f}};
 };
 
-class Folder {
+class HookFolder {
  public:
-  explicit Folder(const std::string& name) : path(temporary(name)) {}
-  ~Folder() { std::filesystem::remove_all(path); }
+  explicit HookFolder(const std::string& name) : path(temporary(name)) {}
+  ~HookFolder() { std::filesystem::remove_all(path); }
   const std::string path;
 };
 
@@ -68,7 +68,7 @@ TEST(HookCheckpoint, ATrainingGoesOnToTheBit) {
                                         [] { return hooks::post_local_sgd({.start_step = 100, .next = hooks::top_k({.ratio = 0.2})}); }};
   for (const MakeHook& make : makers)
     for (const int ranks : {1, 2, 4}) {
-      const Folder folder("hook_state");
+      const HookFolder folder("hook_state");
       expect_all_well(run_ranks(ranks, "threads", [&](auto group) {
         Training whole(group, make()), resumed(group, make());
         whole.run(0, 5);
@@ -110,7 +110,7 @@ float* find(const CommHook& hook, const std::string& name) {
 }
 
 TEST(HookCheckpoint, AnotherNumberOfRanksGetsTheMeanOfErrors) {
-  const Folder folder("hook_mean");
+  const HookFolder folder("hook_mean");
   const char* const name = "top_k.error.last.weight";
   expect_all_well(run_ranks(2, "threads", [&](auto group) {
     const CommHook hook = hooks::top_k();
@@ -128,7 +128,7 @@ TEST(HookCheckpoint, AnotherNumberOfRanksGetsTheMeanOfErrors) {
 }
 
 TEST(HookCheckpoint, OfAnotherHookIsRefusedOnAllRanks) {
-  const Folder folder("hook_other"), plain("hook_none");
+  const HookFolder folder("hook_other"), plain("hook_none");
   expect_all_well(run_ranks(2, "threads", [&](auto group) {
     Training with(group, hooks::top_k()), without(group, hooks::bf16());
     save_checkpoint(folder.path, with.parts());

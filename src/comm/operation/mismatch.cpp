@@ -12,8 +12,7 @@ namespace {
 constexpr const char* kSkipped =
     "Each rank must run the same passes and steps: leave a batch out on all ranks or on none (join() is for unequal numbers of batches), "
     "and let each loss reach the model";
-constexpr const char* kUnequalRates =
-    "Give all ranks the same rate: average a metric over the ranks before a schedule follows it";
+constexpr const char* kUnequalRates = "Give all ranks the same rate: average a metric over the ranks before a schedule follows it";
 constexpr const char* kUnequalSets = "Freeze and unfreeze the same parameters on all ranks, before the module is wrapped";
 constexpr const char* kParted =
     "Load or change weights on all ranks alike, or before the module is wrapped, whose weights rank 0 then sends to all; name those that "
@@ -58,8 +57,8 @@ class PassDifference {
   template <typename Value>
   void add(const char* what, const Value& mine, const Value& theirs, const char* advice) {
     if (mine == theirs) return;
-    differences_ += fmt::format("{}{}: {} on rank {}, {} on rank {}", differences_.empty() ? "" : "; ", what, mine, one_.rank, theirs,
-                                other_.rank);
+    differences_ +=
+        fmt::format("{}{}: {} on rank {}, {} on rank {}", differences_.empty() ? "" : "; ", what, mine, one_.rank, theirs, other_.rank);
     if (advice_ == nullptr) advice_ = advice;
   }
 
