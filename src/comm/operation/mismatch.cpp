@@ -67,6 +67,12 @@ class PassDifference {
   const char* advice_ = nullptr;
 };
 
+// A rank with fewer steps than the others makes another call, where they go on.
+std::string text_of(const CallOfRank& call) {
+  return fmt::format("rank {}: {}{}", call.rank, describe(call.signature, call.purpose),
+                     call.pass.pass != 0 ? fmt::format(", the first of step {}'s backward pass", call.pass.pass) : "");
+}
+
 }  // namespace
 
 std::string describe_mismatch(const CallOfRank& one, const CallOfRank& other) {
@@ -74,8 +80,8 @@ std::string describe_mismatch(const CallOfRank& one, const CallOfRank& other) {
   Signature same = other.signature;
   same.pass = one.signature.pass;
   if (same == one.signature && one.signature.pass != other.signature.pass) return PassDifference(one, other).text();
-  return fmt::format("the ranks make different calls: rank {}: {}; rank {}: {}. All ranks must make the same calls in the same order.",
-                     one.rank, describe(one.signature, one.purpose), other.rank, describe(other.signature, other.purpose));
+  return fmt::format("the ranks make different calls: {}; {}. All ranks must make the same calls in the same order.", text_of(one),
+                     text_of(other));
 }
 
 }  // namespace lockstep
