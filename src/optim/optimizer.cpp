@@ -226,8 +226,7 @@ void Optimizer::step() {
 void Optimizer::check_gradients() const {
   for (const NamedTensor& parameter : parameters_)
     if (has_grad(parameter.tensor) && step_refusal(parameter.tensor) != nullptr)
-      throw InvalidArgument("{}::step: the gradient of '{}' {}", kind_, parameter.name,
-                            step_refusal(parameter.tensor));
+      throw InvalidArgument("{}::step: the gradient of '{}' {}", kind_, parameter.name, step_refusal(parameter.tensor));
 }
 
 void Optimizer::begin_step(bool begins_scaling) {

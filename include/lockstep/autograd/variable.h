@@ -38,8 +38,8 @@ void mark_grad_written(const Tensor& leaf);
 // what a reader expects, or after which a change would come too late; it has grad_buffer().
 void withhold_grad(const Tensor& leaf, const char* reason);
 bool is_grad_withheld(const Tensor& leaf);
-// Until clear_grad() or mark_grad_written() an optimizer's step() refuses the gradient with `reason`, a string literal; null: no longer. For
-// a wrapper that has not averaged it yet. Everybody may read and change it.
+// Until clear_grad() or mark_grad_written() an optimizer's step() refuses the gradient with `reason`, a string literal; null: no longer.
+// For a wrapper that has not averaged it yet. Everybody may read and change it.
 void refuse_step(const Tensor& leaf, const char* reason);
 const char* step_refusal(const Tensor& leaf);  // null: none
 // The gradient's memory, withheld or not; empty before the first backward or bind_grad().

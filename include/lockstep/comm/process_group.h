@@ -103,8 +103,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   void broadcast_coalesced(std::span<const Region> buffers, DType dtype, int root, const CallOptions& = {});
   Work broadcast_coalesced_async(std::span<const Region> buffers, DType dtype, int root, const CallOptions& = {});
 
-  // For a wrapper of a model. The next collective that this thread calls compares `state`, too, over all ranks, at no cost of its own: ranks
-  // that differ get MismatchError, which says in what. Another state of the same pass replaces it until then.
+  // For a wrapper of a model. The next collective that this thread calls compares `state`, too, over all ranks, at no cost of its own:
+  // ranks that differ get MismatchError, which says in what. Another state of the same pass replaces it until then.
   void compare_with_next_call(const PassState& state);
   // How many wrappers the group has had, the new one counted: the same on all ranks, which make them in the same order.
   std::uint32_t count_wrapper();

@@ -29,8 +29,11 @@ struct [[gnu::visibility("hidden")]] PassAccess;  // the library's own
 // A pass that leaves a parameter without a gradient is an error unless an option allows it (ddp/options.h): its rank completes the pass
 // with zeros, so that no rank waits, then ends the group with a message that names rank, step and parameters: InvalidArgument there,
 // PeerLost with the same text from the call under way, or the next one, of the other ranks. So does a forward that finds the module
-// changed since. The first pass that computes a gradient of a tensor which is none of the parameters, and the first forward after
-// one of them was frozen, warn, on rank 0 alone.
+// changed since, by a parameter that is no longer frozen, too (in a job of several ranks). The first pass that computes a gradient of a
+// tensor which is none of the parameters, and the first forward after one of them was frozen, warn, on rank 0 alone. Each pass's first call
+// compares where the ranks stand: MismatchError on all of them, with the difference, where one has left a batch out, or has other learning
+// rates, weights or trained parameters. See docs/ddp.md, "Ranks that part".
+//
 // Buckets are planned for gradients that come in the reverse order of the parameters, and once more at the end of the first pass, in the
 // order in which rank 0's came in it: a collective call of its own. grad(), and tensors that it returned, move along with their values;
 // views of them, and pointers, keep the memory of before. Not with find_unused_parameters, by which the order changes from pass to pass.
@@ -66,7 +69,8 @@ class DistributedDataParallel {
   // the ignored ones.
   std::vector<NamedTensor> parameters() const;
 
-  // While one lives, backward adds to the local gradients and communicates nothing: gradient accumulation.
+  // While one lives, backward adds to the local gradients and communicates nothing: gradient accumulation. Of several ranks, an optimizer's
+  // step() refuses such gradients until a pass outside has averaged them, or mark_grad_written() says that the program has.
   class NoSync {
    public:
     explicit NoSync(DistributedDataParallel& ddp);

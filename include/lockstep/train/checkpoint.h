@@ -69,11 +69,12 @@ struct CheckpointParts {
   OptionalReference<ProgramState> program = {};   // a load replaces it, on all ranks by rank 0's; empty where the checkpoint has none
 };
 
-// Rank 0 writes and returns the checkpoint's folder; other ranks return "" at once. In two cases the call is collective: where `ddp` has a
-// comm hook with state, which goes to rank 0, and where the ranks have slices of the optimizer's state: then each rank writes its own, and
-// the folder must be one that all ranks see (else FileError on all). Throws FileError naming file and reason; the previous checkpoint then
-// still stands and nothing half-written is left. Removes nothing but checkpoints and what a crash left of one. Two jobs must not share a
-// folder: a save that meets another job's is such an error.
+// Rank 0 writes and returns the checkpoint's folder; other ranks return "" at once. In three cases the call is collective: where
+// a DistributedDataParallel of several ranks holds the model, whose parameters are compared (MismatchError on all ranks, with the first
+// that differs, before anything is written); where `ddp` has a comm hook with state, which goes to rank 0; and where the ranks have slices
+// of the optimizer's state: then each rank writes its own, and the folder must be one that all ranks see (else FileError on all). Throws
+// FileError naming file and reason; the previous checkpoint then still stands and nothing half-written is left. Removes nothing but
+// checkpoints and what a crash left of one. Two jobs must not share a folder: a save that meets another job's is such an error.
 std::string save_checkpoint(const std::string& folder, const CheckpointParts& parts);
 
 // Better told before the training than after its first epoch: rank 0 makes the folder and writes and removes a file in it; other

@@ -94,7 +94,7 @@ class ProcessGroup::Impl {
   std::vector<std::uint64_t> barrier_mail;  // of monitored_barrier(); here, since a barrier that fails leaves messages under way
   std::int32_t graphs = 0;
   std::uint32_t wrappers = 0;
-  PassState next_pass;  // which the next call is to compare; of the thread that calls
+  PassState next_pass;                                     // which the next call is to compare; of the thread that calls
   std::atomic<bool> is_capturing{false}, has_left{false};  // read by continuations as well
   const pid_t process;                                     // that made the group
 };
