@@ -47,6 +47,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   const Place& place() const;
   int rank() const { return place().rank; }
   int world_size() const { return place().world_size; }
+  bool has_ranks_of(const ProcessGroup& other) const;  // the same ranks of one job, in the same order
   Device& local_device() const;               // this rank's
   std::chrono::milliseconds timeout() const;  // of calls that name none
 
@@ -197,13 +198,14 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   std::unique_ptr<Impl> impl_;
 };
 
-// Joins the job that the environment describes and makes its group this thread's default: RANK, WORLD_SIZE, LOCAL_RANK,
+// Joins the job that the environment describes and makes its group the default one: RANK, WORLD_SIZE, LOCAL_RANK,
 // LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT (torchrun's and lockrun's), or Open MPI's variables under mpirun; with none
 // of these, rank 0 of 1. Blocks until all ranks have come. Throws InvalidArgument for a broken environment and
 // RendezvousError naming the address, or the ranks that are missing.
 std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& options = {});
 
-// The group that init_process_group() made in this thread, while it lives; else null.
+// The default group: the latest that init_process_group() made in this thread, while it lives; in a thread that made none, the one that
+// another thread of the process made; null: none did. InvalidArgument where several threads have one each (ranks that are threads).
 std::shared_ptr<ProcessGroup> default_process_group();
 
 }  // namespace lockstep

@@ -6,8 +6,10 @@
 #include <array>
 #include <atomic>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "lockstep/comm/bootstrap.h"
@@ -86,6 +88,23 @@ std::string random_name() {
 }
 
 thread_local std::weak_ptr<ProcessGroup> this_threads_group;
+
+// The latest group of each thread that has called init_process_group(): other threads of the process use it, too.
+struct DefaultGroups {
+  std::mutex mutex;
+  std::map<std::thread::id, std::weak_ptr<ProcessGroup>> by_thread;
+};
+
+DefaultGroups& default_groups() {
+  static auto* const kGroups = new DefaultGroups;  // never destroyed: threads may outlive main()
+  return *kGroups;
+}
+
+void make_default(const std::shared_ptr<ProcessGroup>& group) {
+  this_threads_group = group;
+  const std::lock_guard lock(default_groups().mutex);
+  default_groups().by_thread[std::this_thread::get_id()] = group;
+}
 
 // The last reference may be a continuation's, on a thread that ends with the group.
 void end_group(ProcessGroup* group) {
@@ -232,6 +251,19 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
   return Impl::create(place, std::move(rendezvous), impl_->token, impl_->options, impl_->advertise_address, std::move(origin));
 }
 
+bool ProcessGroup::has_ranks_of(const ProcessGroup& other) const {
+  if (this == &other) return true;
+  const flight::RecordedGroup &mine = *impl_->recorded, &theirs = *other.impl_->recorded;
+  if (mine.job.empty() || mine.job != theirs.job || world_size() != other.world_size()) return false;
+  const auto member = [](const flight::RecordedGroup& group, std::size_t rank) {
+    const std::vector<int>& members = group.description.members;
+    return members.empty() ? static_cast<int>(rank) : members[rank];
+  };
+  for (std::size_t rank = 0; rank < static_cast<std::size_t>(world_size()); ++rank)
+    if (member(mine, rank) != member(theirs, rank)) return false;
+  return true;
+}
+
 std::vector<std::byte*> ProcessGroup::peer_addresses(const void* data, std::size_t bytes, DeviceKind device) const {
   return impl_->backend(device, "peer_addresses").peer_addresses(data, bytes);
 }
@@ -276,10 +308,25 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
                            .is_init_process_groups = true,
                            .all_have_come = [&] { rendezvous.store->set(kGroupsMet, std::to_string(earlier + 1)); }};
   auto group = ProcessGroup::Impl::create(job.place, store, rendezvous.token, options, rendezvous.advertise_address, origin);
-  this_threads_group = group;
+  make_default(group);
   return group;
 }
 
-std::shared_ptr<ProcessGroup> default_process_group() { return this_threads_group.lock(); }
+std::shared_ptr<ProcessGroup> default_process_group() {
+  if (auto own = this_threads_group.lock()) return own;
+  const std::lock_guard lock(default_groups().mutex);
+  std::erase_if(default_groups().by_thread, [](const auto& entry) { return entry.second.expired(); });
+  std::shared_ptr<ProcessGroup> found;
+  for (const auto& [thread, group] : default_groups().by_thread) {
+    const auto other = group.lock();
+    if (found && other)
+      throw InvalidArgument(
+          "default group: {} threads of this process have called init_process_group(), and this thread is none of them: give the group "
+          "explicitly, as .group",
+          default_groups().by_thread.size());
+    if (other) found = other;
+  }
+  return found;
+}
 
 }  // namespace lockstep
