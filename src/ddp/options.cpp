@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <string_view>
+#include <unordered_map>
 
 #include "lockstep/core/error.h"
 #include "src/core/text.h"
@@ -163,13 +165,15 @@ std::vector<GradientInfo> describe_gradients(const nn::Module& module, const std
 }
 
 std::vector<std::size_t> indices_of(const std::vector<std::string>& names, const std::vector<NamedTensor>& parameters) {
+  std::unordered_map<std::string_view, std::size_t> by_name;
+  for (std::size_t i = 0; i < parameters.size(); ++i) by_name.emplace(parameters[i].name, i);
   std::vector<std::size_t> order;
   for (const std::string& name : names) {
-    const auto named = std::find_if(parameters.begin(), parameters.end(), [&](const NamedTensor& p) { return p.name == name; });
-    if (named == parameters.end())
+    const auto found = by_name.find(name);
+    if (found == by_name.end())
       throw InvalidArgument("DistributedDataParallel::rebuild_buckets: '{}' is none of the {} parameters that are reduced", name,
                             parameters.size());
-    order.push_back(static_cast<std::size_t>(named - parameters.begin()));
+    order.push_back(found->second);
   }
   return order;
 }

@@ -11,6 +11,7 @@
 #include "src/optim/live_optimizers.h"
 #include "src/optim/step_parts.h"
 #include "src/optim/team.h"
+#include "src/tensor/tensor_map.h"
 
 namespace lockstep::optim {
 
@@ -19,10 +20,9 @@ namespace {
 // A parameter under two names (tied weights) is updated once, under the first.
 std::vector<NamedTensor> each_once(std::vector<NamedTensor> parameters) {
   std::vector<NamedTensor> once;
-  for (NamedTensor& parameter : parameters) {
-    const auto is_this = [&](const NamedTensor& other) { return other.tensor.is_same(parameter.tensor); };
-    if (std::none_of(once.begin(), once.end(), is_this)) once.push_back(std::move(parameter));
-  }
+  TensorMap<bool> taken;
+  for (NamedTensor& parameter : parameters)
+    if (!parameter.tensor.defined() || taken.emplace(parameter.tensor, true)) once.push_back(std::move(parameter));
   return once;
 }
 
@@ -87,15 +87,16 @@ void Optimizer::append(ParameterGroup group) {
   if (!is_rate(decay) || !is_rate(group.lr_factor) || !is_rate(lr_ * group.lr_factor))
     throw InvalidArgument("{}: weight_decay {} and lr_factor {} must be finite numbers and not negative", kind_, decay, group.lr_factor);
   std::vector<NamedTensor> all = parameters_;
+  TensorMap<std::string> names;
+  for (const NamedTensor& other : parameters_) names.emplace(other.tensor, other.name);
   for (NamedTensor& parameter : each_once(std::move(group.parameters))) {
     if (!parameter.tensor.defined() || !requires_grad(parameter.tensor))
       throw InvalidArgument("Optimizer: parameter '{}' requires no gradient", parameter.name);
     if (parameter.tensor.dtype() != DType::kFloat32)
       throw InvalidArgument("Optimizer: parameter '{}' is {}, expected float32: keep the weights in float32, and cast() them in forward()",
                             parameter.name, name_of(parameter.tensor.dtype()));
-    for (const NamedTensor& other : parameters_)
-      if (other.tensor.is_same(parameter.tensor))
-        throw InvalidArgument("{}::add_group: parameter '{}' is in the optimizer already, as '{}'", kind_, parameter.name, other.name);
+    if (const std::string* const other = names.find(parameter.tensor))
+      throw InvalidArgument("{}::add_group: parameter '{}' is in the optimizer already, as '{}'", kind_, parameter.name, *other);
     all.push_back(std::move(parameter));
   }
   check_memory_is_apart(all);

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "lockstep/core/error.h"
 
@@ -13,10 +16,21 @@ constexpr const char* kPurpose = "comm hook state";
 
 std::int64_t extent(std::size_t count) { return static_cast<std::int64_t>(count); }
 
-const SavedTensor* find(const std::vector<SavedTensor>& saved, const std::string& name) {
-  const auto found = std::find_if(saved.begin(), saved.end(), [&](const SavedTensor& each) { return each.name == name; });
-  return found == saved.end() ? nullptr : &*found;
-}
+// Null: there is none of that name.
+class SavedByName {
+ public:
+  explicit SavedByName(const std::vector<SavedTensor>* saved) {
+    if (saved == nullptr) return;
+    for (const SavedTensor& each : *saved) by_name_.emplace(each.name, &each);
+  }
+  const SavedTensor* find(const std::string& name) const {
+    const auto found = by_name_.find(name);
+    return found == by_name_.end() ? nullptr : found->second;
+  }
+
+ private:
+  std::unordered_map<std::string_view, const SavedTensor*> by_name_;
+};
 
 std::size_t saved_ranks(const SavedTensor& saved) { return static_cast<std::size_t>(saved.shape[0]); }
 
@@ -102,15 +116,15 @@ std::vector<NamedTensor> gather_hook_state(const CommHook& hook, ProcessGroup* g
 
 void check_hook_state(const CommHook& hook, const std::vector<SavedTensor>& saved, const std::string& path) {
   const std::vector<HookState> wanted = states_of(hook);
-  const auto has = [&](const std::string& name) {
-    return std::any_of(wanted.begin(), wanted.end(), [&](const HookState& state) { return state.name == name; });
-  };
+  std::unordered_set<std::string_view> names;
+  for (const HookState& state : wanted) names.insert(state.name);
+  const SavedByName by_name(&saved);
   for (const SavedTensor& each : saved)
-    if (!has(each.name))
+    if (names.count(each.name) == 0)
       throw FileError("{}: is of a comm hook that keeps '{}', which this run's ({}) does not: give the wrapper the hook of that run", path,
                       each.name, hook ? hook->describe() : "none");
   for (const HookState& state : wanted) {
-    const SavedTensor* const found = find(saved, state.name);
+    const SavedTensor* const found = by_name.find(state.name);
     if (found == nullptr)
       throw FileError("{}: has no '{}' of the comm hook {}: leave .ddp out of the parts to load weights without the hook's state", path,
                       state.name, hook->describe());
@@ -124,7 +138,8 @@ void check_hook_state(const CommHook& hook, const std::vector<SavedTensor>& save
 }
 
 void restore_hook_state(const CommHook& hook, const std::vector<SavedTensor>* saved, ProcessGroup* group) {
-  for (const HookState& state : states_of(hook)) restore(state, saved == nullptr ? nullptr : find(*saved, state.name), group);
+  const SavedByName by_name(saved);
+  for (const HookState& state : states_of(hook)) restore(state, by_name.find(state.name), group);
 }
 
 }  // namespace lockstep::checkpoint

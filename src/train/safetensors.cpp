@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <unordered_set>
 
 #include "lockstep/core/error.h"
 
@@ -36,6 +36,12 @@ std::string known_types() {
   std::string names;
   for (const auto& [type, name] : kTypeNames) names += std::string(names.empty() ? "" : ", ") + name;
   return names;
+}
+
+std::string numbers_text(std::span<const std::int64_t> numbers) {
+  std::string text;
+  for (const std::int64_t number : numbers) text += fmt::format("{}{}", text.empty() ? "" : ",", number);
+  return text;
 }
 
 // The list `key` of an entry. (The JSON library would round fractions.)
@@ -77,26 +83,27 @@ void check_cover(std::vector<SavedTensor> tensors, std::span<const std::byte> da
 
 }  // namespace
 
+// The header is put together as text: an ordered JSON object searches all of its keys for each that is added.
 std::string safetensors_header(const std::vector<NamedTensor>& tensors, const std::map<std::string, std::string>& metadata) {
-  nlohmann::ordered_json header = {{kMetadata, metadata}};
-  std::set<std::string> names = {kMetadata};
+  const auto json_text = [](const nlohmann::ordered_json& value) {
+    try {
+      return value.dump();
+    } catch (const nlohmann::json::exception& error) {
+      throw InvalidArgument("safetensors: a name or the metadata is no UTF-8: {}", error.what());
+    }
+  };
+  std::string text = "{" + json_text(kMetadata) + ":" + json_text(metadata);
+  std::unordered_set<std::string> names = {kMetadata};
   std::uint64_t offset = 0;
   for (const auto& [name, tensor] : tensors) {
     if (!tensor.defined()) throw InvalidArgument("safetensors: tensor '{}' is undefined: leave it out", name);
     if (!names.insert(name).second)
       throw InvalidArgument("safetensors: the name '{}' {}", name, name == kMetadata ? "is the format's own" : "comes twice");
-    const auto extents = tensor.shape().extents();
-    header[name] = {{"dtype", type_name(tensor.dtype())},
-                    {"shape", std::vector<std::int64_t>(extents.begin(), extents.end())},
-                    {"data_offsets", {offset, offset + tensor.bytes()}}};
+    text += fmt::format(R"(,{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", json_text(name), type_name(tensor.dtype()),
+                        numbers_text(tensor.shape().extents()), offset, offset + tensor.bytes());
     offset += tensor.bytes();
   }
-  std::string text;
-  try {
-    text = header.dump();
-  } catch (const nlohmann::json::exception& error) {
-    throw InvalidArgument("safetensors: a name or the metadata is no UTF-8: {}", error.what());
-  }
+  text += "}";
   text.resize((text.size() + 7) / 8 * 8, ' ');
   if (text.size() > kMaxHeaderBytes)
     throw InvalidArgument("safetensors: {} tensors' names and metadata take {} bytes, at most {} are read again", tensors.size(),
@@ -113,6 +120,20 @@ void write_safetensors(DurableFile& file, const std::vector<NamedTensor>& tensor
     const Tensor host = tensor.to(cpu_device());
     file.write({host.buffer().data(), host.bytes()});
   }
+}
+
+std::vector<std::byte> safetensors_bytes(const std::vector<NamedTensor>& tensors, const std::map<std::string, std::string>& metadata) {
+  const std::string header = safetensors_header(tensors, metadata);
+  const std::uint64_t length = header.size();
+  std::vector<std::byte> bytes;
+  const auto add = [&bytes](std::span<const std::byte> more) { bytes.insert(bytes.end(), more.begin(), more.end()); };
+  add(std::as_bytes(std::span(&length, 1)));
+  add(std::as_bytes(std::span(header)));
+  for (const auto& [name, tensor] : tensors) {
+    const Tensor host = tensor.to(cpu_device());
+    add({host.buffer().data(), host.bytes()});
+  }
+  return bytes;
 }
 
 SavedTensors parse_safetensors(std::span<const std::byte> file, const std::string& path) {

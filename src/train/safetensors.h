@@ -19,6 +19,9 @@ std::string safetensors_header(const std::vector<NamedTensor>& tensors, const st
 // Tensors are written in the given order, little-endian, without gaps.
 void write_safetensors(DurableFile& file, const std::vector<NamedTensor>& tensors, const std::map<std::string, std::string>& metadata);
 
+// The same file in memory.
+std::vector<std::byte> safetensors_bytes(const std::vector<NamedTensor>& tensors, const std::map<std::string, std::string>& metadata);
+
 struct SavedTensor {
   std::string name;
   DType dtype;
