@@ -1,6 +1,7 @@
 #include "examples/cifar10/train_dir.h"
 
 #include <filesystem>
+#include <functional>
 #include <regex>
 #include <system_error>
 #include <vector>
@@ -23,29 +24,21 @@ void remove_training(const std::string& folder) {
   for (const fs::path& path : found) fs::remove_all(path);
 }
 
-void prepare_on_rank_zero(const std::string& folder, TrainDir how) {
-  if (how == TrainDir::kResume) return;  // what there is to resume, the load tells
-  try {
-    if (fs::is_directory(folder) && !fs::is_empty(folder)) {
-      if (how == TrainDir::kNew)
-        throw ls::InvalidArgument(
-            "--train-dir {}: it is not empty: --resume goes on from its newest checkpoint, --overwrite begins anew and removes its "
-            "checkpoints and event files; or name another folder",
-            folder);
-      remove_training(folder);
-    }
-  } catch (const fs::filesystem_error& error) {
-    throw ls::FileError("--train-dir {}: {}", folder, error.code().message());
-  }
-  ls::prepare_checkpoint_folder(folder);
+void check_is_new(const std::string& folder) {
+  if (fs::is_directory(folder) && !fs::is_empty(folder))
+    throw ls::InvalidArgument(
+        "--train-dir {}: it is not empty: --resume goes on from its newest checkpoint, --overwrite begins anew and removes its "
+        "checkpoints and event files; or name another folder",
+        folder);
 }
 
-}  // namespace
-
-void prepare_train_dir(const std::string& folder, ls::ProcessGroup& group, TrainDir how) {
+// On rank 0: what it throws, all ranks throw.
+void together(const std::string& folder, ls::ProcessGroup& group, const std::function<void()>& act) {
   std::string problem;  // A: a wrong argument follows, F: an error of the file system
   try {
-    if (group.rank() == 0) prepare_on_rank_zero(folder, how);
+    if (group.rank() == 0) act();
+  } catch (const fs::filesystem_error& error) {
+    problem = fmt::format("F--train-dir {}: {}", folder, error.code().message());
   } catch (const ls::InvalidArgument& error) {
     problem = fmt::format("A{}", error.what());
   } catch (const ls::Error& error) {
@@ -55,4 +48,13 @@ void prepare_train_dir(const std::string& folder, ls::ProcessGroup& group, Train
   if (problem.empty()) return;
   if (problem[0] == 'A') throw ls::InvalidArgument("{}", problem.substr(1));
   throw ls::FileError("{}", problem.substr(1));
+}
+
+}  // namespace
+
+void prepare_train_dir(const std::string& folder, ls::ProcessGroup& group, TrainDir how) {
+  if (how == TrainDir::kResume) return;  // what there is to resume, the load tells
+  if (how == TrainDir::kNew) together(folder, group, [&] { check_is_new(folder); });
+  ls::prepare_checkpoint_folder(folder);  // refused while another job trains there, before anything of it is removed
+  if (how == TrainDir::kOverwrite) together(folder, group, [&] { remove_training(folder); });
 }

@@ -13,6 +13,7 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "src/core/error_of_peer.h"
 #include "src/core/first_process.h"
 #include "src/core/process_limits.h"
 #include "src/core/standard_streams.h"
@@ -64,6 +65,9 @@ int run_main(const char* program, int (*body)(int argc, char** argv), int argc, 
   try {
     return finish(program, body(argc, argv));
   } catch (const PeerLost& error) {
+    let_the_cause_leave_first();
+    return fail(program, error.what(), kPeerLostExitCode);
+  } catch (const FileErrorOfPeer& error) {
     let_the_cause_leave_first();
     return fail(program, error.what(), kPeerLostExitCode);
   } catch (const InvalidArgument& error) {

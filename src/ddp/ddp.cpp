@@ -54,6 +54,7 @@ class DistributedDataParallel::Impl {
         local_(parameters_),
         check_(*group_, parameters_, options),
         is_static_(options.static_graph),
+        ignored_(options.ignored_parameters),
         comm_hook_(options.comm_hook) {
     replicated_ = {group_.get(), without(module, module.named_parameters(), options.ignored_parameters),
                    [this] { return in_step_->weights_may_differ(); }, [this] { return shares_.is_joining(); }};
@@ -104,6 +105,7 @@ class DistributedDataParallel::Impl {
   }
   ProcessGroup& group() const { return *group_; }
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
+  const std::vector<std::string>& ignored_parameters() const { return ignored_; }
   Reducer& reducer() const { return *reducer_; }
   const CommHook& comm_hook() const { return comm_hook_; }
   bool finds_unused() const { return missing_.asks_each_pass(); }
@@ -345,6 +347,7 @@ class DistributedDataParallel::Impl {
   LocalGradients local_;
   GradientCheck check_;
   const bool is_static_;
+  const std::vector<std::string> ignored_;
   const CommHook comm_hook_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // results may outlive the wrapper
   std::unique_ptr<Reducer> reducer_;
@@ -371,6 +374,7 @@ Tensor DistributedDataParallel::forward_for_one(const Tensors& inputs) { return 
 nn::Module& DistributedDataParallel::module() const { return impl_->module(); }
 ProcessGroup& DistributedDataParallel::group() const { return impl_->group(); }
 std::vector<NamedTensor> DistributedDataParallel::parameters() const { return impl_->parameters(); }
+const std::vector<std::string>& DistributedDataParallel::ignored_parameters() const { return impl_->ignored_parameters(); }
 const Reducer& DistributedDataParallel::reducer() const { return impl_->reducer(); }
 const CommHook& DistributedDataParallel::comm_hook() const { return impl_->comm_hook(); }
 bool DistributedDataParallel::synchronizes() const { return impl_->synchronize; }

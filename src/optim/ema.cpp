@@ -1,14 +1,65 @@
 #include "lockstep/optim/ema.h"
 
+#include <algorithm>
 #include <exception>
+#include <mutex>
 #include <utility>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/kernels.h"
 #include "lockstep/core/log.h"
 #include "src/optim/clock.h"
+#include "src/optim/swapped_weights.h"
+#include "src/tensor/tensor_map.h"
 
 namespace lockstep::optim {
+
+// The scopes of this process in which parameters hold averages, in the order in which they began: of a parameter that two of them have
+// swapped, the first one keeps the weights.
+class SwappedScopes {
+ public:
+  static void add(const ExponentialMovingAverage& averages) {
+    const std::lock_guard lock(all().mutex);
+    all().scopes.push_back(&averages);
+  }
+  static void remove(const ExponentialMovingAverage& averages) {
+    const std::lock_guard lock(all().mutex);
+    std::erase(all().scopes, &averages);
+  }
+  static TensorMap<Tensor> weights() {
+    TensorMap<Tensor> weights;
+    const std::lock_guard lock(all().mutex);
+    for (const ExponentialMovingAverage* const scope : all().scopes)
+      for (std::size_t i = 0; i < scope->parameters_.size(); ++i) weights.emplace(scope->parameters_[i].tensor, scope->weights_[i]);
+    return weights;
+  }
+
+ private:
+  struct All {
+    std::mutex mutex;
+    std::vector<const ExponentialMovingAverage*> scopes;
+  };
+  static All& all() {
+    static auto* const kAll = new All;  // never destroyed: a scope may end with the program
+    return *kAll;
+  }
+};
+
+std::vector<NamedTensor> with_weights(std::vector<NamedTensor> tensors) {
+  const TensorMap<Tensor> weights = SwappedScopes::weights();
+  if (weights.empty()) return tensors;
+  for (NamedTensor& entry : tensors)
+    if (const Tensor* const waiting = weights.find(entry.tensor)) entry.tensor = *waiting;
+  return tensors;
+}
+
+std::string first_swapped(const std::vector<NamedTensor>& tensors) {
+  const TensorMap<Tensor> weights = SwappedScopes::weights();
+  if (weights.empty()) return "";
+  for (const NamedTensor& entry : tensors)
+    if (weights.find(entry.tensor) != nullptr) return entry.name;
+  return "";
+}
 
 ExponentialMovingAverage::ExponentialMovingAverage(std::vector<NamedTensor> parameters, const ExponentialMovingAverageOptions& options)
     : parameters_(std::move(parameters)), options_(options) {
@@ -51,6 +102,7 @@ ExponentialMovingAverage::Swapped::Swapped(ExponentialMovingAverage& averages) :
     averages.weights_[i].copy_from(parameter);
   }
   averages.is_swapped_ = true;
+  SwappedScopes::add(averages);
   for (std::size_t i = 0; i < averages.parameters_.size(); ++i) averages.parameters_[i].tensor.copy_from(averages.averages_[i]);
 }
 
@@ -60,6 +112,7 @@ ExponentialMovingAverage::Swapped::~Swapped() {
   } catch (const std::exception& error) {
     log::error("ExponentialMovingAverage: the weights could not be put back: {}", error.what());
   }
+  SwappedScopes::remove(averages_);
   averages_.is_swapped_ = false;
 }
 

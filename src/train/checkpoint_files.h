@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -42,6 +43,12 @@ inline bool is_folder_name(std::string_view name) {
   const std::size_t dot = name.find('.');
   return dot >= 8 && is_digits(name.substr(0, dot)) && (dot == name.npos ? name.size() >= 8 : is_digits(name.substr(dot + 1)));
 }
+// Of such a name; 0 for a number that no step has.
+inline std::int64_t step_of_folder(std::string_view name) {
+  std::int64_t step = 0;
+  const std::string_view digits = name.substr(std::string_view("step-").size());
+  return std::from_chars(digits.data(), digits.data() + digits.size(), step).ec == std::errc() ? step : 0;
+}
 inline bool is_temporary_name(std::string_view name) {
   constexpr std::string_view kWriting = "writing-";
   const std::size_t dash = name.rfind('-');
@@ -58,24 +65,11 @@ inline const std::map<std::string, std::string>& metadata() {
   return kMetadata;
 }
 
-// The group that a call is about; null for a job of one.
-inline std::shared_ptr<ProcessGroup> group_or_default(const std::shared_ptr<ProcessGroup>& group) {
-  return group ? group : default_process_group();
-}
-
 // What samplers of all ranks must have in common.
 inline std::string description_of(const data::Sampler& sampler) {
   const data::SamplerState state = sampler.state();
   return fmt::format("a sampler of {} samples for {} ranks: {}{}", sampler.set_size(), sampler.place().world_size, state.options,
                      state.fingerprint.empty() ? "" : ", of the data set with the fingerprint " + state.fingerprint);
-}
-
-// InvalidArgument unless the ranks that share the optimizer's state are those of the group.
-inline void check_group_of_slices(const char* operation, const CheckpointParts& parts, const ProcessGroup* group) {
-  const int ranks = parts.optimizer ? parts.optimizer->slice_ranks() : 1;
-  if (ranks > 1 && (group == nullptr || group->world_size() != ranks))
-    throw InvalidArgument("{}: the state of {} lies in slices on {} ranks, and this call has a group of {}: give .group", operation,
-                          parts.optimizer->kind(), ranks, group == nullptr ? 1 : group->world_size());
 }
 
 }  // namespace lockstep::checkpoint

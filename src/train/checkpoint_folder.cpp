@@ -1,6 +1,7 @@
 #include "src/train/checkpoint_folder.h"
 
 #include <algorithm>
+#include <tuple>
 #include <vector>
 
 #include "lockstep/core/error.h"
@@ -41,14 +42,14 @@ void remove_quietly(const fs::path& path) {
 
 bool is_checkpoint(const fs::path& folder) { return fs::exists(folder / kManifest) && fs::exists(folder / kModel); }
 
-void in_own_folder(const fs::path& folder, const std::function<void()>& write) {
+void in_own_folder(const fs::path& folder, bool overwrite, const std::function<void(const FolderUse& use)>& write) {
   try {
     if (is_checkpoint(folder))
       throw FileError("{}: is itself a checkpoint: name the folder that holds it, or another one, to save in", folder.string());
     make_folder(folder);
-    const FolderLock lock(folder.string());  // else one job would remove what another one is writing
+    const FolderUse use(folder, overwrite);  // else one job would remove what another one is writing
     for (const fs::path& path : unfinished_in(folder)) remove_quietly(path);
-    write();
+    write(use);
   } catch (const fs::filesystem_error& error) {
     throw FileError("{}: the checkpoint cannot be written: {}", folder.string(), error.what());
   }
@@ -61,14 +62,18 @@ std::string free_name(const fs::path& folder, std::int64_t step) {
 }
 
 void remove_old(const fs::path& folder, const std::string& newest, int keep) {
-  std::vector<fs::path> others;
+  struct Other {
+    std::int64_t sequence, step;
+    std::string name;
+    auto rank() const { return std::tuple(sequence, step, name.size(), name); }  // "step-00000003.10" comes after "step-00000003.9"
+  };
+  std::vector<Other> others;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
-    if (is_folder_name(name) && name != newest) others.push_back(entry.path());
+    if (is_folder_name(name) && name != newest) others.push_back({origin_in(entry.path()).sequence, step_of_folder(name), name});
   }
-  std::sort(others.begin(), others.end(),
-            [](const fs::path& a, const fs::path& b) { return fs::last_write_time(a) > fs::last_write_time(b); });
-  for (std::size_t i = static_cast<std::size_t>(std::max(keep, 1) - 1); i < others.size(); ++i) remove_quietly(others[i]);
+  std::sort(others.begin(), others.end(), [](const Other& a, const Other& b) { return a.rank() > b.rank(); });
+  for (std::size_t i = static_cast<std::size_t>(std::max(keep, 1) - 1); i < others.size(); ++i) remove_quietly(folder / others[i].name);
 }
 
 }  // namespace lockstep::checkpoint

@@ -2,12 +2,22 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
 #include "lockstep/tensor/random.h"
 #include "src/ddp/replicas.h"
+#include "src/optim/swapped_weights.h"
 #include "src/train/checkpoint_files.h"
+#include "src/train/checkpoint_group.h"
+#include "src/train/checkpoint_own.h"
+#include "src/train/checkpoint_owner.h"
+#include "src/train/checkpoint_random.h"
 #include "src/train/checkpoint_read.h"
+#include "src/train/checkpoint_shards.h"
 #include "src/train/hook_state.h"
 
 namespace lockstep {
@@ -43,28 +53,30 @@ std::vector<Wanted> wanted_of(const std::vector<optim::StatePart>& parts) {
 
 // Throws unless `saved` holds exactly the wanted tensors; says what that means, and the first difference.
 void check_names(const std::vector<SavedTensor>& saved, const std::vector<Wanted>& wanted, const std::string& path, const char* meaning) {
-  const auto with_name = [](const auto& list, const std::string& name) {
-    return std::find_if(list.begin(), list.end(), [&](const auto& entry) { return entry.name == name; });
-  };
+  std::unordered_map<std::string_view, const SavedTensor*> by_name;
+  for (const SavedTensor& tensor : saved) by_name.emplace(tensor.name, &tensor);
+  std::unordered_set<std::string_view> names;
   for (const auto& [name, dtype, shape] : wanted) {
-    const std::string& sought = name;  // a lambda takes no structured binding in Clang 14
-    const auto found = with_name(saved, sought);
-    if (found == saved.end()) throw FileError("{}: {}: it has no tensor '{}' {}", path, meaning, name, shape.text());
-    if (found->shape != shape || found->dtype != dtype)
-      throw FileError("{}: {}: '{}' is {} {} there, {} {} here", path, meaning, name, name_of(found->dtype), found->shape.text(),
+    names.insert(name);
+    const auto found = by_name.find(name);
+    if (found == by_name.end()) throw FileError("{}: {}: it has no tensor '{}' {}", path, meaning, name, shape.text());
+    const SavedTensor& tensor = *found->second;
+    if (tensor.shape != shape || tensor.dtype != dtype)
+      throw FileError("{}: {}: '{}' is {} {} there, {} {} here", path, meaning, name, name_of(tensor.dtype), tensor.shape.text(),
                       name_of(dtype), shape.text());
   }
   for (const SavedTensor& tensor : saved)
-    if (with_name(wanted, tensor.name) == wanted.end())
+    if (names.count(tensor.name) == 0)
       throw FileError("{}: {}: '{}' {} does not exist here", path, meaning, tensor.name, tensor.shape.text());
 }
 
 // Counts of steps were those of groups once: each parameter of a group gets its group's.
 void spread_counts_of_groups(LoadedCheckpoint& loaded, optim::Optimizer& optimizer) {
   for (const optim::StatePart& part : optimizer.state_parts()) {
+    if (part.is_slice || part.whole.dims() != 2 || !part.name.ends_with(".clock")) continue;
     const auto is_count = [&](const SavedTensor& saved) { return saved.name == part.name && saved.dtype == part.values.dtype(); };
     const auto saved = std::find_if(loaded.optimizer.begin(), loaded.optimizer.end(), is_count);
-    if (saved == loaded.optimizer.end() || part.is_slice || part.whole.dims() != 2 || saved->shape != Shape{part.whole[1]}) continue;
+    if (saved == loaded.optimizer.end() || saved->shape != Shape{part.whole[1]}) continue;
     std::vector<std::byte>& rows = loaded.memory.emplace_back();
     for (std::int64_t row = 0; row < part.whole[0]; ++row) rows.insert(rows.end(), saved->data.begin(), saved->data.end());
     saved->shape = part.whole;
@@ -73,11 +85,6 @@ void spread_counts_of_groups(LoadedCheckpoint& loaded, optim::Optimizer& optimiz
 }
 
 CheckpointState state_of(const json& state) { return {state.at("step"), state.at("epoch"), state.at("world_size"), state.at("folder")}; }
-
-RandomState random_of(const json& state) {
-  const json& random = state.at("random");
-  return {random.at("seed"), random.at("next_stream"), random.value("next_dropout", std::uint64_t{0})};
-}
 
 // The parameters in the order of the buckets, where a pass had planned these; empty: it had not, or was none of several ranks.
 std::vector<std::string> bucket_order_of(const json& state) {
@@ -126,18 +133,18 @@ void check_against(const LoadedCheckpoint& loaded, const CheckpointParts& parts)
 }
 
 // What the ranks must have in common beside the model: else one of them would be stopped when the others have loaded.
-std::vector<std::string> lines_of(const CheckpointParts& parts) {
+std::vector<std::string> lines_of(const CheckpointParts& parts, const OwnTensors& own) {
   std::vector<std::string> lines;
-  const auto add = [&lines](const char* what, const std::vector<Wanted>& tensors) {
+  const auto add = [&](Part part, const char* what, const std::vector<Wanted>& tensors) {
     for (const auto& [name, dtype, shape] : tensors)
-      lines.push_back(fmt::format("{} '{}' {} {}", what, name, name_of(dtype), shape.text()));
+      if (!own.has(part, name)) lines.push_back(fmt::format("{} '{}' {} {}", what, name, name_of(dtype), shape.text()));
   };
   lines.push_back(parts.optimizer ? "optimizer " + parts.optimizer->kind() : "no optimizer");
   if (parts.optimizer && parts.optimizer->slice_ranks() > 1)
     lines.push_back(fmt::format("its state in slices on {} ranks", parts.optimizer->slice_ranks()));
-  if (parts.optimizer) add("optimizer state", wanted_of(parts.optimizer->state_parts()));
+  if (parts.optimizer) add(Part::kOptimizer, "optimizer state", wanted_of(parts.optimizer->state_parts()));
   lines.push_back(parts.ema ? "averages" : "no averages");
-  if (parts.ema) add("average", wanted_of(parts.ema->state()));
+  if (parts.ema) add(Part::kAverages, "average", wanted_of(parts.ema->state()));
   if (parts.ddp)
     for (const HookState& state : states_of(parts.ddp->comm_hook()))
       lines.push_back(fmt::format("state of a comm hook, '{}' {} x {}", state.name, name_of(state.dtype), state.count));
@@ -147,14 +154,30 @@ std::vector<std::string> lines_of(const CheckpointParts& parts) {
   return lines;
 }
 
+void copy_tensor(const SavedTensor& source, const Tensor& tensor) {
+  if (source.data.empty()) return;
+  Device& device = tensor.device();
+  device.upload(tensor.buffer().data(), source.data.data(), source.data.size(), device.default_stream());
+  tensor.mark_changed();
+}
+
+// A look-up of saved tensors by their names.
+class SavedTensorsByName {
+ public:
+  explicit SavedTensorsByName(const std::vector<SavedTensor>& saved) {
+    for (const SavedTensor& tensor : saved) by_name_.emplace(tensor.name, &tensor);
+  }
+  void copy_to(const NamedTensor& entry) const {
+    if (const auto found = by_name_.find(entry.name); found != by_name_.end()) copy_tensor(*found->second, entry.tensor);
+  }
+
+ private:
+  std::unordered_map<std::string_view, const SavedTensor*> by_name_;
+};
+
 void copy_tensors(const std::vector<SavedTensor>& saved, const std::vector<NamedTensor>& wanted) {
-  for (const SavedTensor& source : saved)
-    for (const auto& [name, tensor] : wanted)
-      if (name == source.name && !source.data.empty()) {
-        Device& device = tensor.device();
-        device.upload(tensor.buffer().data(), source.data.data(), source.data.size(), device.default_stream());
-        tensor.mark_changed();
-      }
+  const SavedTensorsByName by_name(saved);
+  for (const NamedTensor& entry : wanted) by_name.copy_to(entry);
 }
 
 // Names, types and shapes, for the ranks that have not read them.
@@ -179,13 +202,16 @@ ProgramState load_program(ProcessGroup* group, const std::optional<LoadedCheckpo
 
 // The result of rank 0, as it travels to the others: first letter N (nothing: what is there instead follows), A (wrong argument) or E (an
 // error follows), S (a state follows).
-std::string read_on_rank_zero(const char* operation, const std::string& folder, const CheckpointParts& parts,
-                              std::optional<LoadedCheckpoint>& loaded) {
+std::string read_on_rank_zero(const char* operation, const std::string& folder, const CheckpointParts& parts, const OwnTensors& own,
+                              int ranks, std::optional<LoadedCheckpoint>& loaded) {
   if (folder.empty()) return fmt::format("A{}: the folder's name is empty", operation);
   try {
     std::string why_none;
     const auto found = find_checkpoint(folder, why_none);
-    if (!found) return "N" + why_none;
+    if (!found) {
+      check_and_note_load(folder, nullptr, parts.overwrite);
+      return "N" + why_none;
+    }
     loaded = read_checkpoint(*found);
     if (parts.optimizer) spread_counts_of_groups(*loaded, *parts.optimizer.get());
     check_against(*loaded, parts);
@@ -193,8 +219,12 @@ std::string read_on_rank_zero(const char* operation, const std::string& folder, 
     message["folder"] = loaded->folder;
     if (parts.program) message["program_tensors"] = description_of(loaded->program);
     state_of(message);  // what is missing must be missed before anything is changed
-    random_of(message);
+    for (int rank = 0; rank < ranks; ++rank) random_of(message, rank, ranks);
     bucket_order_of(message);
+    message["own_bytes"] = plan_own(*loaded, own, ranks, static_cast<bool>(parts.ddp));
+    check_and_note_load(folder, &*loaded, parts.overwrite);
+    if (const std::string warning = warning_of_random(message, ranks); !warning.empty())
+      log::warn("{}: {}: {}", operation, loaded->folder, warning);
     return "S" + message.dump();
   } catch (const Error& error) {
     return fmt::format("E{}", error.what());
@@ -205,11 +235,13 @@ std::string read_on_rank_zero(const char* operation, const std::string& folder, 
 
 // One tensor after the other, whole, from rank 0; each rank keeps its slice.
 void load_slices(ProcessGroup& group, const std::optional<LoadedCheckpoint>& loaded, optim::Optimizer& optimizer) {
+  static const std::vector<SavedTensor> kNone;
+  const SavedTensorsByName saved(loaded ? loaded->optimizer : kNone);
   std::vector<NamedTensor> counts;  // that all ranks have
   for (const optim::StatePart& part : optimizer.state_parts()) {
     const Tensor whole = Tensor::empty(part.whole, part.values.dtype());
     const std::vector<NamedTensor> sent = {{part.name, whole}};
-    if (loaded) copy_tensors(loaded->optimizer, sent);
+    saved.copy_to(sent.front());
     replace_by_roots(group, sent, "checkpoint optimizer state");
     const Buffer own = whole.buffer().window(static_cast<std::size_t>(part.begin) * size_of(whole.dtype()), part.values.bytes());
     part.values.copy_from(Tensor::wrap(own, part.values.shape(), whole.dtype()));
@@ -218,50 +250,98 @@ void load_slices(ProcessGroup& group, const std::optional<LoadedCheckpoint>& loa
   check_replicas_equal(group, counts, "counts of the optimizer's steps from the checkpoint");
 }
 
-// From rank 0, which read them, to all.
-void load_tensors(ProcessGroup* group, const std::optional<LoadedCheckpoint>& loaded, const CheckpointParts& parts) {
-  const auto load_part = [&](const std::vector<NamedTensor>& tensors, std::vector<SavedTensor> LoadedCheckpoint::*saved, const char* sent,
-                             const char* checked) {
+// From rank 0, which read them, to all; but for what is each rank's `own`, of which rank 0's is among them.
+void load_tensors(ProcessGroup* group, const std::optional<LoadedCheckpoint>& loaded, const CheckpointParts& parts, const OwnTensors* own) {
+  const auto load_part = [&](Part part, const std::vector<NamedTensor>& tensors, std::vector<SavedTensor> LoadedCheckpoint::*saved,
+                             const char* sent, const char* checked) {
     if (loaded) copy_tensors(*loaded.*saved, tensors);
     if (group == nullptr) return;
-    replace_by_roots(*group, tensors, sent);
-    check_replicas_equal(*group, tensors, checked);
+    const std::vector<NamedTensor> shared = own == nullptr ? tensors : own->shared(part, tensors);
+    replace_by_roots(*group, shared, sent);
+    check_replicas_equal(*group, shared, checked);
   };
-  load_part(parts.model.state_dict(), &LoadedCheckpoint::model, "checkpoint weights", "weights from the checkpoint");
+  load_part(Part::kModel, parts.model.state_dict(), &LoadedCheckpoint::model, "checkpoint weights", "weights from the checkpoint");
   if (parts.optimizer && parts.optimizer->slice_ranks() > 1)
     load_slices(*group, loaded, *parts.optimizer.get());
   else if (parts.optimizer)
-    load_part(parts.optimizer->state(), &LoadedCheckpoint::optimizer, "checkpoint optimizer state", "optimizer state from the checkpoint");
-  if (parts.ema) load_part(parts.ema->state(), &LoadedCheckpoint::averages, "checkpoint averages", "averages from the checkpoint");
+    load_part(Part::kOptimizer, parts.optimizer->state(), &LoadedCheckpoint::optimizer, "checkpoint optimizer state",
+              "optimizer state from the checkpoint");
+  if (parts.ema)
+    load_part(Part::kAverages, parts.ema->state(), &LoadedCheckpoint::averages, "checkpoint averages", "averages from the checkpoint");
   if (parts.ddp) restore_hook_state(parts.ddp->comm_hook(), loaded ? &loaded->hook : nullptr, group);
+}
+
+// This rank's own tensors as they were saved, in the memory of the file that holds them. FileError on all ranks where one's do not fit.
+std::vector<SavedTensor> own_tensors_in(const CallGroup& group, const std::vector<std::byte>& file, const OwnTensors& own,
+                                        const std::string& folder) {
+  std::vector<SavedTensor> saved;
+  std::string refusal;
+  if (group.rank() != 0) {
+    const std::string path = folder + "/" + rank_name(group.rank(), group.world_size());
+    try {
+      saved = parse_file(file, path).tensors;
+      check_names(saved, wanted_of(own.all()), path, kAnotherModel);
+    } catch (const Error& error) {
+      refusal = error.what();
+    }
+  }
+  const std::vector<std::string> refusals = group.get()->all_gather_text(refusal, {.purpose = {"checkpoint"}});
+  for (std::size_t rank = 0; rank < refusals.size(); ++rank)
+    if (!refusals[rank].empty()) throw FileError("rank {}: {}", rank, refusals[rank]);
+  return saved;
+}
+
+std::string refusal_of_load(const CallGroup& group, const CheckpointParts& parts) {
+  if (!group.refusal().empty()) return group.refusal();
+  const std::string swapped = optim::first_swapped(parts.model.state_dict());
+  if (swapped.empty()) return "";
+  return fmt::format(
+      "parameter '{}' holds its average at the moment, by ema.swapped(): when that scope ends, it would put the weights of before in the "
+      "place of those that are loaded: end it first",
+      swapped);
+}
+
+// Collective, with rank 0's state: what nothing speaks against any more.
+CheckpointState apply(const CallGroup& ranks, const json& state, const std::optional<LoadedCheckpoint>& loaded,
+                      const CheckpointParts& parts, const OwnTensors& own) {
+  const auto own_bytes = state.at("own_bytes").get<std::vector<std::size_t>>();
+  const std::vector<std::byte> own_file = scatter_own(ranks, loaded ? &*loaded : nullptr, own_bytes);
+  if (own_bytes.empty()) {
+    load_tensors(ranks.get(), loaded, parts, nullptr);
+  } else {
+    const std::vector<SavedTensor> saved = own_tensors_in(ranks, own_file, own, state.at("folder"));
+    load_tensors(ranks.get(), loaded, parts, &own);
+    copy_tensors(saved, own.all());
+  }
+  if (parts.program) *parts.program.get() = load_program(ranks.get(), loaded, state);
+  if (parts.ddp) rebuild_buckets(*parts.ddp.get(), state);
+  if (parts.sampler) parts.sampler->restore(state.at("sampler").get<data::SamplerState>());
+  if (parts.optimizer) parts.optimizer->set_lr(state.at("optimizer").at("lr"));
+  set_random_state(random_of(state, ranks.rank(), ranks.world_size()));
+  return state_of(state);
 }
 
 // Nullopt: there is none, and `why_none` says what rank 0 found instead.
 std::optional<CheckpointState> load(const char* operation, const std::string& folder, const CheckpointParts& parts, std::string& why_none) {
-  const auto group = group_or_default(parts.group);
-  check_group_of_slices(operation, parts, group.get());
-  if (group) {
-    check_same_model(*group, parts.model, operation);
-    check_same_lines(*group, lines_of(parts), operation, "gave different parts");
+  const CallGroup ranks(parts);
+  ProcessGroup* const group = ranks.get();
+  refuse_together(ranks, operation, refusal_of_load(ranks, parts));
+  const OwnTensors own(parts);
+  if (group != nullptr) {
+    check_same_model(*group, parts.model, operation, parts.ddp ? parts.ddp->ignored_parameters() : std::vector<std::string>());
+    check_same_lines(*group, lines_of(parts, own), operation, "gave different parts");
   }
   std::optional<LoadedCheckpoint> loaded;
   std::string outcome;
-  if (!group || group->rank() == 0) outcome = read_on_rank_zero(operation, folder, parts, loaded);
-  if (group) outcome = group->broadcast_text(outcome, 0, {.purpose = {"checkpoint"}});
+  if (ranks.rank() == 0) outcome = read_on_rank_zero(operation, folder, parts, own, ranks.world_size(), loaded);
+  if (group != nullptr) outcome = group->broadcast_text(outcome, 0, {.purpose = {"checkpoint"}});
   if (outcome[0] == 'A') throw InvalidArgument("{}", outcome.substr(1));
   if (outcome[0] == 'E') throw FileError("{}", outcome.substr(1));
   if (outcome[0] == 'N') {
     why_none = outcome.substr(1);
     return std::nullopt;
   }
-  const json state = json::parse(outcome.substr(1));
-  load_tensors(group.get(), loaded, parts);
-  if (parts.program) *parts.program.get() = load_program(group.get(), loaded, state);
-  if (parts.ddp) rebuild_buckets(*parts.ddp.get(), state);
-  if (parts.sampler) parts.sampler->restore(state.at("sampler").get<data::SamplerState>());
-  if (parts.optimizer) parts.optimizer->set_lr(state.at("optimizer").at("lr"));
-  set_random_state(random_of(state));
-  return state_of(state);
+  return apply(ranks, json::parse(outcome.substr(1)), loaded, parts, own);
 }
 
 }  // namespace

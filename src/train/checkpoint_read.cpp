@@ -6,6 +6,7 @@
 #include "src/train/checkpoint_files.h"
 #include "src/train/checkpoint_folder.h"
 #include "src/train/checkpoint_shards.h"
+#include "src/train/folder_lock.h"
 
 namespace lockstep::checkpoint {
 
@@ -38,21 +39,7 @@ void check_format(const json& object, const std::string& path) {
                     kFormat);
 }
 
-// Another layout has the same shapes at times: nothing else would tell.
-SavedTensors parse_file(const ReadFile& file, const std::string& path) {
-  SavedTensors saved = parse_safetensors(file.data, path);
-  for (const auto& [key, wanted] : metadata()) {
-    const auto found = saved.metadata.find(key);
-    if (found != saved.metadata.end() && found->second == wanted) continue;
-    const std::string says = found == saved.metadata.end() ? "nothing" : "'" + found->second + "'";
-    throw FileError(
-        "{}: of {} its metadata says {}, expected '{}': permute the weights to that layout and write them with that metadata, or load the "
-        "file with the version of Lockstep that wrote it",
-        path, key, says, wanted);
-  }
-  return saved;
-}
-std::vector<SavedTensor> parse_tensors(const ReadFile& file, const std::string& path) { return parse_file(file, path).tensors; }
+std::vector<SavedTensor> parse_tensors(const ReadFile& file, const std::string& path) { return parse_file(file.data, path).tensors; }
 
 // One file, or one of each rank that saved; none: {}.
 std::vector<SavedTensor> parse_optimizer(LoadedCheckpoint& loaded, const fs::path& folder) {
@@ -61,7 +48,7 @@ std::vector<SavedTensor> parse_optimizer(LoadedCheckpoint& loaded, const fs::pat
   for (const auto& [name, file] : loaded.files)  // in the order of the ranks, which is their names'
     if (is_shard_name(name)) {
       const std::string path = (folder / name).string();
-      shards.push_back({path, parse_file(file, path)});
+      shards.push_back({path, parse_file(file.data, path)});
       last = name;
     }
   const auto whole = loaded.files.find(kOptimizer);
@@ -105,6 +92,35 @@ std::string what_is_in(const fs::path& folder) {
 
 }  // namespace
 
+// Another layout has the same shapes at times: nothing else would tell.
+SavedTensors parse_file(std::span<const std::byte> file, const std::string& path) {
+  SavedTensors saved = parse_safetensors(file, path);
+  for (const auto& [key, wanted] : metadata()) {
+    const auto found = saved.metadata.find(key);
+    if (found != saved.metadata.end() && found->second == wanted) continue;
+    const std::string says = found == saved.metadata.end() ? "nothing" : "'" + found->second + "'";
+    throw FileError(
+        "{}: of {} its metadata says {}, expected '{}': permute the weights to that layout and write them with that metadata, or load the "
+        "file with the version of Lockstep that wrote it",
+        path, key, says, wanted);
+  }
+  return saved;
+}
+
+Origin origin_of(const json& manifest) {
+  Origin origin;
+  if (!manifest.is_object()) return origin;
+  const auto number = [&manifest](const char* key) {
+    const auto found = manifest.find(key);
+    return found != manifest.end() && found->is_number_integer() ? found->get<std::int64_t>() : 0;
+  };
+  if (const auto job = manifest.find("job"); job != manifest.end()) origin.job = job_of(*job);
+  if (const auto lineage = manifest.find("lineage"); lineage != manifest.end() && lineage->is_string()) origin.lineage = *lineage;
+  origin.sequence = number("sequence");
+  origin.step = number("step");
+  return origin;
+}
+
 std::optional<Found> find_checkpoint(const fs::path& folder, std::string& why) {
   if (fs::exists(folder / kLatest)) return read_latest(folder);
   if (is_checkpoint(folder)) return Found{folder, std::nullopt};
@@ -121,9 +137,11 @@ LoadedCheckpoint read_checkpoint(const Found& found) {
       found.manifest_sha256 ? read_verified(path, kSizeOfManifest, *found.manifest_sha256) : read_file(path, kSizeOfManifest);
   const json manifest = parse_json(file, path);
   check_format(manifest, path);
+  loaded.is_latest = found.manifest_sha256.has_value();
+  loaded.origin = origin_of(manifest);
   for (const auto& [name, entry] : manifest.at("files").items()) {
     if (name != kModel && name != kOptimizer && name != kAverages && name != kHook && name != kProgram && name != kState &&
-        !is_shard_name(name))
+        !is_shard_name(name) && !is_rank_name(name))
       throw FileError("{}: lists '{}', which is no file of a checkpoint", path, name);
     const auto bytes = entry.at("bytes").get<std::uint64_t>();
     loaded.files[name] = read_verified(path_of(name), {bytes, bytes}, entry.at("sha256").get<std::string>());

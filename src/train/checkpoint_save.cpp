@@ -6,10 +6,14 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/version.h"
-#include "lockstep/tensor/random.h"
+#include "src/core/error_of_peer.h"
 #include "src/ddp/replica_check.h"
+#include "src/optim/swapped_weights.h"
 #include "src/train/checkpoint_files.h"
 #include "src/train/checkpoint_folder.h"
+#include "src/train/checkpoint_group.h"
+#include "src/train/checkpoint_own.h"
+#include "src/train/checkpoint_random.h"
 #include "src/train/checkpoint_shards.h"
 #include "src/train/durable_file.h"
 #include "src/train/hook_state.h"
@@ -24,14 +28,22 @@ namespace {
 
 using namespace checkpoint;
 
-ordered_json describe_state(const CheckpointParts& parts, int world_size) {
-  const RandomState random = random_state();
+constexpr const char *kSave = "save_checkpoint", *kPrepare = "prepare_checkpoint_folder";
+
+// What the ranks have brought to rank 0; elsewhere it is empty.
+struct Gathered {
+  SaveFacts facts;
+  std::vector<NamedTensor> hook;            // a comm hook's state
+  std::vector<std::vector<std::byte>> own;  // by rank: the files of what is each rank's own
+};
+
+ordered_json describe_state(const CheckpointParts& parts, const SaveFacts& facts) {
   ordered_json state = {{"format", kFormat},
                         {"lockstep", LOCKSTEP_VERSION},
                         {"step", parts.step},
                         {"epoch", parts.epoch},
-                        {"world_size", world_size},
-                        {"random", {{"seed", random.seed}, {"next_stream", random.next_stream}, {"next_dropout", random.next_dropout}}}};
+                        {"world_size", facts.random.size()}};
+  add_random(state, facts.random);
   if (parts.optimizer) state["optimizer"] = {{"kind", parts.optimizer->kind()}, {"lr", parts.optimizer->lr()}};
   if (parts.loader)
     state["sampler"] = nlohmann::json(parts.loader->state());
@@ -75,6 +87,11 @@ class Writer {
     write_safetensors(file, tensors, all);
     note(name, file.finish());
   }
+  void write(const std::string& name, std::span<const std::byte> bytes) {
+    DurableFile& file = add(name);
+    file.write(bytes);
+    note(name, file.finish());
+  }
   void write(const std::string& name, const std::string& text) {
     DurableFile& file = add(name);
     file.write(text);
@@ -86,9 +103,16 @@ class Writer {
   void add_written(const ordered_json& others) { written_.update(others); }
 
   // Returns the manifest's checksum.
-  std::string finish() {
+  std::string finish(const Origin& origin) {
     DurableFile& file = add(kManifest);
-    file.write(ordered_json{{"format", kFormat}, {"files", written_}}.dump(1) + "\n");
+    file.write(ordered_json{{"format", kFormat},
+                            {"step", origin.step},
+                            {"sequence", origin.sequence},
+                            {"lineage", origin.lineage},
+                            {"job", nlohmann::json(origin.job)},
+                            {"files", written_}}
+                   .dump(1, ' ', /*ensure_ascii=*/true) +
+               "\n");
     const std::string sha256 = file.finish().sha256;
     if (!born_in_.empty()) fs::create_directory(temporary_);
     give_names();
@@ -121,13 +145,15 @@ void move_latest(const fs::path& folder, const std::string& name, const std::str
   sync_folder(folder.string());
 }
 
-void write_all_but_slices(Writer& writer, const CheckpointParts& parts, const std::vector<NamedTensor>& hook, int world_size) {
-  writer.write(kModel, parts.model.state_dict());
+void write_all_but_slices(Writer& writer, const CheckpointParts& parts, const Gathered& gathered) {
+  writer.write(kModel, optim::with_weights(parts.model.state_dict()));  // while the parameters hold averages, their weights all the same
   if (parts.optimizer && parts.optimizer->slice_ranks() == 1) writer.write(kOptimizer, parts.optimizer->state());
   if (parts.ema) writer.write(kAverages, parts.ema->state());
-  if (!hook.empty()) writer.write(kHook, hook);
+  if (!gathered.hook.empty()) writer.write(kHook, gathered.hook);
+  for (std::size_t rank = 1; rank < gathered.own.size(); ++rank)
+    writer.write(rank_name(static_cast<int>(rank), static_cast<int>(gathered.own.size())), gathered.own[rank]);
   if (parts.program && !parts.program->tensors.empty()) writer.write(kProgram, parts.program->tensors);
-  writer.write(kState, text_of(describe_state(parts, world_size)));
+  writer.write(kState, text_of(describe_state(parts, gathered.facts)));
 }
 
 // Calls `write` with the folder that becomes the checkpoint and the one where files are made without a name, or "".
@@ -151,18 +177,36 @@ void put_in_place(const fs::path& folder, const std::string& name, const fs::pat
   move_latest(folder, name, manifest_sha256, born_in);
 }
 
-void write_checkpoint(const fs::path& folder, const std::string& name, const CheckpointParts& parts, const std::vector<NamedTensor>& hook,
-                      int world_size) {
-  in_temporary(folder, name, [&](const fs::path& temporary, const std::string& born_in) {
-    Writer writer(temporary, born_in);
-    write_all_but_slices(writer, parts, hook, world_size);
-    put_in_place(folder, name, temporary, writer.finish(), born_in);
+// A checkpoint that is about to be written, by rank 0.
+struct Target {
+  const fs::path& folder;
+  std::string name;
+  Origin origin;
+};
+
+// Runs `write`, on rank 0, in the folder that is this job's then; returns the path of the checkpoint that it has written.
+std::string write_in_own_folder(const fs::path& folder, const CheckpointParts& parts, const std::function<void(const Target&)>& write) {
+  std::string name;
+  in_own_folder(folder, parts.overwrite, [&](const FolderUse& use) {
+    use.check_newest(parts.overwrite);
+    name = free_name(folder, parts.step);
+    write({folder, name, {this_job(), use.lineage(), next_sequence(folder), parts.step}});
+    use.saved();
+    remove_old(folder, name, parts.keep);
   });
-  remove_old(folder, name, parts.keep);
+  return (folder / name).string();
 }
 
-// Calls `act` on this rank and returns what it returned on each rank; where it threw on one, FileError on all.
-std::vector<std::string> on_all_ranks(ProcessGroup& group, const std::function<std::string()>& act) {
+void write_checkpoint(const Target& target, const CheckpointParts& parts, const Gathered& gathered) {
+  in_temporary(target.folder, target.name, [&](const fs::path& temporary, const std::string& born_in) {
+    Writer writer(temporary, born_in);
+    write_all_but_slices(writer, parts, gathered);
+    put_in_place(target.folder, target.name, temporary, writer.finish(target.origin), born_in);
+  });
+}
+
+// Calls `act` on this rank and returns what it returned on each rank; where it threw on one, FileError on all, with the first one's text.
+std::vector<std::string> on_all_ranks(ProcessGroup& group, const char* operation, const std::function<std::string()>& act) {
   std::string outcome;
   try {
     outcome = "+" + act();
@@ -171,110 +215,117 @@ std::vector<std::string> on_all_ranks(ProcessGroup& group, const std::function<s
   }
   std::vector<std::string> outcomes = group.all_gather_text(outcome, {.purpose = {"checkpoint"}});
   for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
-    if (outcomes[rank][0] == '-')
-      throw FileError("save_checkpoint: rank {}: {}{}", rank, outcomes[rank].substr(1),
+    if (outcomes[rank][0] == '-') {
+      const std::string why =
+          fmt::format("{}: rank {}: {}{}", operation, rank, outcomes[rank].substr(1),
                       rank == 0 ? "" : ": each rank writes its slices of the optimizer's state: name a folder that all ranks see");
+      if (outcome[0] == '-') throw FileError("{}", why);
+      throw FileErrorOfPeer("{}", why);
+    }
     outcomes[rank].erase(0, 1);
   }
   return outcomes;
 }
+std::vector<std::string> save_on_all_ranks(ProcessGroup& group, const std::function<std::string()>& act) {
+  return on_all_ranks(group, kSave, act);
+}
 
 // Rank 0's part of a save in which each rank writes its slices: everything else, and what makes it a checkpoint. Returns when all are done.
-void lead_save(ProcessGroup& group, const fs::path& folder, const std::string& name, const CheckpointParts& parts,
-               const std::vector<NamedTensor>& hook, bool& told) {
-  in_temporary(folder, name, [&](const fs::path& temporary, const std::string& born_in) {
+void lead_save(ProcessGroup& group, const Target& target, const CheckpointParts& parts, const Gathered& gathered, bool& told) {
+  in_temporary(target.folder, target.name, [&](const fs::path& temporary, const std::string& born_in) {
     Writer writer(temporary, born_in);
     told = true;
-    on_all_ranks(group, [&] { return ordered_json{{"temporary", temporary.string()}, {"born_in", born_in}}.dump(); });
+    save_on_all_ranks(group, [&] { return ordered_json{{"temporary", temporary.string()}, {"born_in", born_in}}.dump(); });
     const std::vector<optim::StatePart> state = parts.optimizer->state_parts();
-    const std::vector<std::string> written = on_all_ranks(group, [&] {
+    const std::vector<std::string> written = save_on_all_ranks(group, [&] {
       writer.write(shard_name(0, group.world_size()), shard_of(state, 0), shard_metadata(state));
-      write_all_but_slices(writer, parts, hook, group.world_size());
+      write_all_but_slices(writer, parts, gathered);
       return std::string();
     });
     for (std::size_t rank = 1; rank < written.size(); ++rank) writer.add_written(ordered_json::parse(written[rank]));
     std::string manifest_sha256;
-    on_all_ranks(group, [&] {
-      manifest_sha256 = writer.finish();
+    save_on_all_ranks(group, [&] {
+      manifest_sha256 = writer.finish(target.origin);
       return std::string();
     });
-    on_all_ranks(group, [] { return std::string(); });  // the others' files have their names
-    on_all_ranks(group, [&] {
+    save_on_all_ranks(group, [] { return std::string(); });  // the others' files have their names
+    save_on_all_ranks(group, [&] {
       sync_folder(temporary.string());
-      put_in_place(folder, name, temporary, manifest_sha256, born_in);
+      put_in_place(target.folder, target.name, temporary, manifest_sha256, born_in);
       return std::string();
     });
   });
-  remove_old(folder, name, parts.keep);
 }
 
 // The same calls on the other ranks.
 void follow_save(ProcessGroup& group, const CheckpointParts& parts) {
   const auto nothing = [] { return std::string(); };
-  const ordered_json plan = ordered_json::parse(on_all_ranks(group, nothing).front());
+  const ordered_json plan = ordered_json::parse(save_on_all_ranks(group, nothing).front());
   std::optional<Writer> writer;
-  on_all_ranks(group, [&] {
+  save_on_all_ranks(group, [&] {
     writer.emplace(plan.at("temporary").get<std::string>(), plan.at("born_in").get<std::string>(), /*makes_folder=*/false);
     const std::vector<optim::StatePart> state = parts.optimizer->state_parts();
     writer->write(shard_name(group.rank(), group.world_size()), shard_of(state, group.rank()), shard_metadata(state));
     return writer->written().dump();
   });
-  on_all_ranks(group, nothing);  // the folder is there
-  on_all_ranks(group, [&] {
+  save_on_all_ranks(group, nothing);  // the folder is there
+  save_on_all_ranks(group, [&] {
     writer->give_names();
     return std::string();
   });
-  on_all_ranks(group, nothing);
+  save_on_all_ranks(group, nothing);
 }
 
 // Collective, for an optimizer whose state lies in slices on all ranks. Rank 0 holds the folder's lock throughout.
-std::string save_together(ProcessGroup& group, const fs::path& folder, const CheckpointParts& parts, const std::vector<NamedTensor>& hook) {
+std::string save_together(ProcessGroup& group, const fs::path& folder, const CheckpointParts& parts, const Gathered& gathered) {
   if (group.rank() != 0) {
     follow_save(group, parts);
     return "";
   }
-  std::string name;
   bool told = false;  // the others, of anything
   try {
-    in_own_folder(folder, [&] {
-      name = free_name(folder, parts.step);
-      lead_save(group, folder, name, parts, hook, told);
-    });
+    return write_in_own_folder(folder, parts, [&](const Target& target) { lead_save(group, target, parts, gathered, told); });
   } catch (const std::exception& error) {
-    if (!told) on_all_ranks(group, [&]() -> std::string { throw FileError("{}", error.what()); });
+    if (!told) save_on_all_ranks(group, [&]() -> std::string { throw FileError("{}", error.what()); });
     throw;
   }
-  return (folder / name).string();
 }
 
 }  // namespace
 
 std::string save_checkpoint(const std::string& folder, const CheckpointParts& parts) {
-  if (folder.empty()) throw InvalidArgument("save_checkpoint: the folder's name is empty");
-  const auto group = group_or_default(parts.group);
-  check_group_of_slices("save_checkpoint", parts, group.get());
-  check_replicas(parts.model, "save_checkpoint");
-  const std::vector<NamedTensor> hook = gather_hook_state(parts.ddp ? parts.ddp->comm_hook() : CommHook(), group.get());
-  if (parts.optimizer && parts.optimizer->slice_ranks() > 1) return save_together(*group, folder, parts, hook);
-  if (group && group->rank() != 0) return "";
+  const CallGroup group(parts);
+  const OwnTensors own_tensors(parts);
+  const std::vector<std::byte> own = own_file(own_tensors, group.rank());
+  Gathered gathered{.facts = agree_on_save(group, folder, parts, own.size()), .hook = {}, .own = {}};
+  check_replicas(parts.model, kSave);
+  gathered.hook = gather_hook_state(parts.ddp ? parts.ddp->comm_hook() : CommHook(), group.get());
+  gathered.own = gather_own(group, gathered.facts, own);
   const fs::path path(folder);
-  std::string name;
-  in_own_folder(path, [&] {
-    name = free_name(path, parts.step);
-    write_checkpoint(path, name, parts, hook, group ? group->world_size() : 1);
-  });
-  return (path / name).string();
+  if (parts.optimizer && parts.optimizer->slice_ranks() > 1) return save_together(*group.get(), path, parts, gathered);
+  const auto write = [&] {
+    return write_in_own_folder(path, parts, [&](const Target& target) { write_checkpoint(target, parts, gathered); });
+  };
+  if (!group.has_several()) return write();
+  const auto written = save_on_all_ranks(*group.get(), [&] { return group.rank() == 0 ? write() : std::string(); });
+  return group.rank() == 0 ? written.front() : "";
 }
 
-void prepare_checkpoint_folder(const std::string& folder, const std::shared_ptr<ProcessGroup>& group) {
-  if (folder.empty()) throw InvalidArgument("prepare_checkpoint_folder: the folder's name is empty");
-  const auto present = group_or_default(group);
-  if (present && present->rank() != 0) return;
+void prepare_checkpoint_folder(const std::string& folder, const std::shared_ptr<ProcessGroup>& given, bool overwrite) {
+  const CallGroup group(given);
+  refuse_together(group, kPrepare, folder.empty() ? "the folder's name is empty" : "");
   const fs::path path(folder);
-  in_own_folder(path, [&] {
-    write_durably((path / kNextLatest).string(), "\n");
-    remove_quietly(path / kNextLatest);
-  });
+  const auto prepare = [&] {
+    in_own_folder(path, overwrite, [&](const FolderUse&) {
+      write_durably((path / kNextLatest).string(), "\n");
+      remove_quietly(path / kNextLatest);
+    });
+    return std::string();
+  };
+  if (group.has_several())
+    on_all_ranks(*group.get(), kPrepare, [&] { return group.rank() == 0 ? prepare() : std::string(); });
+  else
+    prepare();
 }
 
 }  // namespace lockstep

@@ -12,10 +12,25 @@ namespace lockstep::checkpoint {
 
 namespace {
 
-constexpr std::string_view kBegin = "optimizer-", kBetween = "-of-", kEnd = ".safetensors";
+constexpr std::string_view kOptimizerPart = "optimizer-", kRankPart = "rank-", kBetween = "-of-", kEnd = ".safetensors";
 constexpr std::size_t kDigits = 5;
 constexpr const char* kShapes = "whole_shapes";  // in the metadata
 constexpr std::size_t kMostDigits = 18;          // of an element's number
+
+std::string numbered_name(std::string_view begin, int rank, int ranks) {
+  return fmt::format("{}{:0{}}{}{:0{}}{}", begin, rank + 1, kDigits, kBetween, ranks, kDigits, kEnd);
+}
+
+bool is_numbered_name(std::string_view begin, std::string_view name) {
+  if (name.size() != begin.size() + kBetween.size() + kEnd.size() + 2 * kDigits) return false;
+  const auto take = [&name](std::size_t count) {
+    const std::string_view taken = name.substr(0, count);
+    name.remove_prefix(count);
+    return taken;
+  };
+  if (take(begin.size()) != begin || !is_digits(take(kDigits))) return false;
+  return take(kBetween.size()) == kBetween && is_digits(take(kDigits)) && name == kEnd;
+}
 
 // "name[begin:end]"
 struct SliceName {
@@ -59,20 +74,11 @@ nlohmann::json shapes_of(const Shard& shard) {
 
 }  // namespace
 
-std::string shard_name(int rank, int ranks) {
-  return fmt::format("{}{:0{}}{}{:0{}}{}", kBegin, rank + 1, kDigits, kBetween, ranks, kDigits, kEnd);
-}
+std::string shard_name(int rank, int ranks) { return numbered_name(kOptimizerPart, rank, ranks); }
+bool is_shard_name(std::string_view name) { return is_numbered_name(kOptimizerPart, name); }
 
-bool is_shard_name(std::string_view name) {
-  if (name.size() != kBegin.size() + kBetween.size() + kEnd.size() + 2 * kDigits) return false;
-  const auto take = [&name](std::size_t count) {
-    const std::string_view taken = name.substr(0, count);
-    name.remove_prefix(count);
-    return taken;
-  };
-  if (take(kBegin.size()) != kBegin || !is_digits(take(kDigits))) return false;
-  return take(kBetween.size()) == kBetween && is_digits(take(kDigits)) && name == kEnd;
-}
+std::string rank_name(int rank, int ranks) { return numbered_name(kRankPart, rank, ranks); }
+bool is_rank_name(std::string_view name) { return is_numbered_name(kRankPart, name); }
 
 std::vector<NamedTensor> shard_of(const std::vector<optim::StatePart>& parts, int rank) {
   std::vector<NamedTensor> tensors;
@@ -86,7 +92,7 @@ std::vector<NamedTensor> shard_of(const std::vector<optim::StatePart>& parts, in
 }
 
 std::map<std::string, std::string> shard_metadata(const std::vector<optim::StatePart>& parts) {
-  nlohmann::ordered_json shapes = nlohmann::ordered_json::object();
+  nlohmann::json shapes = nlohmann::json::object();  // not ordered_json, which searches all of its keys for each new one
   for (const optim::StatePart& part : parts) {
     if (!part.is_slice) continue;
     const auto extents = part.whole.extents();

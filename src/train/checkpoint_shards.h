@@ -21,6 +21,10 @@ namespace lockstep::checkpoint {
 std::string shard_name(int rank, int ranks);
 bool is_shard_name(std::string_view name);
 
+// rank-00002-of-00004.safetensors: what rank 1 has of its own (checkpoint_own.h).
+std::string rank_name(int rank, int ranks);
+bool is_rank_name(std::string_view name);
+
 // What `rank` writes: its slices, on rank 0 the counts too.
 std::vector<NamedTensor> shard_of(const std::vector<optim::StatePart>& parts, int rank);
 std::map<std::string, std::string> shard_metadata(const std::vector<optim::StatePart>& parts);

@@ -1,17 +1,14 @@
 #include "src/train/durable_file.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <new>
-#include <thread>
 
 #include "lockstep/core/error.h"
 #include "src/core/regular_file.h"
@@ -21,7 +18,6 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t kPiece = std::size_t{4} << 20;  // hashed while it is in the cache
-constexpr std::chrono::seconds kPatience(3);          // for a process that was killed and is not gone yet
 
 Fd open_new(const std::string& path) { return Fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)); }
 
@@ -87,21 +83,6 @@ WrittenFile write_durably(const std::string& path, std::string_view text) {
 void sync_folder(const std::string& path) {
   const Fd fd = open_folder(path);
   if (!fd || fsync(fd.get()) != 0) throw FileError("{}: the folder cannot be synced: {}", path, std::strerror(errno));
-}
-
-FolderLock::FolderLock(const std::string& folder) {
-  const std::string path = (std::filesystem::path(folder) / kFile).string();
-  fd_ = Fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-  if (!fd_) throw FileError("{}: cannot be opened for writing: {}", path, std::strerror(errno));
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (flock(fd_.get(), LOCK_EX | LOCK_NB) != 0 && (errno == EWOULDBLOCK || errno == EINTR)) {
-    if (std::chrono::steady_clock::now() > deadline)
-      throw FileError(
-          "{}: another job is writing a checkpoint there, or a file server still holds the lock of a machine that failed: give each job a "
-          "folder of its own, or try again in some minutes",
-          folder);
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
 }
 
 void rename_file(const std::string& from, const std::string& to) {

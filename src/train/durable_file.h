@@ -51,20 +51,6 @@ bool has_nameless_files(const std::string& free_path);
 WrittenFile write_durably(const std::string& path, std::string_view text);
 void sync_folder(const std::string& path);  // so that a rename within it lasts
 
-// While it lives, no other process holds the lock of this folder, on whatever machine: it is taken on a file, because NFS tells its server
-// of files' locks only.
-class FolderLock {
- public:
-  static constexpr const char* kFile = ".lock";  // made, and left: another process may have it open by then
-
-  // Waits some seconds for a process that was killed and is not gone yet. Throws FileError when another job has it. A file system that
-  // knows no locks gives one that keeps no process out.
-  explicit FolderLock(const std::string& folder);
-
- private:
-  Fd fd_;
-};
-
 void rename_file(const std::string& from, const std::string& to);
 
 // The size that a file may have, so that one that grew is not read first.

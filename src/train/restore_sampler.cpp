@@ -16,7 +16,7 @@ void restore_sampler(data::Sampler& sampler, const data::SamplerState& state, co
   } catch (const InvalidArgument& error) {
     refusal = error.what();
   }
-  if (const auto group = checkpoint::group_or_default(wanted)) {
+  if (const auto group = wanted ? wanted : default_process_group()) {
     const auto text = [](const data::SamplerState& of) { return nlohmann::json(of).dump(-1, ' ', true); };
     check_same_lines(*group, {"the state " + text(state), checkpoint::description_of(sampler)}, "restore_sampler",
                      "gave different states or samplers, no rank has taken its own: give all of them the same");

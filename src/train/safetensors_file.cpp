@@ -11,6 +11,7 @@
 #include <random>
 
 #include "lockstep/core/error.h"
+#include "src/optim/swapped_weights.h"
 #include "src/train/durable_file.h"
 #include "src/train/safetensors.h"
 
@@ -42,7 +43,9 @@ Tensor copy_of(const SavedTensor& saved) {
 void save_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                       const std::map<std::string, std::string>& metadata) {
   if (path.empty()) throw InvalidArgument("save_safetensors: the file's name is empty");
-  safetensors_header(tensors, metadata);  // throws before there is a file
+  std::map<std::string, std::string> all = metadata;
+  if (!optim::first_swapped(tensors).empty()) all.emplace("weights", "averages");
+  safetensors_header(tensors, all);  // throws before there is a file
   const std::string folder = folder_of(path), temporary = name_beside(path);
   std::error_code ignored;  // of a folder that may not be entered: the next call says it
   if (!fs::is_directory(folder, ignored)) throw FileError("save_safetensors: {}: cannot be made: there is no folder {}", path, folder);
@@ -50,7 +53,7 @@ void save_safetensors(const std::string& path, const std::vector<NamedTensor>& t
   const std::string born_in = has_nameless_files(temporary) ? folder : "";
   try {
     DurableFile file(temporary, born_in);
-    write_safetensors(file, tensors, metadata);
+    write_safetensors(file, tensors, all);
     file.finish();
     if (!born_in.empty()) file.give_name();
     rename_file(temporary, path);

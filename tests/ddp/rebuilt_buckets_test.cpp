@@ -255,7 +255,6 @@ TEST_P(RebuiltBuckets, ACheckpointFromBeforeTheFirstPassLeavesThePlanAsItIs) {
     heads_loss(ddp, power_of_rank(*group)).backward();
     EXPECT_EQ(buckets_of(ddp), kAsTheyCame);
     save_checkpoint(folder, {.model = model, .ddp = ddp, .step = 1, .group = group});
-    group->barrier();
     DistributedDataParallelOptions never{.bucket_cap_mb = kPairs, .find_unused_parameters = true};
     Turned other(group->rank());
     DistributedDataParallel finding(other, group, never);

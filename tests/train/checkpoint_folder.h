@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "src/train/durable_file.h"
+#include "src/train/folder_lock.h"
 
 namespace lockstep::testing {
 

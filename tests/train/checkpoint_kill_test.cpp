@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "src/train/durable_file.h"
+#include "src/train/folder_lock.h"
 #include "tests/faults/child.h"
 #include "tests/train/checkpoint_trainee.h"
 
@@ -27,16 +28,18 @@ struct Kills {
 class CheckpointKill : public ::testing::Test {
  protected:
   CheckpointKill() {
-    std::string pattern = ::testing::TempDir() + "lockstep-kill-XXXXXX";
-    folder_ = mkdtemp(pattern.data());
+    CheckpointTrainee before(1);
+    save_checkpoint(first_, before.parts(1));
   }
-  ~CheckpointKill() override { fs::remove_all(folder_); }
+  ~CheckpointKill() override {
+    fs::remove_all(folder_);
+    fs::remove_all(first_);
+  }
 
   // With the checkpoint of step 1 in the folder, saves that of step 2 and is killed. The job's exit code.
   int save_and_kill(int at, const std::vector<std::string>& how = {}) const {
     fs::remove_all(folder_);
-    CheckpointTrainee before(1);
-    save_checkpoint(folder_, before.parts(1));
+    fs::copy(first_, folder_, fs::copy_options::recursive);  // this process keeps the lock of the folder that it has saved in
     std::vector<std::string> command = {LOCKSTEP_LOCKRUN, "-n", "2", LOCKSTEP_CHECKPOINT_RANK, folder_, std::to_string(at)};
     command.insert(command.end(), how.begin(), how.end());
     testing::Child job(command);
@@ -60,7 +63,13 @@ class CheckpointKill : public ::testing::Test {
     return names;
   }
 
-  std::string folder_;
+  static std::string new_folder() {
+    std::string pattern = ::testing::TempDir() + "lockstep-kill-XXXXXX";
+    return mkdtemp(pattern.data());
+  }
+
+  const std::string folder_ = new_folder();
+  const std::string first_ = folder_ + "-first";
 };
 
 // Kills at every point in turn, and checks what must hold whatever the file system.

@@ -18,6 +18,7 @@
 #include "lockstep/core/error.h"
 #include "src/core/fd.h"
 #include "src/train/durable_file.h"
+#include "src/train/folder_lock.h"
 #include "tests/ddp/ranks.h"
 #include "tests/train/checkpoint_folder.h"
 #include "tests/train/checkpoint_trainee.h"
@@ -121,11 +122,17 @@ TEST(Checkpoint, WhoLoadsRemovesNothing) {
 TEST(Checkpoint, TheLockIsOfAPlainFileThatStays) {
   const Folder folder;
   Trainee run(1);
-  prepare_checkpoint_folder(folder.path());
-  const Fd held(::open((folder.path() + "/.lock").c_str(), O_RDWR | O_CLOEXEC));
-  ASSERT_TRUE(held) << "there is no .lock";
-  ASSERT_EQ(::flock(held.get(), LOCK_EX | LOCK_NB), 0);
-  EXPECT_NE(file_error_of([&] { save_checkpoint(folder.path(), run.parts(1)); }).find("another job is writing"), std::string::npos);
+  const auto lock_of = [](const std::string& path) { return Fd(::open((path + "/.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)); };
+  {
+    const Fd held = lock_of(folder.path());
+    ASSERT_EQ(::flock(held.get(), LOCK_EX | LOCK_NB), 0);
+    EXPECT_NE(file_error_of([&] {
+                save_checkpoint(folder.path(), run.parts(1));
+              }).find("another job, which has left no name, is running and writes its checkpoints there"),
+              std::string::npos);
+  }
+  save_checkpoint(folder.path(), run.parts(1));
+  EXPECT_NE(::flock(lock_of(folder.path()).get(), LOCK_EX | LOCK_NB), 0) << "this process keeps it";
 }
 
 TEST(Checkpoint, AManifestOfAnotherProgramIsNoCheckpoint) {
@@ -185,12 +192,14 @@ TEST(Checkpoint, RemovesNothingThatIsNotItsOwn) {
 }
 
 TEST(Checkpoint, OfAnotherJobInTheSameFolderIsNotDisturbed) {
-  const Folder folder;
+  const Folder first, folder;
   Trainee run(1);
-  save_checkpoint(folder.path(), run.parts(1));
+  save_checkpoint(first.path(), run.parts(1));
+  fs::copy(first.path(), folder.path(), fs::copy_options::recursive);
   {
     const FolderLock other(folder.path());  // a lock is its descriptor's: a second one in this process is kept out as well
-    EXPECT_NE(file_error_of([&] { save_checkpoint(folder.path(), run.parts(2)); }).find("another job is writing"), std::string::npos);
+    EXPECT_NE(file_error_of([&] { save_checkpoint(folder.path(), run.parts(2)); }).find(" is running and writes its checkpoints there"),
+              std::string::npos);
   }
   EXPECT_EQ(load_checkpoint(folder.path(), run.parts())->step, 1);
   save_checkpoint(folder.path(), run.parts(2));

@@ -68,6 +68,7 @@ class DistributedDataParallel {
   // The parameters for an optimizer: those that want a gradient, each once, under the bare module's names; not
   // the ignored ones.
   std::vector<NamedTensor> parameters() const;
+  const std::vector<std::string>& ignored_parameters() const;  // of the options: names of what is each rank's own
 
   // While one lives, backward adds to the local gradients and communicates nothing: gradient accumulation. Of several ranks, an optimizer's
   // step() refuses such gradients until a pass outside has averaged them, or mark_grad_written() says that the program has.

@@ -16,6 +16,8 @@
 #pragma GCC visibility push(default)
 namespace lockstep::optim {
 
+class SwappedScopes;
+
 struct ExponentialMovingAverageOptions {
   double decay = 0.999;
   bool ramp = true;  // TensorFlow's num_updates: young averages follow fast
@@ -36,7 +38,8 @@ class ExponentialMovingAverage {
 
   // While one lives, the parameters hold the averages; its end puts the weights back, bit for bit, also where an exception ends it. The
   // weights wait in memory of their own, which stays allocated. One at a time (InvalidArgument); it must not outlive the averages. A step
-  // or a load meanwhile would be lost.
+  // meanwhile would be lost. save_checkpoint() saves the waiting weights as the model's, load_checkpoint() refuses; save_safetensors()
+  // writes what the parameters hold, the averages, and its metadata says so.
   class Swapped {
    public:
     explicit Swapped(ExponentialMovingAverage& averages);
@@ -53,6 +56,7 @@ class ExponentialMovingAverage {
   std::vector<NamedTensor> state();
 
  private:
+  friend class SwappedScopes;
   void follow_parameters();
 
   std::vector<NamedTensor> parameters_;

@@ -24,7 +24,8 @@ struct Safetensors {
 // in), PyTorch's (out, in, height, width). Blocks until the file is on the disk: it is written beside `path`, synced, and renamed, so that
 // under `path` there is the whole new file or, after a crash or an error, what was there before. Throws FileError with file and reason
 // (no folder, a full disk); InvalidArgument that names the tensor for a name that comes twice, "__metadata__", text that is not UTF-8,
-// and an undefined tensor. Every rank that calls it writes: in a job, call it on rank 0 only.
+// and an undefined tensor. Every rank that calls it writes: in a job, call it on rank 0 only. While ema.swapped() lives, parameters hold
+// averages, which are what is written: the metadata then says {"weights": "averages"}.
 void save_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                       const std::map<std::string, std::string>& metadata = {});
 
