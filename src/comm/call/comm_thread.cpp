@@ -61,7 +61,8 @@ void CommThread::await(Condition&& condition) {
     if (condition()) return;
     pause_cpu();
   }
-  if (yield_until(condition)) return;
+  thread_local YieldingWait yields;
+  if (yields.until(condition)) return;
   std::unique_lock lock(mutex_);
   sleepers_.fetch_add(1);
   changed_.wait(lock, condition);

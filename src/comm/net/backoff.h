@@ -8,19 +8,53 @@
 
 namespace lockstep {
 
-// Yielding, a thread answers within microseconds, and others may use its core meanwhile; on a busy machine one yield may take all of this
-// time. Then it sleeps.
+// Yielding, a thread answers within microseconds, and others may use its core meanwhile. Then it sleeps.
 inline constexpr auto kYieldFor = std::chrono::milliseconds(1);
 
-// Yields until `condition` holds: true; or for kYieldFor, at most until `latest`: false.
-template <typename Condition>
-bool yield_until(Condition&& condition, std::chrono::steady_clock::time_point latest = std::chrono::steady_clock::time_point::max()) {
-  const auto end = std::min(latest, std::chrono::steady_clock::now() + kYieldFor);
-  do {
-    if (condition()) return true;
+// The yields of one thread that waits for its peers again and again.
+//
+// On a core that other work wants as well, a yield lasts as long as the system lets that work run: milliseconds, in which the peer may have
+// come long ago. A sleeper is woken at once, before such work. So a slow yield ends the waiting by yields for a while, which doubles as long
+// as yields stay slow.
+class YieldingWait {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Yields until `condition` holds: true; or for kYieldFor, until `latest` or until a yield was slow: false.
+  template <typename Condition>
+  bool until(Condition&& condition, Clock::time_point latest = Clock::time_point::max()) {
+    auto now = Clock::now();
+    const auto end = std::min(latest, now + kYieldFor);
+    while (now < end && now >= again_) {
+      if (condition()) return true;
+      now = yield_at(now);
+    }
+    return condition();
+  }
+
+  // One yield. False: sleep instead of the next.
+  bool once() {
+    const auto now = Clock::now();
+    return now >= again_ && yield_at(now) >= again_;
+  }
+
+ private:
+  static constexpr auto kQuickYield = std::chrono::microseconds(100);
+  static constexpr std::chrono::milliseconds kShortestRest{1}, kLongestRest{64};
+
+  Clock::time_point yield_at(Clock::time_point now) {
     sched_yield();
-  } while (std::chrono::steady_clock::now() < end);
-  return condition();
-}
+    const auto after = Clock::now();
+    if (after - now <= kQuickYield) return after;
+    // The last rest has just ended, and nothing has changed.
+    const bool is_still_slow = now - again_ < rest_;
+    rest_ = is_still_slow ? std::min(2 * rest_, kLongestRest) : kShortestRest;
+    again_ = after + rest_;
+    return after;
+  }
+
+  std::chrono::milliseconds rest_{0};
+  Clock::time_point again_{};
+};
 
 }  // namespace lockstep

@@ -10,7 +10,6 @@
 
 #include "lockstep/core/error.h"
 #include "src/comm/host/machine/futex.h"
-#include "src/comm/net/backoff.h"
 #include "src/comm/operation/mismatch.h"
 
 #if defined(__x86_64__)
@@ -99,7 +98,7 @@ void Rounds::await_slowly(int peer) {
     started_ = Clock::now();
     slept_before_ = detector_.slept();
   }
-  yield_until([&] { return has_arrived(peer) || detector_.over(); });
+  yields_.until([&] { return has_arrived(peer) || detector_.over(); });
   while (!has_arrived(peer)) {
     look_for_trouble(peer);
     sleep_until_woken(peer);

@@ -1,7 +1,7 @@
 // Arriving and waiting: the rounds of ranks that share a control block (see control_block.h for the protocol).
 //
 // Waiting is a few pauses, then yields for up to a millisecond, then sleep on a futex: quick while the peers have cores
-// of their own, fair when they share one, idle when they are late. Every wait ends: the line arrives, or the group error, a
+// of their own, fair when they share one, idle when they are late or when other work has the core (backoff.h). Every wait ends: the line arrives, or the group error, a
 // goodbye or the deadline makes it throw.
 #pragma once
 
@@ -12,6 +12,7 @@
 #include "lockstep/comm/operation.h"
 #include "src/comm/host/liveness/failure_detector.h"
 #include "src/comm/host/machine/control_block.h"
+#include "src/comm/net/backoff.h"
 
 namespace lockstep::host {
 
@@ -64,6 +65,7 @@ class Rounds {
   ControlLayout layout_;
   int rank_;
   int pauses_;
+  YieldingWait yields_;
   FailureDetector& detector_;
   const Operation* operation_ = nullptr;
   std::uint64_t round_ = 0;

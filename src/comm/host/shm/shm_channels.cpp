@@ -1,14 +1,11 @@
 #include "src/comm/host/shm/shm_channels.h"
 
 #include <fmt/format.h>
-#include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "src/comm/host/machine/futex.h"
-#include "src/comm/net/backoff.h"
 
 namespace lockstep::host {
 
@@ -16,9 +13,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kQuickYield = std::chrono::microseconds(100);  // a longer one has given the core to other work
-constexpr auto kBusyFor = std::chrono::milliseconds(20);      // as the next ones would
-constexpr auto kSleepSlice = std::chrono::milliseconds(50);   // a goodbye that came a moment before the sleep is seen then
+constexpr auto kSleepSlice = std::chrono::milliseconds(50);  // a goodbye that came a moment before the sleep is seen then
 
 }  // namespace
 
@@ -26,7 +21,6 @@ ShmChannels::ShmChannels(const ControlLayout& layout, int rank, FailureDetector&
     : layout_(layout),
       rank_(rank),
       bytes_(channel_bytes(layout.ranks())),
-      shares_cores_(layout.ranks() > sysconf(_SC_NPROCESSORS_ONLN)),
       detector_(detector) {}
 
 // The counts and `sleepers` are sequentially consistent: either a sleeper sees what moved, or the mover sees the sleeper.
@@ -75,26 +69,10 @@ bool ShmChannels::can_move(const std::vector<bool>& writing) const {
   return detector_.over();
 }
 
-// True: `woken` holds. Ranks that share cores yield to each other in no time, until they share them with others.
-template <typename Woken>
-bool ShmChannels::yield(const Woken& woken, Clock::time_point until) {
-  if (!shares_cores_) return yield_until(woken, until);
-  auto now = Clock::now();
-  const auto end = std::min(until, now + kYieldFor);
-  while (now < end && now >= yields_again_) {
-    if (woken()) return true;
-    sched_yield();
-    const auto after = Clock::now();
-    if (after - now > kQuickYield) yields_again_ = after + kBusyFor;
-    now = after;
-  }
-  return woken();
-}
-
 // As in rounds.cpp, without the pauses: moving bytes has taken longer than they would. Yields once, then sleeps again and again.
 void ShmChannels::wait(const std::vector<bool>& writing, Clock::time_point until) noexcept {
   const auto woken = [&] { return can_move(writing) || interrupted_.exchange(false); };
-  if (!has_yielded_.exchange(true) && yield(woken, until)) return;
+  if (!has_yielded_.exchange(true) && yields_.until(woken, until)) return;
   ControlBlock& control = layout_.control();
   control.sleepers.fetch_add(1);
   const std::uint32_t seen = control.wake_word.load();

@@ -6,6 +6,7 @@
 #include "src/comm/call/byte_channels.h"
 #include "src/comm/host/liveness/failure_detector.h"
 #include "src/comm/host/machine/control_block.h"
+#include "src/comm/net/backoff.h"
 
 namespace lockstep::host {
 
@@ -25,15 +26,12 @@ class ShmChannels : public ByteChannels {
 
  private:
   bool can_move(const std::vector<bool>& writing) const;
-  template <typename Woken>
-  bool yield(const Woken& woken, std::chrono::steady_clock::time_point until);
   void wake_peers();
 
   ControlLayout layout_;
   int rank_;
   const std::size_t bytes_;  // of a channel
-  const bool shares_cores_;
-  std::chrono::steady_clock::time_point yields_again_{};  // of the thread that waits
+  YieldingWait yields_;      // of the thread that waits
   FailureDetector& detector_;
   std::atomic<bool> interrupted_{false};
   std::atomic<bool> has_yielded_{false};  // in vain, since something last moved

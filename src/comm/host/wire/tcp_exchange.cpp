@@ -1,6 +1,5 @@
 #include "src/comm/host/wire/tcp_exchange.h"
 
-#include <sched.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -9,7 +8,6 @@
 #include <system_error>
 
 #include "lockstep/core/error.h"
-#include "src/comm/net/backoff.h"
 
 namespace lockstep::host {
 
@@ -123,8 +121,8 @@ void TcpExchange::run(std::chrono::steady_clock::time_point deadline) {
     if (looked > kLooksBeforeYield && std::chrono::steady_clock::now() > yield_until) looked = looks + 1;
     if (looked > looks) {
       wait(deadline);
-    } else if (looked > kLooksBeforeYield) {
-      sched_yield();
+    } else if (looked > kLooksBeforeYield && !yields_.once()) {
+      looked = looks;  // another look, then sleep
     }
   }
   for (Channel& each : channels_) {

@@ -20,6 +20,7 @@
 #include "lockstep/comm/operation.h"
 #include "src/comm/host/wire/piece_queue.h"
 #include "src/comm/host/wire/tcp_mesh.h"
+#include "src/comm/net/backoff.h"
 
 namespace lockstep::host {
 
@@ -88,6 +89,7 @@ class TcpExchange {
   int ranks() const { return static_cast<int>(channels_.size()); }
 
   Events events_;
+  YieldingWait yields_;
   FrameHeader header_;
   std::vector<Channel> channels_;
   std::vector<pollfd> polls_;
