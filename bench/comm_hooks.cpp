@@ -19,6 +19,7 @@
 
 #include "bench/lib/bench_common.h"
 #include "bench/lib/step_trainer.h"
+#include "examples/lib/parse_flags.h"
 #include "lockstep/lockstep.h"
 #include "src/core/text.h"
 
@@ -70,7 +71,7 @@ Options parse(int argc, char** argv) {
   add("rounds", "turns of each hook", value<int>()->default_value("3"));
   add("json", "one JSON line a hook");
   add("help", "this text");
-  const auto given = cli.parse(argc, argv);
+  const auto given = lockstep::examples::parse_naming_flags(cli, argc, argv);
   if (given.count("help") != 0) {
     fmt::print("{}", cli.help());
     std::exit(0);

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "bench/lib/bench_common.h"
+#include "examples/lib/parse_flags.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
 #include "tests/kernels/cases/cases.h"
@@ -229,7 +230,7 @@ int run(int argc, char** argv) {
       "product", "side of the large linear layer (default: 1024, on a GPU 8192)", cxxopts::value<int>())(
       "only", "parts of names of operators or rows, separated by commas: these alone, behind the limits",
       cxxopts::value<std::vector<std::string>>())("help", "this text");
-  const auto flags = options.parse(argc, argv);
+  const auto flags = lockstep::examples::parse_naming_flags(options, argc, argv);
   if (flags.count("help") != 0) {
     fmt::print("{}\n", options.help());
     return 0;

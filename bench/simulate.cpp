@@ -14,6 +14,7 @@
 #include "bench/lib/bench_common.h"
 #include "bench/lib/cost_model.h"
 #include "bench/lib/svg_plot.h"
+#include "examples/lib/parse_flags.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::bench {
@@ -113,7 +114,7 @@ Link read_local_link(const Flags& flags) {
 Settings parse_settings(int argc, char** argv) {
   auto options = describe_flags();
   try {
-    const Flags flags = options.parse(argc, argv);
+    const Flags flags = lockstep::examples::parse_naming_flags(options, argc, argv);
     if (flags.count("help") != 0) {
       std::puts(options.help({"Inside a machine", "Between machines", "A step", "Results"}).c_str());
       std::exit(0);

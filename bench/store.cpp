@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "bench/lib/bench_common.h"
+#include "examples/lib/parse_flags.h"
 #include "lockstep/comm/store.h"
 #include "lockstep/core/error.h"
 #include "src/comm/net/socket.h"
@@ -78,7 +79,7 @@ std::optional<Settings> parse(int argc, char** argv) {
   cxxopts::Options options = describe_flags();
   Settings settings;
   try {
-    const cxxopts::ParseResult flags = options.parse(argc, argv);
+    const cxxopts::ParseResult flags = lockstep::examples::parse_naming_flags(options, argc, argv);
     if (flags.count("help") != 0) {
       fmt::print("{}", options.help());
       return std::nullopt;

@@ -25,6 +25,7 @@
 #include "bench/lib/bench_common.h"
 #include "bench/lib/svg_plot.h"
 #include "bench/lib/train_step_models.h"
+#include "examples/lib/parse_flags.h"
 #include "lockstep/lockstep.h"
 
 namespace {
@@ -60,7 +61,7 @@ Options parse(int argc, char** argv) {
   add("json", "one JSON line a strategy");
   add("result", "of this program's own use", value<std::string>()->default_value(""));
   add("help", "this text");
-  const auto given = cli.parse(argc, argv);
+  const auto given = lockstep::examples::parse_naming_flags(cli, argc, argv);
   if (given.count("help") != 0) {
     fmt::print("{}", cli.help());
     std::exit(0);

@@ -23,6 +23,7 @@
 
 #include "bench/lib/bench_common.h"
 #include "bench/lib/step_trainer.h"
+#include "examples/lib/parse_flags.h"
 #include "lockstep/lockstep.h"
 
 namespace {
@@ -66,7 +67,7 @@ Options parse(int argc, char** argv) {
   add("graph", "replay each step as a graph (--device cuda)");
   add("timeline", "ready times, costs and the bound (--backend delay)");
   add("help", "this text");
-  const auto given = cli.parse(argc, argv);
+  const auto given = lockstep::examples::parse_naming_flags(cli, argc, argv);
   if (given.count("help") != 0) {
     fmt::print("{}", cli.help());
     std::exit(0);

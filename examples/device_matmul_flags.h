@@ -8,6 +8,8 @@
 #include <cxxopts.hpp>
 #include <string>
 
+#include "examples/lib/parse_flags.h"
+
 inline constexpr std::int64_t kBlockElements = std::int64_t{64} << 20;  // of the product at once: 256 MiB
 inline constexpr std::int64_t kRowsTogether = 64;                       // so that every block begins on a boundary of 256 bytes
 inline constexpr double kLargest = 3;                                   // of both matrices' elements
@@ -32,16 +34,12 @@ inline bool read_flags(int argc, char** argv, Flags& flags) {
   add("columns", "of the second matrix", cxxopts::value(flags.sizes.columns)->default_value("100000"));
   add("device", "all, cpu, or cuda (an error without a GPU)", cxxopts::value(flags.device)->default_value("all"));
   add("help", "this text");
-  try {
-    const auto parsed = options.parse(argc, argv);
-    if (parsed.count("help") != 0) {
-      std::printf("%s", options.help().c_str());
-      return false;
-    }
-    if (!parsed.unmatched().empty()) throw lockstep::InvalidArgument("unknown argument '{}', see --help", parsed.unmatched().front());
-  } catch (const cxxopts::exceptions::exception& error) {
-    throw lockstep::InvalidArgument("{}, see --help", error.what());
+  const auto parsed = lockstep::examples::parse_naming_flags(options, argc, argv);
+  if (parsed.count("help") != 0) {
+    std::printf("%s", options.help().c_str());
+    return false;
   }
+  if (!parsed.unmatched().empty()) throw lockstep::InvalidArgument("unknown argument '{}', see --help", parsed.unmatched().front());
   if (flags.device != "all" && flags.device != "cpu" && flags.device != "cuda")
     throw lockstep::InvalidArgument("--device {}: all, cpu or cuda", flags.device);
   const Sizes& sizes = flags.sizes;

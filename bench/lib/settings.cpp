@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "bench/lib/bench_common.h"
+#include "examples/lib/parse_flags.h"
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
@@ -183,7 +184,7 @@ Settings parse_settings(Program program, int argc, char** argv) {
   settings.program = program == Program::kAllReduce ? "all_reduce" : "collective";
   auto options = describe_flags(program, settings.program);
   try {
-    const Flags flags = options.parse(argc, argv);
+    const Flags flags = lockstep::examples::parse_naming_flags(options, argc, argv);
     if (flags.count("help") != 0) {
       std::puts(options.help({"What", "Where", "Instead of the table", "Results"}).c_str());
       std::exit(0);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "examples/lib/parse_flags.h"
 #include "examples/lib/training.h"
 #include "lockstep/core/error.h"
 
@@ -36,17 +37,13 @@ void check_ranges(const TrainingFlags& flags) {
 }  // namespace
 
 std::optional<cxxopts::ParseResult> parse_flags(cxxopts::Options& options, int argc, char** argv) {
-  try {
-    cxxopts::ParseResult parsed = options.parse(argc, argv);
-    if (parsed.count("help") != 0) {
-      std::printf("%s", options.help().c_str());
-      return std::nullopt;
-    }
-    if (!parsed.unmatched().empty()) throw InvalidArgument("unknown argument '{}', see --help", parsed.unmatched().front());
-    return parsed;
-  } catch (const cxxopts::exceptions::exception& error) {
-    throw InvalidArgument("{}, see --help", error.what());
+  cxxopts::ParseResult parsed = parse_naming_flags(options, argc, argv);
+  if (parsed.count("help") != 0) {
+    std::printf("%s", options.help().c_str());
+    return std::nullopt;
   }
+  if (!parsed.unmatched().empty()) throw InvalidArgument("unknown argument '{}', see --help", parsed.unmatched().front());
+  return parsed;
 }
 
 bool read_flags(const Program& program, int argc, char** argv, TrainingFlags& flags, const AddFlags& add_flags) {

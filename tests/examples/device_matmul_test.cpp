@@ -85,6 +85,13 @@ TEST(DeviceMatmulExample, AWrongWordForTheDeviceIsAnError) {
 }
 
 TEST(DeviceMatmulExample, RefusesWhatItCannotSumExactly) {
+  for (const std::vector<std::string>& rows : {std::vector<std::string>{"--rows", "abc"}, {"--rows=abc"}}) {
+    std::vector<std::string> words = {DEVICE_MATMUL, "--columns", "2"};
+    words.insert(words.end(), rows.begin(), rows.end());
+    Child wrong(words);
+    EXPECT_EQ(wrong.wait(), 2);
+    EXPECT_THAT(wrong.errors(), HasSubstr("error: --rows: "));
+  }
   Child inner({DEVICE_MATMUL, "--inner", "2000000"});
   EXPECT_EQ(inner.wait(std::chrono::seconds(60)), 2);
   EXPECT_THAT(inner.errors(), HasSubstr("exact"));

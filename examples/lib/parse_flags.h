@@ -1,0 +1,40 @@
+// cxxopts says of '--epochs abc' that 'abc' failed to parse, and not whose value it is.
+#pragma once
+
+#include <algorithm>
+#include <cxxopts.hpp>
+#include <exception>
+#include <string>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::examples {
+
+// The flag that parsing these words fails at with this text: the last word of the shortest command line that fails so, or the flag in front
+// of it.
+inline std::string failing_flag(cxxopts::Options& options, int argc, const char* const* argv, const std::string& failure) {
+  for (int count = 2; count <= argc; ++count) {
+    try {
+      options.parse(count, argv);
+    } catch (const std::exception& error) {
+      if (error.what() != failure) continue;
+      const std::string last = argv[count - 1];
+      if (last.rfind("--", 0) == 0) return last.substr(0, last.find('='));
+      return argv[count - 2];
+    }
+  }
+  return "";
+}
+
+// Parses the command line. Throws InvalidArgument, which names the flag. cxxopts' own classes of errors have other names in each version.
+inline cxxopts::ParseResult parse_naming_flags(cxxopts::Options& options, int argc, const char* const* argv) {
+  try {
+    return options.parse(argc, argv);
+  } catch (const std::exception& error) {
+    const std::string failure = error.what(), flag = failing_flag(options, argc, argv, failure);
+    const bool is_named = flag.empty() || failure.find(flag.substr(std::min(flag.size(), flag.find_first_not_of('-')))) != std::string::npos;
+    throw InvalidArgument("{}{}{}, see --help", is_named ? "" : flag, is_named ? "" : ": ", failure);
+  }
+}
+
+}  // namespace lockstep::examples
