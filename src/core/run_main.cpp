@@ -61,6 +61,7 @@ int finish(const char* program, int exit_code) {
 
 int run_main(const char* program, int (*body)(int argc, char** argv), int argc, char** argv) {
   occupy_standard_streams();
+  if (env::text(env::kRank)) write_output_by_lines();
   end_on_signals_as_first_process();
   try {
     return finish(program, body(argc, argv));

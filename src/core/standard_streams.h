@@ -7,4 +7,8 @@ namespace lockstep {
 // a peer. Call it before anything else is opened.
 void occupy_standard_streams() noexcept;
 
+// In a rank, whose launcher may give it a pipe or a file: stdout is written line by line, so that a line comes when it is printed, and is not
+// lost when the rank dies. A program that has chosen to write each character at once keeps that.
+void write_output_by_lines() noexcept;
+
 }  // namespace lockstep

@@ -24,6 +24,7 @@
 #include "src/comm/operation/call_checks.h"
 #include "src/comm/rendezvous/group_rendezvous.h"
 #include "src/core/first_process.h"
+#include "src/core/known_variables.h"
 #include "src/core/standard_streams.h"
 
 namespace lockstep {
@@ -290,6 +291,17 @@ void ProcessGroup::abort(const std::string& reason) {
     if (backend) backend->abort(reason);
 }
 
+namespace {
+
+// Once, by one for all; lockrun has done so before.
+void warn_of_unknown_variables(const JobEnvironment& job) {
+  static std::atomic<bool> has_warned{false};
+  if (job.store_is_hosted || job.place.rank != 0 || has_warned.exchange(true)) return;
+  for (const std::string& doubt : env::doubts_about_environment()) log::warn("{}", doubt);
+}
+
+}  // namespace
+
 std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& options) {
   occupy_standard_streams();
   end_on_signals_as_first_process();  // a pod's only process is a rank
@@ -298,6 +310,8 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
   static std::atomic<int> groups_of_this_process{0};
   const JobEnvironment job = read_job_environment([](const char* name) { return env::text(name); });
   if (!job.store_is_hosted) log::set_rank(job.place.rank, job.place.world_size);  // lockrun marks the lines itself
+  if (job.kind != JobEnvironment::Kind::kAlone) write_output_by_lines();
+  warn_of_unknown_variables(job);
   // Errors that this rank can find by itself are thrown here: an error of rank 0 later would take the others' store away.
   const GroupSettings settings = settings_of(job.place, options);
   const Rendezvous rendezvous = job_rendezvous.of(job, settings.store_timeout);

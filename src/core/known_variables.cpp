@@ -1,0 +1,71 @@
+#include "src/core/known_variables.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <numeric>
+#include <string_view>
+
+#include "lockstep/core/environment.h"
+
+namespace lockstep::env {
+
+namespace {
+
+constexpr const char* kForTests = "TEST_";
+
+// Levenshtein's: how many letters to insert, remove or replace.
+std::size_t distance_between(std::string_view one, std::string_view other) {
+  std::vector<std::size_t> row(other.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= one.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= other.size(); ++j) {
+      const std::size_t replaced = diagonal + (one[i - 1] == other[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+const std::string& nearest_to(const std::string& name) {
+  const auto& known = known_variables();
+  return *std::min_element(known.begin(), known.end(), [&](const std::string& one, const std::string& other) {
+    return distance_between(name, one) < distance_between(name, other);
+  });
+}
+
+}  // namespace
+
+const std::vector<std::string>& known_variables() {
+  static const std::vector<std::string> kKnown = {
+      kToken, kTokenFile, kInsecure, kBackend, kTransport, kInterface, kNode, kTimeout, kStoreTimeout, kStallTimeout, kTuning,
+      kReduceOrder, kFlightDir, kFlightSignal, kLogLevel, kData, kDevice, kLogicalDevices, kGpuMemory, kCudaLibrary, kNcclLibrary,
+      kNcclBlocking, kShareGpu, kTf32, kCudnnAutotune, kCudnnNondeterministic, kCudaWorkspace, kTerminalWidth, kJob, kTaskIndex, kNumPs,
+      kNumWorkers, kStoreHosted, kIsa, kDelayAlpha, kDelayBandwidth, kSocketsPerPeer};
+  return kKnown;
+}
+
+std::vector<std::string> doubts_about(const std::vector<std::string>& environment) {
+  std::vector<std::string> doubts;
+  for (const std::string& entry : environment) {
+    const std::string name = entry.substr(0, entry.find('='));
+    const std::string prefix = kPrefix;
+    if (name.rfind(prefix, 0) != 0 || name.rfind(prefix + kForTests, 0) == 0) continue;
+    const auto& known = known_variables();
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    doubts.push_back(fmt::format("environment: {} is set, and Lockstep has no such variable: did you mean {}?", name, nearest_to(name)));
+  }
+  return doubts;
+}
+
+std::vector<std::string> doubts_about_environment() {
+  std::vector<std::string> environment;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) environment.emplace_back(*entry);
+  return doubts_about(environment);
+}
+
+}  // namespace lockstep::env

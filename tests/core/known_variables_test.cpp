@@ -1,0 +1,43 @@
+#include "src/core/known_variables.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+namespace lockstep::env {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+TEST(KnownVariables, AreAllOfTheHeader) {
+  std::ifstream file(LOCKSTEP_ENVIRONMENT_HEADER);
+  ASSERT_TRUE(file) << LOCKSTEP_ENVIRONMENT_HEADER;
+  std::vector<std::string> names;
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t begin = line.find("= \"LOCKSTEP_");
+    if (begin == std::string::npos) continue;
+    const std::string name = line.substr(begin + 3, line.find('"', begin + 3) - begin - 3);
+    if (name != "LOCKSTEP_") names.push_back(name);
+  }
+  EXPECT_GE(names.size(), 30u);
+  EXPECT_THAT(known_variables(), ::testing::UnorderedElementsAreArray(names));
+}
+
+TEST(KnownVariables, AMisspeltOneIsNamedWithTheNearest) {
+  EXPECT_THAT(doubts_about({"PATH=/bin", "LOCKSTEP_TIMEOUT=5"}),
+              ElementsAre(AllOf(HasSubstr("LOCKSTEP_TIMEOUT is set"), HasSubstr("did you mean LOCKSTEP_TIMEOUT_S?"))));
+  EXPECT_THAT(doubts_about({"LOCKSTEP_TRANSPROT="}), ElementsAre(HasSubstr("did you mean LOCKSTEP_TRANSPORT?")));
+  EXPECT_THAT(doubts_about({"LOCKSTEP_LOGLEVEL=info", "LOCKSTEP_FLIGHTDIR=x"}),
+              ElementsAre(HasSubstr("LOCKSTEP_LOG_LEVEL?"), HasSubstr("LOCKSTEP_FLIGHT_DIR?")));
+}
+
+TEST(KnownVariables, RightOnesAndThoseOfTestsAreNoDoubt) {
+  EXPECT_THAT(doubts_about({"LOCKSTEP_TIMEOUT_S=5", "LOCKSTEP_TEST_PYTHON=python3", "RANK=0", "lockstep_x=1"}), IsEmpty());
+}
+
+}  // namespace
+}  // namespace lockstep::env
