@@ -8,6 +8,7 @@
 #include <set>
 
 #include "launcher/srun_nodes.h"
+#include "launcher/torchrun_environment.h"
 #include "launcher/torchrun_flags.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
@@ -48,12 +49,15 @@ Nodes    with --nnodes K run lockrun once on each of K machines, each with a --n
          As the tasks of `srun --ntasks-per-node=1` lockruns are the nodes of one job by themselves, unless told --nnodes 1.
 
 Input    rank 0 reads lockrun's stdin when that is a file or a pipe; from a terminal, and on all other ranks, it is /dev/null.
-Output   whole lines, "[rank] " in front; longer than 64 KiB is cut. stdout and stderr stay apart. Under --no-prefix no byte
-         is added or removed.
+Output   whole lines, "[rank] " in front, at once; above 16 MiB cut between characters. stdout and stderr stay apart, unless both go to one
+         file. A line that ranks write within 100 ms of each other comes once, as "[0-3] " or "[0,2] ", also if it differs in 'rank R' alone
+         (--no-fold). Under --no-prefix no byte is added or removed. A rank's stdout is a terminal, as under mpirun, with TERM=dumb where
+         lockrun's own is none; --no-terminal makes it a pipe, into which C programs write late, and lose lines when they crash.
 Failure  the first rank that fails ends the others within 2 s (SIGTERM, then SIGKILL); its last lines on stderr are repeated.
          A rank that leaves with 75 has only lost a peer and is not blamed.
 Signals  Ctrl-C, SIGTERM and SIGHUP are passed on, and after 5 s followed by SIGKILL; a second one kills at once.
          SIGUSR1 asks this node's ranks for their flight records; `lockrun diagnose DIR` explains those in --flight-dir.
+         SIGUSR2 and others that schedulers send are passed on to ranks with a handler for it; a line names the ranks without one.
 Exit     0, or the failing rank's code; 128 + N for a signal; 126 or 127: the program cannot be run or found; 2: a wrong flag.
 
 Example: lockrun -n 2 build/examples/cifar10 --epochs 3
@@ -80,6 +84,9 @@ constexpr Flag kFlags[] = {
     {"devices", "one device as several, a rank on each: cpu:2x, cuda:0:2x, cuda:0:2x,cuda:1:2x", "LIST"},
     {"flight-dir", "where each rank writes its last operations when the job fails, and on SIGUSR1", "DIR"},
     {"no-prefix", "leave the ranks' output as it is"},
+    {"no-fold", "print a line that several ranks write once for each (default: once for all, [0-3])"},
+    {"no-terminal", "give the ranks a pipe as their stdout (default: a terminal, into which programs write line by line)"},
+    {"max-restarts", "0 alone, torchrun's for a job that is not started again", "0"},
     {"no-bind", "leave the ranks on all cores (default: disjoint cores when there are enough, near the rank's GPU)"},
     {"h,help", "this text"},
     {"version", "the version"},
@@ -251,12 +258,18 @@ void read_nodes(const cxxopts::ParseResult& parsed, launch::LaunchSpec& spec) {
   spec.master_host = host->size() > 2 && host->front() == '[' && host->back() == ']' ? host->substr(1, host->size() - 2) : *host;
 }
 
+// Scripts for torchrun say that they want none.
+void read_restarts(const cxxopts::ParseResult& parsed) {
+  const auto restarts = text_of(parsed, "max-restarts", "--max-restarts");
+  if (restarts && whole_number("--max-restarts", *restarts, 0, 1'000'000) != 0) throw InvalidArgument("--max-restarts {}: {}", *restarts, kNoRestarts);
+}
+
 }  // namespace
 
 std::variant<launch::LaunchSpec, Information> parse_command_line(const std::vector<std::string>& words, const EnvironmentLookup& lookup) {
   cxxopts::Options options = make_options();
   const std::vector<std::string> flags = take_flags(words);
-  const cxxopts::ParseResult parsed = parse_flags(options, with_srun_nodes(flags, lookup));
+  const cxxopts::ParseResult parsed = parse_flags(options, with_srun_nodes(with_torchruns_variables(flags, lookup), lookup));
   if (parsed.count("help") > 0) return Information{options.help() + kNotes + "\n"};
   if (parsed.count("version") > 0) return Information{"lockrun " LOCKSTEP_VERSION "\n"};
   launch::LaunchSpec spec;
@@ -275,6 +288,9 @@ std::variant<launch::LaunchSpec, Information> parse_command_line(const std::vect
     spec.flight_dir = std::filesystem::absolute(*folder).string();
   }
   spec.prefix = parsed.count("no-prefix") == 0;
+  spec.fold = parsed.count("no-fold") == 0;
+  spec.terminals = parsed.count("no-terminal") == 0;
+  read_restarts(parsed);
   spec.bind_cores = parsed.count("no-bind") == 0;
   std::size_t program = flags.size();
   if (program < words.size() && words[program] == "--") ++program;

@@ -3,8 +3,8 @@ _lockrun() {
   local cur prev words cword
   _init_completion -n = || return
 
-  local with_value=' -n --nproc-per-node --ps --workers --nnodes --node-rank --master-addr --master-port --gpus --share-gpu --devices --flight-dir '
-  local alone='--standalone --no-prefix --no-bind -h --help --version'
+  local with_value=' -n --nproc-per-node --ps --workers --nnodes --node-rank --master-addr --master-port --gpus --share-gpu --devices --flight-dir --max-restarts '
+  local alone='--standalone --no-prefix --no-fold --no-terminal --no-bind -h --help --version'
   case ${words[1]-} in
     diagnose | topology)
       if ((cword > 1)); then

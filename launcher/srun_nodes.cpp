@@ -1,8 +1,8 @@
 #include "launcher/srun_nodes.h"
 
 #include <algorithm>
-#include <optional>
 
+#include "launcher/given_flags.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "src/comm/rendezvous/hydra.h"
@@ -12,15 +12,6 @@ namespace lockstep::launcher {
 
 namespace {
 
-// The value of "--flag value" or "--flag=value"; "" for one without a value, nothing when it is not there.
-std::optional<std::string> value_of(const std::vector<std::string>& flags, const std::string& flag) {
-  for (std::size_t i = 0; i < flags.size(); ++i) {
-    if (flags[i] == flag) return i + 1 < flags.size() ? flags[i + 1] : "";
-    if (flags[i].rfind(flag + "=", 0) == 0) return flags[i].substr(flag.size() + 1);
-  }
-  return std::nullopt;
-}
-
 bool says_how_many(const std::vector<std::string>& flags) {
   const auto nodes = value_of(flags, "--nnodes");
   return value_of(flags, "--standalone") || nodes == "1" || nodes == "1:1" || (nodes && value_of(flags, "--node-rank"));
@@ -29,11 +20,6 @@ bool says_how_many(const std::vector<std::string>& flags) {
 // It has started this lockrun, as a rank of its own, and hands on what srun told it.
 bool another_launcher_stands_between(const EnvironmentReader& reader) {
   return reader.text(env::kRank) || reader.text("OMPI_COMM_WORLD_RANK") || hydra::is_rank(reader);
-}
-
-bool asks_for_information(const std::vector<std::string>& flags) {
-  return std::any_of(flags.begin(), flags.end(),
-                     [](const std::string& flag) { return flag == "--help" || flag == "-h" || flag == "--version"; });
 }
 
 }  // namespace

@@ -15,8 +15,6 @@ struct Advice {
 constexpr const char* kRendezvous =
     "lockrun has one way to meet, without a server of its own: on each of K machines write --nnodes K --node-rank I --master-addr HOST "
     "--master-port PORT; for one machine leave it out";
-constexpr const char* kNoRestarts =
-    "lockrun starts nothing again: leave it out, save checkpoints, and let a loop around lockrun resume from the last one";
 constexpr const char* kOutput =
     "lockrun passes on all that the ranks write, each line with its rank in front: leave it out and redirect lockrun itself (> FILE 2>&1)";
 constexpr const char* kAnyProgram =
@@ -25,7 +23,6 @@ constexpr const char* kNothingToChoose = "lockrun has nothing to choose there: l
 
 const Advice kAdvice[] = {
     {{"--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf"}, kRendezvous},
-    {{"--max-restarts"}, kNoRestarts},
     {{"--log-dir", "--redirects", "-r", "--tee", "-t", "--local-ranks-filter", "--duplicate-stdout-filters", "--duplicate-stderr-filters",
       "--logs-specs"},
      kOutput},

@@ -45,7 +45,7 @@ const std::vector<std::string>& known_variables() {
       kToken, kTokenFile, kInsecure, kBackend, kTransport, kInterface, kNode, kTimeout, kStoreTimeout, kStallTimeout, kTuning,
       kReduceOrder, kFlightDir, kFlightSignal, kLogLevel, kData, kDevice, kLogicalDevices, kGpuMemory, kCudaLibrary, kNcclLibrary,
       kNcclBlocking, kShareGpu, kTf32, kCudnnAutotune, kCudnnNondeterministic, kCudaWorkspace, kTerminalWidth, kJob, kTaskIndex, kNumPs,
-      kNumWorkers, kStoreHosted, kIsa, kDelayAlpha, kDelayBandwidth, kSocketsPerPeer};
+      kNumWorkers, kStoreHosted, kStorePort, kIsa, kDelayAlpha, kDelayBandwidth, kSocketsPerPeer};
   return kKnown;
 }
 

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/ioctl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +20,8 @@
 #include "lockstep/core/error.h"
 #include "src/comm/net/socket.h"
 #include "src/comm/net/token.h"
+#include "src/core/known_variables.h"
+#include "src/launch/cores.h"
 #include "src/launch/device_plan.h"
 #include "src/launch/guard.h"
 #include "src/launch/node_link.h"
@@ -72,13 +73,6 @@ std::optional<int> output_width() {
   return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-bool errors_share_the_terminal() {
-  struct stat output {
-  }, errors{};
-  return ::isatty(STDERR_FILENO) != 0 && ::fstat(STDOUT_FILENO, &output) == 0 && ::fstat(STDERR_FILENO, &errors) == 0 &&
-         output.st_rdev == errors.st_rdev;
-}
-
 // A rank could not become its program: what to leave with and what to say.
 NodeReport judge(const StartFailure& failure, const std::string& program, const std::string& place) {
   NodeReport report;
@@ -125,6 +119,7 @@ class Job {
     facts_.store_port = listener_.endpoint.port;
     facts_.master_port = nodes_ ? nodes_->facts_of(0).program_port : spec.master_port != 0 ? spec.master_port : free_port();
     facts_.terminal_width = output_width();
+    facts_.has_terminals = spec.terminals;
     facts_.flight_dir = spec.flight_dir;
     facts_.tasks = {spec.servers, spec.workers};
     if (nodes_) {
@@ -218,6 +213,8 @@ class Job {
       const auto place = static_cast<std::size_t>(local);
       RankSetup setup{rank, rank_environment(facts_, local, env::text), plan_.cores[place], rank == 0 && !terminal,
                       plan_.memory_nodes[place]};
+      setup.has_terminal = spec_.terminals;
+      setup.columns = facts_.terminal_width.value_or(0);
       setup.environment.insert(setup.environment.end(), plan_.environment[place].begin(), plan_.environment[place].end());
       started.push_back(start_rank(setup, program_, guard_, signals_, failures_.write_end.get()));
       started.back().task = facts_.tasks.name_of(rank);
@@ -226,9 +223,9 @@ class Job {
 
   SupervisorOptions supervisor_options() const {
     SupervisorOptions options;
-    options.prefix = spec_.prefix;
-    options.redraw = facts_.terminal_width.has_value();
-    options.same_terminal = options.redraw && errors_share_the_terminal();
+    options.output = {spec_.prefix, spec_.fold, facts_.terminal_width.has_value()};
+    for (const std::vector<int>& cores : plan_.cores) options.cores.insert(options.cores.end(), cores.begin(), cores.end());
+    if (options.cores.empty()) options.cores = inherited_cores();
     options.grace = spec_.grace;
     options.interrupt_grace = spec_.interrupt_grace;
     return options;
@@ -249,6 +246,7 @@ class Job {
 
 int run_job(const LaunchSpec& asked, const RankProgram& program) {
   open_missing_standard_descriptors();
+  for (const std::string& doubt : env::doubts_about_environment()) fmt::print(stderr, "lockrun: {}\n", doubt);
   const DeviceFacts devices = look_for_devices(asked);
   LaunchSpec spec = asked;
   spec.ranks = count_ranks(asked, devices);

@@ -4,10 +4,27 @@
 
 namespace lockstep::launch {
 
+namespace {
+
+// How many of the bytes to take so that none of the characters is cut; all, where they are no UTF-8.
+std::size_t whole_characters(std::string_view text) {
+  constexpr std::size_t kLongest = 4;
+  for (std::size_t back = 1; back <= std::min(kLongest, text.size()); ++back) {
+    const auto byte = static_cast<unsigned char>(text[text.size() - back]);
+    if ((byte & 0xc0) == 0x80) continue;  // inside a character
+    const std::size_t length = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
+    return length > back && back < text.size() ? text.size() - back : text.size();
+  }
+  return text.size();
+}
+
+}  // namespace
+
 Piece LineCutter::line(bool whole) {
-  Piece piece{Piece::Kind::kLine, style_.prefix + pending_};
+  Piece piece{Piece::Kind::kLine, is_cut_ && !style_.unchanged ? kContinued + pending_ : std::move(pending_)};
   if (whole || !style_.unchanged) piece.text += '\n';
   pending_.clear();
+  is_cut_ = false;
   return piece;
 }
 
@@ -19,7 +36,9 @@ void LineCutter::carriage_return() {
 
 void LineCutter::end_line(std::vector<Piece>& out) {
   if (!redrawn_) {
-    out.push_back(line(true));
+    const bool has_ended = is_cut_ && pending_.empty() && !style_.unchanged;  // it was cut at its very end
+    if (!has_ended) out.push_back(line(true));
+    is_cut_ = false;
     return;
   }
   out.push_back({Piece::Kind::kStatusEnd, pending_.empty() ? std::move(status_) : std::move(pending_)});
@@ -29,21 +48,24 @@ void LineCutter::end_line(std::vector<Piece>& out) {
 }
 
 void LineCutter::overflow(std::vector<Piece>& out) {
-  if (redrawn_)
-    carriage_return();
-  else
-    out.push_back(line(false));
+  if (redrawn_) return carriage_return();
+  const std::size_t whole = whole_characters(pending_);
+  std::string rest = pending_.substr(whole);
+  pending_.resize(whole);
+  out.push_back(line(false));
+  pending_ = std::move(rest);
+  is_cut_ = true;
 }
 
 std::vector<Piece> LineCutter::feed(std::string_view bytes) {
   std::vector<Piece> out;
   const std::string_view controls = style_.redraw ? "\r\n" : "\n";
   while (!bytes.empty()) {
-    const std::size_t text = std::min({bytes.find_first_of(controls), bytes.size(), style_.max_line - pending_.size()});
+    const std::size_t text = std::min({bytes.find_first_of(controls), bytes.size(), most() - std::min(pending_.size(), most() - 1)});
     if (text > 0) {
       pending_ += bytes.substr(0, text);
       bytes.remove_prefix(text);
-      if (pending_.size() == style_.max_line) overflow(out);
+      if (pending_.size() >= most()) overflow(out);
       continue;
     }
     if (bytes[0] == '\n')

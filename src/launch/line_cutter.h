@@ -1,6 +1,7 @@
-// Cuts one rank's output into whole lines. Pure: bytes in, pieces out.
+// Cuts one rank's output into whole lines. Pure: bytes in, pieces out. Names of ranks are put in front of them later.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -10,9 +11,9 @@ namespace lockstep::launch {
 
 struct Piece {
   enum class Kind {
-    kLine,       // ready to be written: prefix, text, newline
-    kStatus,     // what a redrawn line shows now: no prefix, no newline
-    kStatusEnd,  // its last state, which stays: no prefix, no newline
+    kLine,       // text and newline
+    kStatus,     // what a redrawn line shows now: no newline
+    kStatusEnd,  // its last state, which stays: no newline
   };
   Kind kind = Kind::kLine;
   std::string text;
@@ -21,11 +22,13 @@ struct Piece {
 };
 
 struct CutStyle {
-  std::string prefix;              // in front of every line
-  bool unchanged = false;          // add nothing at all (no newline to a last or over-long line): --no-prefix
-  bool redraw = false;             // a line with '\r' is a status that the program redraws
-  std::size_t max_line = 1 << 16;  // a longer line is cut here
+  bool unchanged = false;           // add nothing at all (no newline to a last or over-long line): --no-prefix
+  bool redraw = false;              // a line with '\r' is a status that the program redraws
+  std::size_t max_line = 16 << 20;  // a longer line is cut here, between two characters of UTF-8
 };
+
+// In front of what follows of a line that was cut.
+inline constexpr const char* kContinued = "(continued) ";
 
 class LineCutter {
  public:
@@ -37,13 +40,17 @@ class LineCutter {
  private:
   void end_line(std::vector<Piece>& out);
   void carriage_return();
+  std::size_t most() const { return redrawn_ ? std::min(style_.max_line, kMaxStatus) : style_.max_line; }
   void overflow(std::vector<Piece>& out);
   Piece line(bool whole);
+
+  static constexpr std::size_t kMaxStatus = 1 << 16;  // no terminal shows more
 
   CutStyle style_;
   std::string pending_;
   std::string status_;    // as last drawn
   bool redrawn_ = false;  // the line under way has had a '\r'
+  bool is_cut_ = false;   // the line under way began in an earlier piece
 };
 
 // The last lines of a stream, bounded in number and length, for a summary.

@@ -12,6 +12,7 @@
 #include "lockstep/core/error.h"
 #include "src/core/process_limits.h"
 #include "src/launch/cores.h"
+#include "src/launch/rank_stream.h"
 
 namespace lockstep::launch {
 
@@ -70,7 +71,7 @@ void apply(const std::vector<EnvironmentChange>& changes) {
 }  // namespace
 
 RankProcess start_rank(const RankSetup& setup, const RankProgram& program, const Guard& guard, const SignalGate& signals, int failures) {
-  Pipe output = make_pipe(), errors = make_pipe();
+  Pipe output = setup.has_terminal ? make_terminal_stream(setup.columns) : make_pipe_stream(), errors = make_pipe_stream();
   std::fflush(nullptr);  // or the child would print what is buffered a second time
   const pid_t launcher = ::getpid();
   const pid_t pid = ::fork();

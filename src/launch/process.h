@@ -25,12 +25,14 @@ struct RankSetup {
   std::vector<int> cores;       // empty: not bound
   bool inherits_input = false;  // else stdin is /dev/null
   int memory_node = -1;         // the NUMA node from which memory comes first; -1: the system's choice
+  bool has_terminal = false;    // as its stdout; else a pipe
+  int columns = 0;              // of that terminal; 0: not known
 };
 
 struct RankProcess {
   int rank = 0;
   pid_t pid = 0;      // and its process group
-  Fd output, errors;  // read ends of its stdout and stderr
+  Fd output, errors;  // read ends of its stdout and stderr, which do not block
   std::string task = {};  // "ps:0"; empty: it is known by its rank alone
 };
 

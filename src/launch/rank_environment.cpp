@@ -33,6 +33,8 @@ std::vector<EnvironmentChange> rank_environment(const JobFacts& job, int local_r
   }
   if (!job.flight_dir.empty()) changes.emplace_back(env::kFlightDir, job.flight_dir);
   if (!job.fresh_token.empty()) changes.emplace_back(env::kToken, job.fresh_token);
+  // A rank's terminal ends in a log: programs leave colours and cursor out.
+  if (job.has_terminals && !job.terminal_width) changes.emplace_back("TERM", "dumb");
   if (!inherited("OMP_NUM_THREADS")) changes.emplace_back("OMP_NUM_THREADS", std::to_string(job.threads));
   return changes;
 }

@@ -25,6 +25,7 @@ struct JobFacts {
   std::string flight_dir;             // empty: as the user has set it
   int threads = 1;                    // for each rank
   std::optional<int> terminal_width;  // of the launcher's stdout; absent: not a terminal
+  bool has_terminals = false;         // each rank has one as its stdout
 };
 
 // Value to set, or nullopt to remove.

@@ -1,5 +1,6 @@
 #include "src/launch/screen.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,16 +12,26 @@ namespace lockstep::launch {
 namespace {
 
 constexpr std::string_view kEraseLine = "\r\x1b[K";
+constexpr std::size_t kFilePiece = 1 << 16;  // a file takes any number of bytes without a reader
+
+bool is_file(int fd) {
+  struct stat facts {};
+  return ::fstat(fd, &facts) == 0 && S_ISREG(facts.st_mode);
+}
 
 }  // namespace
+
+// A pipe that poll() calls writable takes PIPE_BUF bytes without blocking, and in one piece.
+OutputQueue::OutputQueue(int fd) : fd_(fd), piece_(is_file(fd) ? kFilePiece : PIPE_BUF) {}
 
 void OutputQueue::append(std::string_view text) {
   if (error_ == 0) text_ += text;
 }
 
 void OutputQueue::write_some() {
-  // A pipe that poll() calls writable takes PIPE_BUF bytes without blocking.
-  const ssize_t written = ::write(fd_, text_.data() + begin_, std::min<std::size_t>(text_.size() - begin_, PIPE_BUF));
+  std::string_view piece = std::string_view(text_).substr(begin_, piece_);
+  if (const std::size_t end = piece.rfind('\n'); end != std::string_view::npos) piece = piece.substr(0, end + 1);
+  const ssize_t written = ::write(fd_, piece.data(), piece.size());
   if (written < 0 && (errno == EINTR || errno == EAGAIN)) return;
   if (written < 0) {
     error_ = errno;
@@ -31,6 +42,14 @@ void OutputQueue::write_some() {
   if (begin_ < text_.size() && begin_ < kLimit) return;
   text_.erase(0, begin_);
   begin_ = 0;
+}
+
+bool is_one_file(int first, int second) {
+  struct stat one {
+  }, other{};
+  if (::fstat(first, &one) != 0 || ::fstat(second, &other) != 0) return false;
+  const bool is_one_terminal = ::isatty(first) != 0 && ::isatty(second) != 0 && one.st_rdev == other.st_rdev;
+  return is_one_terminal || (one.st_dev == other.st_dev && one.st_ino == other.st_ino);
 }
 
 void Screen::show(const Piece& piece, bool is_error) {

@@ -9,10 +9,11 @@
 namespace lockstep::launch {
 
 // Text that is still to be written to one file descriptor. It is written in small pieces after poll() said that there is room, so that a
-// reader that has stopped (a pager, ^S) never keeps the launcher from watching its ranks.
+// reader that has stopped (a pager, ^S) never keeps the launcher from watching its ranks. A piece ends with a line where one fits, so that
+// another writer to the same file or pipe does not break into it.
 class OutputQueue {
  public:
-  explicit OutputQueue(int fd) : fd_(fd) {}
+  explicit OutputQueue(int fd);
 
   void append(std::string_view text);
   bool empty() const { return begin_ == text_.size(); }
@@ -25,24 +26,31 @@ class OutputQueue {
   static constexpr std::size_t kLimit = 1 << 20;
 
   int fd_;
+  std::size_t piece_;
   std::string text_;
   std::size_t begin_ = 0;
   int error_ = 0;
 };
 
+// Whether both descriptors lead to the same file, pipe or terminal.
+bool is_one_file(int first, int second);
+
 class Screen {
  public:
-  // `same_terminal`: stderr goes where stdout goes, and through its queue, so that the two keep their order.
-  Screen(int output_fd, int errors_fd, bool same_terminal) : output_(output_fd), errors_(errors_fd), same_terminal_(same_terminal) {}
+  // `one_file`: stderr goes where stdout goes (a terminal, a log), and through its queue: two writers would break into each other's lines.
+  Screen(int output_fd, int errors_fd, bool one_file) : output_(output_fd), errors_(errors_fd), one_file_(one_file) {}
 
   void show(const Piece& piece, bool is_error);
-  OutputQueue& queue(bool is_error) { return is_error && !same_terminal_ ? errors_ : output_; }
+  OutputQueue& queue(bool is_error) { return is_error && !one_file_ ? errors_ : output_; }
+  const OutputQueue& queue(bool is_error) const { return is_error && !one_file_ ? errors_ : output_; }
   OutputQueue& output() { return output_; }
+  const OutputQueue& output() const { return output_; }
   OutputQueue& errors() { return errors_; }
+  const OutputQueue& errors() const { return errors_; }
 
  private:
   OutputQueue output_, errors_;
-  bool same_terminal_;
+  bool one_file_;
   std::string status_;
 };
 

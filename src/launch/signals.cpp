@@ -42,13 +42,18 @@ SignalGate::SignalGate() {
   sigset_t watched;
   sigemptyset(&watched);
   for (const int signal : {SIGTERM, SIGCHLD}) sigaddset(&watched, signal);
-  for (const int signal : {SIGINT, SIGHUP, SIGQUIT, SIGTSTP, SIGUSR1})
+  const auto watch = [&watched](int signal) {
     if (!is_ignored(signal)) sigaddset(&watched, signal);
+  };
+  for (const int signal : {SIGINT, SIGHUP, SIGQUIT, SIGTSTP, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGPOLL, SIGPWR, SIGSTKFLT, SIGXCPU})
+    watch(signal);
+  for (int signal = SIGRTMIN; signal <= SIGRTMAX; ++signal) watch(signal);
   fd_ = Fd(::signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!fd_) throw Error("launch: cannot watch for signals: {}", std::strerror(errno));
   struct sigaction action {};
   action.sa_handler = SIG_IGN;
   ::sigaction(SIGPIPE, &action, &pipe_before_);
+  ::sigaction(SIGXFSZ, &action, &file_size_before_);
   action.sa_handler = SIG_DFL;
   ::sigaction(SIGCHLD, &action, &child_before_);
   ::sigprocmask(SIG_BLOCK, &watched, &mask_before_);
@@ -58,6 +63,7 @@ SignalGate::~SignalGate() { put_back(); }
 
 void SignalGate::put_back() const {
   ::sigaction(SIGPIPE, &pipe_before_, nullptr);
+  ::sigaction(SIGXFSZ, &file_size_before_, nullptr);
   ::sigaction(SIGCHLD, &child_before_, nullptr);
   ::sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
 }
@@ -65,6 +71,13 @@ void SignalGate::put_back() const {
 int SignalGate::next() {
   signalfd_siginfo info{};
   return ::read(fd_.get(), &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info)) ? static_cast<int>(info.ssi_signo) : 0;
+}
+
+bool ends_job(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }
+
+std::string name_of_signal(int signal) {
+  if (const char* name = ::sigabbrev_np(signal)) return std::string("SIG") + name;
+  return "SIGRTMIN+" + std::to_string(signal - SIGRTMIN);
 }
 
 int signal_group_where_caught(pid_t group, int signal) {

@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -25,13 +23,12 @@ constexpr milliseconds kWaitForCause(500);
 constexpr milliseconds kGroupLinger(300);
 constexpr int kTickMs = 10;
 constexpr int kNodesTickMs = 100;
+constexpr int kLongestSleepMs = 10'000;
 
-CutStyle style_of(const SupervisorOptions& options, const RankProcess& process, bool is_error) {
-  CutStyle style;
-  if (options.prefix) style.prefix = fmt::format("[{}] ", process.task.empty() ? std::to_string(process.rank) : process.task);
-  style.unchanged = !options.prefix;
-  style.redraw = options.redraw && process.rank == 0 && !is_error;
-  return style;
+std::vector<pid_t> groups_of(const std::vector<RankProcess>& processes) {
+  std::vector<pid_t> groups;
+  for (const RankProcess& process : processes) groups.push_back(process.pid);
+  return groups;
 }
 
 }  // namespace
@@ -42,23 +39,16 @@ Supervisor::Supervisor(const SupervisorOptions& options, std::vector<RankProcess
       guard_(guard),
       signals_(signals),
       nodes_(nodes),
-      screen_(STDOUT_FILENO, STDERR_FILENO, options.same_terminal),
+      output_(options.output, processes),
+      busy_cores_(options.cores, groups_of(processes), Clock::now()),
       memory_kills_before_(out_of_memory_kills()) {
-  for (RankProcess& process : processes)
-    ranks_.push_back({process.rank,
-                      process.pid,
-                      {std::move(process.output), LineCutter(style_of(options, process, false))},
-                      {std::move(process.errors), LineCutter(style_of(options, process, true))},
-                      LastLines(),
-                      std::nullopt,
-                      std::nullopt,
-                      process.task});
+  for (const RankProcess& process : processes) ranks_.push_back({process.rank, process.pid, process.task});
 }
 
 Supervisor::~Supervisor() {
   signal_groups(SIGKILL);
   for (Rank& rank : ranks_) {
-    if (rank.reaped) continue;
+    if (rank.is_reaped) continue;
     guard_.forget(rank.pid);
     while (::waitpid(rank.pid, nullptr, 0) < 0 && errno == EINTR) {
     }
@@ -66,96 +56,84 @@ Supervisor::~Supervisor() {
 }
 
 int Supervisor::run() {
-  while (!finished() || (nodes_ != nullptr && !nodes_->may_leave() && interrupts_ < 2)) {
+  while (!has_given_up() && (!finished() || (nodes_ != nullptr && !nodes_->may_leave()))) {
     wait();
     handle_signals();
     collect_exits();
     check_outputs();
     judge_exits();
     kill_when_due();
-    for (Rank& rank : ranks_) clear_up(rank);
+    for (std::size_t place = 0; place < ranks_.size(); ++place) clear_up(place);
     follow_nodes();
+    if (exits_.empty())
+      if (const std::string text = busy_cores_.look(Clock::now()); !text.empty()) output_.say(text);
   }
   return conclude();
 }
 
 bool Supervisor::finished() const {
-  return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.reaped && !rank.output.fd && !rank.errors.fd; });
+  for (std::size_t place = 0; place < ranks_.size(); ++place)
+    if (!ranks_[place].is_reaped || output_.is_open(place)) return false;
+  return true;
+}
+
+// The second signal ends the wait for nodes, and for a reader that does not read.
+bool Supervisor::has_given_up() const {
+  return interrupts_ >= 2 && std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.is_reaped; });
 }
 
 int Supervisor::longest_sleep_ms() const {
+  const auto until = [](Clock::time_point due) {
+    return static_cast<int>(std::clamp<std::int64_t>(std::chrono::ceil<milliseconds>(due - Clock::now()).count(), 0, kLongestSleepMs));
+  };
   if (ending_ || (!exits_.empty() && !finished())) return kTickMs;
-  return nodes_ != nullptr && nodes_->needs_clock() ? kNodesTickMs : -1;
+  int sleep_ms = -1;
+  const auto no_longer_than = [&sleep_ms](int ms) { sleep_ms = sleep_ms < 0 ? ms : std::min(sleep_ms, ms); };
+  if (nodes_ != nullptr && nodes_->needs_clock()) no_longer_than(kNodesTickMs);
+  for (const auto& due : {output_.due(), exits_.empty() ? busy_cores_.due() : std::nullopt})
+    if (due) no_longer_than(until(*due));
+  return sleep_ms;
 }
 
 // Sleeps until something happens, moves output, and leaves signals and exits to the others.
 void Supervisor::wait() {
   std::vector<pollfd> polled = {{signals_.fd(), POLLIN, 0}};
-  for (OutputQueue* queue : {&screen_.output(), &screen_.errors()})
-    if (!queue->empty()) polled.push_back({queue->fd(), POLLOUT, 0});
-  const auto each_stream = [this](auto&& visit) {
-    for (Rank& rank : ranks_)
-      for (const bool is_error : {false, true}) {
-        const Fd& fd = (is_error ? rank.errors : rank.output).fd;
-        if (fd && !screen_.queue(is_error).full()) visit(rank, is_error, fd.get());
-      }
-  };
-  each_stream([&](Rank&, bool, int fd) { polled.push_back({fd, POLLIN, 0}); });
+  output_.add_descriptors(polled);
   if (nodes_ != nullptr) nodes_->add_descriptors(polled);
-  if (::poll(polled.data(), polled.size(), longest_sleep_ms()) <= 0) return;
-  const auto ready = [&](int fd) {
-    return std::any_of(polled.begin(), polled.end(), [fd](const pollfd& entry) { return entry.fd == fd && entry.revents != 0; });
-  };
-  each_stream([&](Rank& rank, bool is_error, int fd) {
-    if (ready(fd)) read_stream(rank, is_error);
-  });
-  for (OutputQueue* queue : {&screen_.output(), &screen_.errors()})
-    if (!queue->empty() && ready(queue->fd())) queue->write_some();
-}
-
-void Supervisor::read_stream(Rank& rank, bool is_error) {
-  std::array<char, 1 << 16> bytes;
-  Stream& stream = is_error ? rank.errors : rank.output;
-  const ssize_t got = ::read(stream.fd.get(), bytes.data(), bytes.size());
-  if (got < 0 && (errno == EINTR || errno == EAGAIN)) return;
-  if (got <= 0) return finish_stream(rank, is_error);
-  const std::string_view text(bytes.data(), static_cast<std::size_t>(got));
-  if (is_error) rank.last_errors.feed(text);
-  for (const Piece& piece : stream.cutter.feed(text)) screen_.show(piece, is_error);
-}
-
-void Supervisor::finish_stream(Rank& rank, bool is_error) {
-  Stream& stream = is_error ? rank.errors : rank.output;
-  if (!stream.fd) return;
-  stream.fd.reset();
-  for (const Piece& piece : stream.cutter.finish()) screen_.show(piece, is_error);
+  if (::poll(polled.data(), polled.size(), longest_sleep_ms()) < 0) polled.clear();
+  output_.move(polled);
 }
 
 void Supervisor::handle_signals() {
-  while (const int signal = signals_.next()) {
-    if (signal == SIGCHLD) continue;
-    if (signal == SIGTSTP) {
-      pause_job();
-      continue;
-    }
-    if (signal == SIGUSR1) {
-      ask_for_flight_records();
-      continue;
-    }
-    const bool first = ++interrupts_ == 1;
-    const std::string place = nodes_ == nullptr ? "" : " to " + where(nodes_->own());
-    begin_ending(signal, 128 + signal, Clock::now() + (first ? options_.interrupt_grace : milliseconds(0)),
-                 fmt::format("lockrun: SIG{}{}: ended all ranks\n", ::sigabbrev_np(signal), place));
-    tell_nodes(NodeReport::Kind::kInterrupted, signal);
-  }
+  while (const int signal = signals_.next()) handle(signal);
+}
+
+void Supervisor::handle(int signal) {
+  if (signal == SIGCHLD) return;
+  if (signal == SIGTSTP) return pause_job();
+  if (signal == SIGUSR1) return ask_for_flight_records();
+  if (!ends_job(signal)) return pass_on(signal);
+  const bool first = ++interrupts_ == 1;
+  const std::string place = nodes_ == nullptr ? "" : " to " + where(nodes_->own());
+  begin_ending(signal, 128 + signal, Clock::now() + (first ? options_.interrupt_grace : milliseconds(0)),
+               fmt::format("lockrun: {}{}: ended all ranks\n", name_of_signal(signal), place));
+  tell_nodes(NodeReport::Kind::kInterrupted, signal);
 }
 
 void Supervisor::ask_for_flight_records() {
   int asked = 0;
   for (const Rank& rank : ranks_)
     if (!rank.ended && signal_group_where_caught(rank.pid, SIGUSR1) > 0) ++asked;
-  const std::string message = fmt::format("lockrun: SIGUSR1: asked {} of {} ranks here for their flight records\n", asked, ranks_.size());
-  screen_.show({Piece::Kind::kLine, message}, true);
+  output_.say(fmt::format("lockrun: SIGUSR1: asked {} of {} ranks here for their flight records\n", asked, ranks_.size()));
+}
+
+// A signal that a scheduler sends as a notice, and that would end a process without a handler for it.
+void Supervisor::pass_on(int signal) {
+  std::vector<int> without;
+  for (const Rank& rank : ranks_)
+    if (!rank.ended && signal_group_where_caught(rank.pid, signal) == 0) without.push_back(rank.rank);
+  output_.say(fmt::format("lockrun: {}: passed on to the ranks{}\n", name_of_signal(signal),
+                          without.empty() ? "" : fmt::format(", but not to {}: a rank without a handler for it would end", ranges_of(without))));
 }
 
 // Ctrl-Z: the ranks are in groups of their own, so the terminal does not stop them.
@@ -181,6 +159,7 @@ void Supervisor::judge_exits() {
   const Verdict verdict = judge(exits_, static_cast<int>(ranks_.size()), Clock::now(), kWaitForCause);
   if (verdict.action != Verdict::Action::kEndJob) return;
   failure_ = verdict;
+  output_.expect_last_words();
   const auto first = std::find_if(exits_.begin(), exits_.end(), [](const RankExit& exit) { return exit.failed(); });
   begin_ending(SIGTERM, exits_[verdict.cause].exit_code(), first->when + options_.grace,
                failure_cause(exits_, verdict, nodes_ == nullptr ? "" : where(nodes_->own()), memory_kills()));
@@ -195,17 +174,13 @@ std::optional<long> Supervisor::memory_kills() const {
 
 // The reader has gone, or the disk is full: no output may be lost in silence, so the job ends as any writer would.
 void Supervisor::check_outputs() {
-  if (ending_) return;
-  for (const OutputQueue* queue : {&screen_.output(), &screen_.errors()}) {
-    if (queue->error() == 0) continue;
-    const bool closed = queue->error() == EPIPE;
-    const std::string place = nodes_ == nullptr ? "" : ", on " + where(nodes_->own());
-    const bool is_silent = closed && nodes_ == nullptr;
-    begin_ending(SIGTERM, closed ? 128 + SIGPIPE : 1, Clock::now() + options_.grace,
-                 is_silent ? "" : fmt::format("lockrun: cannot write the ranks' output{}: {}\n", place, std::strerror(queue->error())));
-    tell_nodes(NodeReport::Kind::kLost, SIGTERM);
-    return;
-  }
+  const int error = output_.error();
+  if (ending_ || error == 0) return;
+  const std::string place = nodes_ == nullptr ? "" : ", on " + where(nodes_->own());
+  const bool is_silent = error == EPIPE && nodes_ == nullptr;
+  begin_ending(SIGTERM, error == EPIPE ? 128 + SIGPIPE : 1, Clock::now() + options_.grace,
+               is_silent ? "" : fmt::format("lockrun: cannot write the ranks' output{}: {}\n", place, std::strerror(error)));
+  tell_nodes(NodeReport::Kind::kLost, SIGTERM);
 }
 
 void Supervisor::begin_ending(int signal, int exit_code, Clock::time_point kill_at, std::string message) {
@@ -246,28 +221,35 @@ void Supervisor::kill_when_due() {
   signal_groups(SIGKILL);
 }
 
-// A rank that has ended: lets the processes that it started finish writing, ends its group, reaps it, closes its streams.
-void Supervisor::clear_up(Rank& rank) {
+// A rank that has ended: lets the processes that it started finish writing, ends its group, reaps it, closes its streams. Time in which
+// nobody reads our output, and so we do not read theirs, does not count.
+void Supervisor::clear_up(std::size_t place) {
+  Rank& rank = ranks_[place];
   if (!rank.ended) return;
   const Clock::time_point now = Clock::now();
-  const bool streams_open = rank.output.fd || rank.errors.fd;
-  if (!rank.reaped) {
-    const Clock::time_point until = ending_ && !ending_->killed ? ending_->kill_at : *rank.ended + kGroupLinger;
-    if (streams_open && now < until) return;
-    ::kill(-rank.pid, SIGKILL);
-    guard_.forget(rank.pid);
-    while (::waitpid(rank.pid, nullptr, 0) < 0 && errno == EINTR) {
-    }
-    rank.reaped = now;
+  if (!output_.is_held_back(place)) rank.lingered += now - std::max(rank.looked, *rank.ended);
+  rank.looked = now;
+  const bool has_lingered = rank.lingered >= kGroupLinger;
+  if (!rank.is_reaped) {
+    const bool is_over = ending_ && !ending_->killed ? now >= ending_->kill_at : has_lingered;
+    if (!output_.is_open(place) || is_over) reap(rank);
+  } else if (has_lingered && output_.is_open(place)) {
+    output_.close_when_read(place);  // a process that left the group on purpose may hold the streams for ever
   }
-  // A process that left the group on purpose may hold the streams for ever.
-  for (const bool is_error : {false, true})
-    if (now >= *rank.reaped + kGroupLinger && !screen_.queue(is_error).full()) finish_stream(rank, is_error);
+}
+
+void Supervisor::reap(Rank& rank) {
+  ::kill(-rank.pid, SIGKILL);
+  guard_.forget(rank.pid);
+  while (::waitpid(rank.pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  rank.is_reaped = true;
+  rank.lingered = {};
 }
 
 void Supervisor::signal_groups(int signal) const {
   for (const Rank& rank : ranks_)
-    if (!rank.reaped) ::kill(-rank.pid, signal);
+    if (!rank.is_reaped) ::kill(-rank.pid, signal);
 }
 
 // The message to the user when the job has failed: the same cause on all nodes, the rank's last lines where it ran.
@@ -281,15 +263,15 @@ std::string Supervisor::blame() const {
     if (!may_be_cause) return text;
   }
   if (!ending_ || !failure_) return ending_ ? ending_->message : "";
-  const int cause = exits_[failure_->cause].rank;
-  const auto is_cause = [cause](const Rank& rank) { return rank.rank == cause; };
-  return text + ending_->message + failure_details(std::find_if(ranks_.begin(), ranks_.end(), is_cause)->last_errors.lines());
+  const auto cause = static_cast<std::size_t>(exits_[failure_->cause].rank - ranks_.front().rank);
+  return text + ending_->message + failure_details(output_.last_errors(cause));
 }
 
 int Supervisor::conclude() {
   const std::string message = blame();
-  if (!message.empty()) screen_.show({Piece::Kind::kLine, message}, true);
-  while ((!screen_.output().empty() || !screen_.errors().empty()) && interrupts_ < 2) {
+  output_.finish();
+  if (!message.empty()) output_.say(message);
+  while (!output_.is_empty() && interrupts_ < 2) {
     wait();
     handle_signals();
   }

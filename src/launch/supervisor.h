@@ -1,4 +1,4 @@
-// Watches the ranks of a job until the last one is gone: carries their output, notices the first failure, ends the others.
+// Watches the ranks of a job until the last one is gone: notices the first failure, ends the others.
 #pragma once
 
 #include <chrono>
@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "src/launch/busy_cores.h"
 #include "src/launch/failure_policy.h"
 #include "src/launch/guard.h"
-#include "src/launch/line_cutter.h"
 #include "src/launch/node_link.h"
+#include "src/launch/output_relay.h"
 #include "src/launch/process.h"
-#include "src/launch/screen.h"
 #include "src/launch/signals.h"
 
 struct pollfd;
@@ -19,9 +19,8 @@ struct pollfd;
 namespace lockstep::launch {
 
 struct SupervisorOptions {
-  bool prefix = true;
-  bool redraw = false;                          // stdout is a terminal: rank 0's '\r' lines are redrawn
-  bool same_terminal = false;                   // and stderr is that terminal too
+  RelayOptions output;
+  std::vector<int> cores;                       // of all ranks here; empty: not known
   std::chrono::milliseconds grace{};            // first failure to SIGKILL
   std::chrono::milliseconds interrupt_grace{};  // a signal to the launcher to SIGKILL
 };
@@ -39,18 +38,15 @@ class Supervisor {
   int run();
 
  private:
-  struct Stream {
-    Fd fd;
-    LineCutter cutter;
-  };
   // running -> ended (a zombie, which keeps its process group's number taken) -> reaped (its group is gone as well).
   struct Rank {
     int rank;
     pid_t pid;
-    Stream output, errors;
-    LastLines last_errors;
-    std::optional<Clock::time_point> ended, reaped;
     std::string task;  // "ps:0"; empty: it is known by its rank alone
+    std::optional<Clock::time_point> ended = {};
+    bool is_reaped = false;
+    Clock::time_point looked{};  // when its streams were last found open after that
+    Clock::duration lingered{};  // how long they have been, apart from the time in which we did not read them
   };
   struct Ending {
     int exit_code = 0;
@@ -62,10 +58,10 @@ class Supervisor {
   bool finished() const;
   int longest_sleep_ms() const;
   void wait();
-  void read_stream(Rank& rank, bool is_error);
-  void finish_stream(Rank& rank, bool is_error);
   void handle_signals();
+  void handle(int signal);
   void ask_for_flight_records();
+  void pass_on(int signal);
   void pause_job();
   void collect_exits();
   void judge_exits();
@@ -76,7 +72,9 @@ class Supervisor {
   void follow_nodes();
   std::string blame() const;
   void kill_when_due();
-  void clear_up(Rank& rank);
+  bool has_given_up() const;
+  void clear_up(std::size_t place);
+  void reap(Rank& rank);
   void signal_groups(int signal) const;
   int conclude();
 
@@ -84,8 +82,9 @@ class Supervisor {
   const Guard& guard_;
   SignalGate& signals_;
   NodeLink* const nodes_;
-  Screen screen_;
+  OutputRelay output_;
   std::vector<Rank> ranks_;
+  BusyCores busy_cores_;
   std::vector<RankExit> exits_;
   const std::optional<long> memory_kills_before_;
   std::optional<Verdict> failure_;

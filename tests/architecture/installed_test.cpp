@@ -62,7 +62,7 @@ class Installed : public ::testing::Test {
   void write(const std::string& name, const std::string& text) const { std::ofstream(here_ + "/" + name) << text; }
 
   void expect_two_ranks_train(const std::string& program) const {
-    const CommandEnd trained = run(prefix_ + "/bin/lockrun -n 2 " + program);
+    const CommandEnd trained = run(prefix_ + "/bin/lockrun --no-fold -n 2 " + program);
     EXPECT_EQ(trained.exit_code, 0) << trained.output;
     for (const char* line : {"[0] y = 2.00 x + 1.00\n", "[1] y = 2.00 x + 1.00\n"})
       EXPECT_NE(trained.output.find(line), std::string::npos) << line << trained.output;

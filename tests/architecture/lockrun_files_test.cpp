@@ -65,7 +65,7 @@ std::string offered(const std::string& line) {
 TEST(LockrunCompletion, OffersFlagsValuesAndTheProgram) {
   if (run_command("test -e /usr/share/bash-completion/bash_completion").exit_code != 0) GTEST_SKIP() << "bash-completion is not installed";
   EXPECT_EQ(offered("lockrun --nn"), "--nnodes");
-  EXPECT_EQ(offered("lockrun -n 2 --no-"), "--no-prefix --no-bind");
+  EXPECT_EQ(offered("lockrun -n 2 --no-"), "--no-prefix --no-fold --no-terminal --no-bind");
   EXPECT_EQ(offered("lockrun -n "), "auto cpu gpu");
   EXPECT_EQ(offered("lockrun -n 2 --gpus n"), "none");
   EXPECT_EQ(offered("lockrun diagn"), "diagnose");

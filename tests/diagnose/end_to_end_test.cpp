@@ -27,7 +27,7 @@ class Diagnosed : public ::testing::TestWithParam<const char*> {
 
   ChildOptions options() const { return {.environment = {{"LOCKSTEP_FLIGHT_DIR", folder_.string()}, {"LOCKSTEP_TRANSPORT", GetParam()}}}; }
   std::string diagnosis_after(const std::string& how) const {
-    Child job({LOCKRUN, "-n", "3", FLIGHT_RANK, how}, options());
+    Child job({LOCKRUN, "--no-fold", "-n", "3", FLIGHT_RANK, how}, options());
     EXPECT_NE(job.wait(), 0);
     job_said = job.errors();
     return diagnosis();
@@ -70,7 +70,7 @@ TEST_P(Diagnosed, ARankThatHangsInItsOwnCode) {
 
 // Asked while it hangs; nothing has failed yet, and nothing fails by it.
 TEST_P(Diagnosed, AJobThatIsAskedBySignal) {
-  Child job({LOCKRUN, "--flight-dir", folder_.string(), "-n", "2", FLIGHT_RANK, "wait"},
+  Child job({LOCKRUN, "--no-fold", "--flight-dir", folder_.string(), "-n", "2", FLIGHT_RANK, "wait"},
             {.environment = {{"LOCKSTEP_TRANSPORT", GetParam()}}});
   ASSERT_TRUE(job.wait_for_output("rank 0 is in the fourth"));
   ASSERT_TRUE(job.wait_for_output("rank 1 is elsewhere"));

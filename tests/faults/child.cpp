@@ -74,12 +74,12 @@ Child::Child(const std::vector<std::string>& command, const ChildOptions& option
     if (options.network >= 0 && ::setns(options.network, CLONE_NEWNET) != 0) ::_exit(126);
     ::dup2(input, STDIN_FILENO);
     ::dup2(options.output_fd >= 0 ? options.output_fd : output_, STDOUT_FILENO);
-    ::dup2(errors_, STDERR_FILENO);
+    ::dup2(options.one_file ? STDOUT_FILENO : errors_, STDERR_FILENO);
     // A test that runs in the background has these ignored, and so would the child.
     for (const int number : {SIGINT, SIGQUIT, SIGHUP, SIGTERM, SIGPIPE}) std::signal(number, SIG_DFL);
     for (const char* name : {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_ID", "PMI_SIZE",
                              "PMIX_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEPID",
-                             "KUBERNETES_SERVICE_HOST", "LOCKSTEP_TOKEN", "LOCKSTEP_TOKEN_FILE"})
+                             "KUBERNETES_SERVICE_HOST", "PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE", "LOCKSTEP_TOKEN", "LOCKSTEP_TOKEN_FILE"})
       ::unsetenv(name);
     ::setenv("LOCKSTEP_DEVICE", "cpu", 0);  // a test that wants GPUs, or lockrun's search for them, unsets it
     ::putenv(const_cast<char*>(mark_.c_str()));

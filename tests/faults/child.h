@@ -15,6 +15,7 @@ struct ChildOptions {
   std::vector<std::string> unset;
   std::string input;                     // what stdin holds (a file)
   int output_fd = -1;                    // >= 0: stdout goes there instead of into memory
+  bool one_file = false;                 // stderr goes where stdout does
   int network = -1;                      // >= 0: a network namespace to run in, see NetworkLab
   std::vector<long> missing_calls = {};  // system calls that its kernel seems not to have, see can_refuse_system_calls()
 };

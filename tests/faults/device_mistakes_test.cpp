@@ -51,7 +51,7 @@ const Environment kWrong = {{"LOCKSTEP_LOGICAL_DEVICES", "cpu:0x"}};
 const char* const kSentence = "LOCKSTEP_LOGICAL_DEVICES: 'cpu:0x' is none of cpu:2x";
 
 TEST(DeviceMistakes, OfOneRankEndTheJobUnderLockrun) {
-  Child job({LOCKRUN, "-n", "2", "--no-bind", "sh", "-c",
+  Child job({LOCKRUN, "--no-fold", "-n", "2", "--no-bind", "sh", "-c",
              "if [ $RANK = 1 ]; then export LOCKSTEP_LOGICAL_DEVICES=cpu:0x; fi; exec " COLLECTIVE_RANK " steps=1000000000"},
             {.environment = {{"LOCKSTEP_DEVICE", "cpu"}}});
   EXPECT_EQ(job.wait(60s), 2) << job.errors();

@@ -59,7 +59,7 @@ class FaultTable : public ::testing::Test {
     return command;
   }
   std::vector<std::string> under_lockrun(int ranks, const std::vector<std::string>& arguments) const {
-    std::vector<std::string> command = {LOCKRUN, "-n", std::to_string(ranks)};
+    std::vector<std::string> command = {LOCKRUN, "--no-fold", "-n", std::to_string(ranks)};
     for (const std::string& word : training(arguments)) command.push_back(word);
     return command;
   }
@@ -70,7 +70,7 @@ class FaultTable : public ::testing::Test {
 
   // Ranks 0 and 1 are workers, 2 and 3 servers.
   std::vector<std::string> parameter_server(const std::string& fail_rank, const std::string& how) const {
-    return {LOCKRUN,
+    return {LOCKRUN, "--no-fold",
             "--ps",
             "2",
             "--workers",
@@ -185,7 +185,7 @@ TEST_F(FaultTable, ARankHasAnotherModel) {
 // -- strategies: those who took part in one, and who is missed
 
 TEST_F(FaultTable, AStageIsKilled) {
-  Child job({LOCKRUN, "-n", "3", STRATEGY_RANK, "strategy=model_parallel", "fail_rank=1", "fail_at=25", "how=kill", "stamp=" + stamp()});
+  Child job({LOCKRUN, "--no-fold", "-n", "3", STRATEGY_RANK, "strategy=model_parallel", "fail_rank=1", "fail_at=25", "how=kill", "stamp=" + stamp()});
   expect_row(job);
 }
 
@@ -206,7 +206,7 @@ TEST_F(FaultTable, AWorkerLeaves) {
 }
 
 TEST_F(FaultTable, ATowerThrows) {
-  Child job({LOCKRUN, "-n", "1", STRATEGY_RANK, "strategy=towers", "fail_at=25", "how=tower", "stamp=" + stamp()});
+  Child job({LOCKRUN, "--no-fold", "-n", "1", STRATEGY_RANK, "strategy=towers", "fail_at=25", "how=tower", "stamp=" + stamp()});
   expect_row(job);
 }
 
@@ -318,7 +318,7 @@ TEST_F(FaultTable, SharedMemoryIsFull) {
   fs::remove("/dev/shm/more");
   left_ = ThingsLeft(checkpoints());
   const auto start = Clock::now();
-  Child job({LOCKRUN, "-n", "3", TRAINING_RANK, "steps=50", "save_every=10", "folder=" + checkpoints()});
+  Child job({LOCKRUN, "--no-fold", "-n", "3", TRAINING_RANK, "steps=50", "save_every=10", "folder=" + checkpoints()});
   expect_end(job, start);
   EXPECT_THAT(job.output(), HasSubstr("rank 2 of 3 did 50 steps over shm"));
   expect_nothing_left({&job});
@@ -328,7 +328,7 @@ TEST_F(FaultTable, SharedMemoryIsFull) {
 // The one limit that a system has for memory of memfd_create, apart from the memory itself: that of a file's size, here 4 KiB.
 TEST_F(FaultTable, SharedMemoryIsRefused) {
   const auto start = Clock::now();
-  Child job({"sh", "-c", "ulimit -f 8 && exec " LOCKRUN " -n 3 " TRAINING_RANK " steps=50"});
+  Child job({"sh", "-c", "ulimit -f 8 && exec " LOCKRUN " --no-fold -n 3 " TRAINING_RANK " steps=50"});
   expect_end(job, start);
   expect_messages(job);
   expect_nothing_left({&job});
@@ -338,7 +338,7 @@ TEST(ThingsLeft, FindsProcessesMemoryAndHalfACheckpoint) {
   std::string folder = ::testing::TempDir() + "lockstep-left-XXXXXX";
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
   ThingsLeft left(folder);
-  Child job({LOCKRUN, "-n", "2", TRAINING_RANK, "steps=1000000"});
+  Child job({LOCKRUN, "--no-fold", "-n", "2", TRAINING_RANK, "steps=1000000"});
   ASSERT_TRUE(job.wait_for_output("is running")) << job.errors();
   EXPECT_TRUE(left.note_memory(job)) << "two ranks that share memory";
   fs::create_directory(folder + "/writing-step-00000010-1");

@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 std::vector<std::string> training(int ranks, const std::vector<std::string>& arguments) {
-  std::vector<std::string> command = {LOCKRUN, "-n", std::to_string(ranks)};
+  std::vector<std::string> command = {LOCKRUN, "--no-fold", "-n", std::to_string(ranks)};
   for (const std::string& word : collective_rank(arguments)) command.push_back(word);
   return command;
 }

@@ -133,7 +133,7 @@ TEST_P(Failure, AKilledLauncherLeavesNothing) {
 }
 
 TEST(LockrunFailure, AKilledLauncherLeavesNothingBelowAShell) {
-  Child job({LOCKRUN, "-n", "2", "sh", "-c", RANK_PROGRAM " out:up+flush+hang & wait"});
+  Child job({LOCKRUN, "-n", "2", "--no-fold", "sh", "-c", RANK_PROGRAM " out:up+flush+hang & wait"});
   ASSERT_TRUE(job.wait_for_output("[0] up"));
   ASSERT_TRUE(job.wait_for_output("[1] up"));
   job.signal(SIGKILL);
@@ -156,7 +156,7 @@ std::size_t count_descriptors(pid_t pid) {
 TEST(LockrunFailure, TheGuardHoldsNothingAndEndsWithoutCloseRange) {
   if (!can_refuse_system_calls()) GTEST_SKIP() << "this process may install no seccomp filter";
   for (const bool is_killed : {false, true}) {
-    Child job({LOCKRUN, "-n", "2", RANK_PROGRAM, is_killed ? "out:up+flush+hang" : "out:up+flush+sleep:500"},
+    Child job({LOCKRUN, "-n", "2", "--no-fold", RANK_PROGRAM, is_killed ? "out:up+flush+hang" : "out:up+flush+sleep:500"},
               {.missing_calls = {SYS_close_range}});
     ASSERT_TRUE(job.wait_for_output("[1] up")) << job.errors();
     const auto processes = job.alive();
@@ -170,11 +170,27 @@ TEST(LockrunFailure, TheGuardHoldsNothingAndEndsWithoutCloseRange) {
 }
 
 TEST(LockrunFailure, WhatTheUserHasIgnoredStaysIgnored) {
-  Child job({"nohup", LOCKRUN, "-n", "2", RANK_PROGRAM, "out:up+flush+sleep:500+out:done"});
+  Child job({"nohup", LOCKRUN, "-n", "2", "--no-fold", RANK_PROGRAM, "out:up+flush+sleep:500+out:done"});
   ASSERT_TRUE(job.wait_for_output("up"));
   job.signal(SIGHUP);
   EXPECT_EQ(job.wait(), 0);
   EXPECT_THAT(job.output(), HasSubstr("[1] done"));
+}
+
+// Schedulers' notices before a time limit, timers, real-time signals: they would end a process without a handler.
+TEST(LockrunFailure, ANoticeReachesTheRanksThatHandleItAndEndsNobody) {
+  const std::string done = ::testing::TempDir() + "noticed-" + std::to_string(::getpid());
+  for (const int signal : {SIGUSR2, SIGALRM, SIGXCPU, SIGRTMIN + 1}) {
+    const std::string number = std::to_string(signal);
+    Child job(lockrun(3, {"catch:" + number + "+out:up+await:" + done, "out:up+await:" + done}));
+    for (const char* rank : {"0", "1", "2"}) ASSERT_TRUE(job.wait_for_output(std::string("[") + rank + "] up")) << job.errors();
+    job.signal(signal);
+    EXPECT_TRUE(job.wait_for_output("[0] caught")) << number;
+    std::ofstream{done};
+    EXPECT_EQ(job.wait(), 0) << job.errors();
+    std::remove(done.c_str());
+    EXPECT_THAT(job.errors(), HasSubstr(": passed on to the ranks, but not to 1-2: a rank without a handler for it would end\n"));
+  }
 }
 
 }  // namespace

@@ -67,8 +67,8 @@ TEST(LockrunGpus, SeveralRanksOnOne) {
   const Ended job = start("two", 3, {"--share-gpu", "2"});
   EXPECT_EQ(job.code, 0) << job.errors;
   const std::string share = " LOCKSTEP_SHARE_GPU=2\n", memory = " LOCKSTEP_GPU_MEMORY=45000000000\n";
-  EXPECT_THAT(job.output, AllOf(HasSubstr("[1] LOCKSTEP_DEVICE=cuda:0\n[1]" + share + "[1]" + memory),
-                                HasSubstr("[2] LOCKSTEP_DEVICE=cuda:1\n[2]" + share + "[2]" + memory)));
+  EXPECT_EQ(lines_of("1", job.output), "[1] LOCKSTEP_DEVICE=cuda:0\n[1]" + share + "[1]" + memory);
+  EXPECT_EQ(lines_of("2", job.output), "[2] LOCKSTEP_DEVICE=cuda:1\n[2]" + share + "[2]" + memory);
   EXPECT_THAT(job.errors, HasSubstr("logical devices 2, 3 with 45.0 GB each (rank 2)\n"));
 }
 

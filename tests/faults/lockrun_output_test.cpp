@@ -9,7 +9,9 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "tests/faults/lockrun.h"
 
@@ -47,15 +49,91 @@ TEST(LockrunOutput, NoPrefixChangesNoByte) {
   EXPECT_TRUE(job.output() == expected) << job.output().size() << " bytes";
 }
 
-TEST(LockrunOutput, LongLinesAreCutAndNothingIsLost) {
+TEST(LockrunOutput, LongLinesStayWhole) {
   Child job(lockrun(2, {"bytes"}));
   EXPECT_EQ(job.wait(), 0);
-  EXPECT_EQ(count(job.output(), "x"), 2u * (200'000 + 1));
-  std::istringstream lines(job.output());
-  for (std::string line; std::getline(lines, line);) {
-    EXPECT_THAT(line.substr(0, 4), ::testing::AnyOf("[0] ", "[1] "));
-    EXPECT_LE(line.size(), 4u + (1 << 16));
+  for (const std::string rank : {"0", "1"}) EXPECT_EQ(count(job.output(), "[" + rank + "] " + std::string(200'000, 'x') + "\n"), 1u);
+}
+
+// More than lockrun keeps, and what is over stays in the rank's pipe, which must be read after the rank has gone.
+TEST(LockrunOutput, ASlowReaderGetsEveryLine) {
+  constexpr int kLines = 11'400;
+  for (const std::string stream : {"--no-terminal", "--no-prefix"}) {
+    int ends[2];
+    ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    ChildOptions options;
+    options.output_fd = ends[1];
+    Child job(lockrun(1, {"lines:" + std::to_string(kLines)}, {"--no-prefix", stream}), options);
+    ::close(ends[1]);
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    std::string text;
+    std::vector<char> bytes(1 << 16);
+    for (ssize_t got; (got = ::read(ends[0], bytes.data(), bytes.size())) > 0;) text.append(bytes.data(), static_cast<std::size_t>(got));
+    ::close(ends[0]);
+    EXPECT_EQ(job.wait(), 0);
+    EXPECT_EQ(text.size(), kLines * 100u) << stream;
   }
+}
+
+TEST(LockrunOutput, OutputAndErrorsInOneFileAreWholeLines) {
+  ChildOptions options;
+  options.one_file = true;
+  Child job(lockrun(2, {"both:150"}, {"--gpus", "none"}), options);
+  EXPECT_EQ(job.wait(), 0);
+  std::istringstream lines(job.output());
+  int whole = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind("lockrun:", 0) == 0) continue;
+    EXPECT_THAT(line.substr(4), ::testing::AnyOf(std::string(900, 'x'), std::string(900, 'y')));
+    ++whole;
+  }
+  EXPECT_EQ(whole, 600);
+}
+
+// Into a terminal the C library writes line by line, into a pipe because run_main says so.
+TEST(LockrunOutput, ALineComesAtOnceWithoutAFlush) {
+  const std::string seen = ::testing::TempDir() + "seen-" + std::to_string(::getpid());
+  for (const std::vector<std::string>& flags : {std::vector<std::string>{}, {"--no-terminal"}}) {
+    Child job(lockrun(2, {"out:hello+await:" + seen}, flags));
+    EXPECT_TRUE(job.wait_for_output("[0] hello\n"));
+    EXPECT_TRUE(job.wait_for_output("[1] hello\n"));
+    std::ofstream{seen};
+    EXPECT_EQ(job.wait(), 0);
+    std::remove(seen.c_str());
+  }
+}
+
+TEST(LockrunOutput, AForeignProgramsStdoutIsATerminal) {
+  for (const std::string flag : {"--no-bind", "--no-terminal"}) {
+    Child job({LOCKRUN, "-n", "1", flag, "sh", "-c", "test -t 1 && echo \"a terminal, $TERM\" || echo a pipe"});
+    EXPECT_EQ(job.wait(), 0);
+    EXPECT_EQ(job.output(), flag == "--no-bind" ? "[0] a terminal, dumb\n" : "[0] a pipe\n");
+  }
+}
+
+TEST(LockrunOutput, ALineIsNotLostWithItsRank) {
+  Child job(lockrun(1, {"out:reading file 17+segv"}));
+  EXPECT_EQ(job.wait(), 128 + SIGSEGV);
+  EXPECT_THAT(job.output(), HasSubstr("[0] reading file 17\n"));
+}
+
+TEST(LockrunOutput, AProcessThatKeepsTheStreamsOpenIsNamed) {
+  Child job(lockrun(1, {"leave+out:mine"}));
+  EXPECT_EQ(job.wait(), 0);
+  EXPECT_THAT(job.output(), HasSubstr("[0] mine\n"));
+  for (const char* stream : {"stdout", "stderr"})
+    EXPECT_THAT(job.errors(), HasSubstr(std::string(" (rank_program), which has left its process group, keeps its ") + stream + " open"));
+}
+
+// How soon two lines follow each other is not ours to promise: one of many tries is quick enough.
+TEST(LockrunOutput, EqualLinesFold) {
+  std::string seen;
+  for (int i = 0; i < 50 && count(seen, "[0-1] same\n") == 0; ++i) {
+    Child job({LOCKRUN, "-n", "2", "--gpus", "none", RANK_PROGRAM, "err:same"});
+    EXPECT_EQ(job.wait(), 0);
+    seen += job.errors();
+  }
+  EXPECT_EQ(count(seen, "[0-1] same\n"), 1u) << seen;
 }
 
 TEST(LockrunOutput, RankZeroReadsOurInput) {
@@ -63,11 +141,7 @@ TEST(LockrunOutput, RankZeroReadsOurInput) {
   options.input = "first\nsecond\n";
   Child job(lockrun(2, {"cat+out:end"}), options);
   EXPECT_EQ(job.wait(), 0);
-  std::string of_zero;  // rank 1's line may stand anywhere
-  std::istringstream lines(job.output());
-  for (std::string line; std::getline(lines, line);)
-    if (line.rfind("[0]", 0) == 0) of_zero += line + '\n';
-  EXPECT_EQ(of_zero, "[0] read first\n[0] read second\n[0] end\n");
+  EXPECT_EQ(lines_of("0", job.output()), "[0] read first\n[0] read second\n[0] end\n");
   EXPECT_THAT(job.output(), HasSubstr("[1] end\n"));
   EXPECT_THAT(job.output(), Not(HasSubstr("[1] read")));
 }

@@ -28,8 +28,8 @@ TEST(LockrunStart, EveryRankKnowsItsPlace) {
   EXPECT_EQ(job.wait(), 0);
   for (const std::string rank : {"0", "1", "2"}) {
     const std::string prefix = "[" + rank + "] ";
-    EXPECT_THAT(job.output(),
-                HasSubstr(prefix + "RANK=" + rank + "\n" + prefix + "LOCAL_RANK=" + rank + "\n" + prefix + "WORLD_SIZE=3\n" + prefix +
+    EXPECT_EQ(lines_of(rank, job.output()),
+              (prefix + "RANK=" + rank + "\n" + prefix + "LOCAL_RANK=" + rank + "\n" + prefix + "WORLD_SIZE=3\n" + prefix +
                           "LOCAL_WORLD_SIZE=3\n" + prefix + "MASTER_ADDR=127.0.0.1\n" + prefix + "LOCKSTEP_STORE_HOSTED=1\n"));
   }
 }
@@ -72,7 +72,15 @@ TEST(LockrunStart, TheUsersTokenAndThreadsStay) {
   options.environment = {{"LOCKSTEP_TOKEN", "mine"}, {"OMP_NUM_THREADS", "5"}};
   Child job(lockrun(2, {"env:LOCKSTEP_TOKEN+env:OMP_NUM_THREADS"}), options);
   EXPECT_EQ(job.wait(), 0);
-  EXPECT_THAT(job.output(), HasSubstr("[1] LOCKSTEP_TOKEN=mine\n[1] OMP_NUM_THREADS=5\n"));
+  EXPECT_EQ(lines_of("1", job.output()), "[1] LOCKSTEP_TOKEN=mine\n[1] OMP_NUM_THREADS=5\n");
+}
+
+TEST(LockrunStart, AMisspeltVariableIsToldOnce) {
+  ChildOptions options;
+  options.environment = {{"LOCKSTEP_TIMEOUT", "5"}};
+  Child job(lockrun(2, {"exit:0"}), options);
+  EXPECT_EQ(job.wait(), 0);
+  EXPECT_THAT(job.errors(), HasSubstr("lockrun: environment: LOCKSTEP_TIMEOUT is set, and Lockstep has no such variable: did you mean LOCKSTEP_TIMEOUT_S?\n"));
 }
 
 TEST(LockrunStart, ATokenFileThatCannotBeReadIsNamed) {

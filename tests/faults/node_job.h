@@ -21,7 +21,7 @@ class NodeJob {
     if (host.empty()) host = lab == nullptr ? "127.0.0.1" : NetworkLab::address(0);
     environment.insert({"LOCKSTEP_TOKEN", "a token of this test"});
     for (std::size_t node = 0; node < ranks.size(); ++node) {
-      std::vector<std::string> words = {LOCKRUN, "-n", std::to_string(ranks[node])};
+      std::vector<std::string> words = {LOCKRUN, "--no-fold", "-n", std::to_string(ranks[node])};
       if (ranks.size() > 1)
         for (const auto& [flag, value] : std::vector<std::pair<std::string, std::string>>{{"--nnodes", std::to_string(ranks.size())},
                                                                                           {"--node-rank", std::to_string(node)},

@@ -61,6 +61,30 @@ void leave_grandchild(bool quiet) {
   ::_exit(0);
 }
 
+// The same, and out of the process group.
+void leave_session() {
+  if (::fork() != 0) return;
+  ::setsid();
+  hang();
+  ::_exit(0);
+}
+
+void print_lines(int count) {
+  for (int i = 0; i < count; ++i) std::printf("%099d\n", i);
+}
+
+void print_to_both(int count) {
+  for (int i = 0; i < count; ++i) {
+    std::printf("%s\n", std::string(900, 'x').c_str()), std::fflush(stdout);
+    std::fprintf(stderr, "%s\n", std::string(900, 'y').c_str());
+  }
+}
+
+void say_caught(int) {
+  constexpr char kText[] = "caught\n";
+  (void)!::write(STDOUT_FILENO, kText, sizeof(kText) - 1);
+}
+
 void print_bytes() {
   for (int i = 0; i < 256; ++i) std::putchar(i);
   std::fputs("\n\n", stdout);
@@ -92,6 +116,10 @@ void play(const std::string& act) {
       {"await", [](const std::string& path) { await(path); }},
       {"cores", [](const std::string&) { print_cores(); }},
       {"bytes", [](const std::string&) { print_bytes(); }},
+      {"lines", [](const std::string& count) { print_lines(std::stoi(count)); }},
+      {"both", [](const std::string& count) { print_to_both(std::stoi(count)); }},
+      {"catch", [](const std::string& signal) { std::signal(std::stoi(signal), say_caught); }},
+      {"leave", [](const std::string&) { leave_session(); }},
       {"flood",
        [](const std::string&) {
          for (int i = 0; i < 50'000'000; ++i) std::puts("flood");

@@ -95,7 +95,7 @@ TEST(CommandLine, TorchrunsOtherFlagsGetAHint) {
   EXPECT_THAT(fault_of({"--nnodes=1:4", "-n", "2", "x"}), HasSubstr("--nnodes 1:4: lockrun's nodes do not come and go; write how many"));
   const std::vector<std::pair<std::string, std::string>> hints = {
       {"--rdzv-backend", "--master-addr HOST"}, {"--rdzv_endpoint=host:29400", "--master-port PORT"},
-      {"--rdzv-id", "--node-rank I"},           {"--max-restarts=3", "resume from the last one"},
+      {"--rdzv-id", "--node-rank I"},
       {"--log_dir", "redirect lockrun itself"}, {"--tee", "redirect lockrun itself"},
       {"-r", "redirect lockrun itself"},        {"-m", "python3 -m MODULE"},
       {"--no_python", "by its name"},           {"--local-addr", "LOCKSTEP_INTERFACE"},
@@ -105,6 +105,23 @@ TEST(CommandLine, TorchrunsOtherFlagsGetAHint) {
     EXPECT_THAT(fault_of({"-n", "2", flag, "x"}), HasSubstr(hint)) << flag;
     EXPECT_EQ(spec_of({"-n", "2", "x", flag}).command.back(), flag) << "behind the program it is the program's";
   }
+}
+
+TEST(CommandLine, NoRestartsMayBeAskedFor) {
+  for (const std::vector<std::string>& none : {std::vector<std::string>{"--max-restarts", "0"}, {"--max_restarts=0"}}) {
+    std::vector<std::string> words = none;
+    words.insert(words.end(), {"-n", "2", "x"});
+    EXPECT_EQ(spec_of(words).command, std::vector<std::string>{"x"});
+  }
+  EXPECT_THAT(fault_of({"--max-restarts=3", "-n", "2", "x"}), HasSubstr("--max-restarts 3: lockrun starts nothing again"));
+  EXPECT_THAT(fault_of({"--max-restarts", "-1", "-n", "2", "x"}), HasSubstr("--max-restarts -1"));
+}
+
+TEST(CommandLine, FoldingAndTerminalsCanBeSwitchedOff) {
+  EXPECT_TRUE(spec_of({"-n", "2", "x"}).fold);
+  EXPECT_TRUE(spec_of({"-n", "2", "x"}).terminals);
+  EXPECT_FALSE(spec_of({"-n", "2", "--no-fold", "x"}).fold);
+  EXPECT_FALSE(spec_of({"-n", "2", "--no-terminal", "x"}).terminals);
 }
 
 TEST(CommandLine, ServersAndWorkers) {

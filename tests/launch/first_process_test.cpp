@@ -54,7 +54,7 @@ class FirstProcess : public ::testing::Test {
 };
 
 TEST_F(FirstProcess, ALockrunThatWaitsForOtherNodesEnds) {
-  Child container(in_container({LOCKRUN, "--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", free_port(),
+  Child container(in_container({LOCKRUN, "--no-fold", "--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", free_port(),
                                 "-n", "1", "true"}),
                   {.environment = {{"LOCKSTEP_STORE_TIMEOUT_S", "60"}}});
   expect_end_by_sigterm(container);

@@ -24,19 +24,19 @@ std::string joined(LineCutter& cutter, std::string_view bytes, std::size_t step)
   return text;
 }
 
-TEST(LineCutter, WholeLinesWithThePrefixAndALastOneWithoutNewline) {
-  LineCutter cutter({"[3] "});
-  EXPECT_EQ(cutter.feed("one\ntw"), Pieces{line("[3] one\n")});
-  EXPECT_EQ(cutter.feed("o\n\nthr"), (Pieces{line("[3] two\n"), line("[3] \n")}));
+TEST(LineCutter, WholeLinesAndALastOneWithoutNewline) {
+  LineCutter cutter({});
+  EXPECT_EQ(cutter.feed("one\ntw"), Pieces{line("one\n")});
+  EXPECT_EQ(cutter.feed("o\n\nthr"), (Pieces{line("two\n"), line("\n")}));
   EXPECT_EQ(cutter.feed(""), Pieces{});
-  EXPECT_EQ(cutter.finish(), Pieces{line("[3] thr\n")});
+  EXPECT_EQ(cutter.finish(), Pieces{line("thr\n")});
   EXPECT_EQ(cutter.finish(), Pieces{});
 }
 
 TEST(LineCutter, CarriageReturnsAreBytesInALog) {
-  LineCutter cutter({"[0] "});
-  EXPECT_EQ(cutter.feed("a\rb\r\nc\r"), Pieces{line("[0] a\rb\r\n")});
-  EXPECT_EQ(cutter.finish(), Pieces{line("[0] c\r\n")});
+  LineCutter cutter({});
+  EXPECT_EQ(cutter.feed("a\rb\r\nc\r"), Pieces{line("a\rb\r\n")});
+  EXPECT_EQ(cutter.finish(), Pieces{line("c\r\n")});
 }
 
 TEST(LineCutter, BinaryBytesPassWhereverTheReadsEnd) {
@@ -44,32 +44,51 @@ TEST(LineCutter, BinaryBytesPassWhereverTheReadsEnd) {
   for (int i = 0; i < 1024; ++i) bytes += static_cast<char>(i * 7);
   bytes += "\0\0end"s;
   for (const std::size_t step : {1, 2, 3, 100, 5000}) {
-    LineCutter unchanged({"", true});
+    LineCutter unchanged({true});
     EXPECT_EQ(joined(unchanged, bytes, step), bytes);
   }
 }
 
 TEST(LineCutter, AnEndlessLineIsCutAndUnchangedWithoutPrefix) {
-  LineCutter cutter({"[0] ", false, false, 4});
-  EXPECT_EQ(cutter.feed("abcdefgh!\n"), (Pieces{line("[0] abcd\n"), line("[0] efgh\n"), line("[0] !\n")}));
+  LineCutter cutter({false, false, 4});
+  EXPECT_EQ(cutter.feed("abcdefgh!\n"), (Pieces{line("abcd\n"), line("(continued) efgh\n"), line("(continued) !\n")}));
   const std::string bytes(1000, 'x');
   for (const std::size_t step : {1, 7, 1000}) {
-    LineCutter unchanged({"", true, false, 16});
+    LineCutter unchanged({true, false, 16});
     EXPECT_EQ(joined(unchanged, bytes, step), bytes);
   }
 }
 
+TEST(LineCutter, NoCharacterIsCut) {
+  const std::string three = "\u6f22", two = "\u00e9", four = "\U0001f600";
+  for (const std::string& character : {two, three, four}) {
+    LineCutter cutter({false, false, 5});
+    const std::string a(5 - character.size() + 1, 'a');
+    EXPECT_EQ(cutter.feed(a + character + "b\n"), (Pieces{line(a + "\n"), line("(continued) " + character + "b\n")})) << character;
+    LineCutter fits({false, false, 5});
+    EXPECT_EQ(fits.feed(a.substr(1) + character + "b\n"), (Pieces{line(a.substr(1) + character + "\n"), line("(continued) b\n")}));
+  }
+  LineCutter binary({false, false, 4});
+  EXPECT_EQ(binary.feed("\x80\x80\x80\x80\x80\n"), (Pieces{line("\x80\x80\x80\x80\n"), line("(continued) \x80\n")}));
+}
+
+TEST(LineCutter, ALineOfMegabytesStaysWhole) {
+  const std::string text(4 << 20, 'x');
+  LineCutter cutter({});
+  EXPECT_EQ(joined(cutter, text + "\n", 65536), text + "\n");
+}
+
 TEST(LineCutter, AStatusIsRedrawnWithoutPrefixUntilItsNewline) {
-  LineCutter cutter({"[0] ", false, true});
-  EXPECT_EQ(cutter.feed("start\n\rstep 1"), (Pieces{line("[0] start\n"), status("step 1")}));
+  LineCutter cutter({false, true});
+  EXPECT_EQ(cutter.feed("start\n\rstep 1"), (Pieces{line("start\n"), status("step 1")}));
   EXPECT_EQ(cutter.feed("\rstep 2"), Pieces{status("step 2")});
   EXPECT_EQ(cutter.feed("\rstep 3 of"), Pieces{status("step 3 of")});
   EXPECT_EQ(cutter.feed(" 9"), Pieces{status("step 3 of 9")});
-  EXPECT_EQ(cutter.feed("\ndone\n"), (Pieces{status_end("step 3 of 9"), line("[0] done\n")}));
+  EXPECT_EQ(cutter.feed("\ndone\n"), (Pieces{status_end("step 3 of 9"), line("done\n")}));
 }
 
 TEST(LineCutter, ACarriageReturnBehindTheTextWorksAsWell) {
-  LineCutter cutter({"[0] ", false, true});
+  LineCutter cutter({false, true});
   EXPECT_EQ(cutter.feed("step 1\r"), Pieces{status("step 1")});
   EXPECT_EQ(cutter.feed("step 2\r"), Pieces{status("step 2")});
   EXPECT_EQ(cutter.feed("\n"), Pieces{status_end("step 2")});
@@ -78,12 +97,12 @@ TEST(LineCutter, ACarriageReturnBehindTheTextWorksAsWell) {
 }
 
 TEST(LineCutter, ALineOfAnotherSystemIsNoStatus) {
-  LineCutter cutter({"[0] ", false, true});
-  EXPECT_EQ(cutter.feed("text\r\nmore"), Pieces{line("[0] text\n")});
+  LineCutter cutter({false, true});
+  EXPECT_EQ(cutter.feed("text\r\nmore"), Pieces{line("text\n")});
 }
 
 TEST(LineCutter, AStatusWithoutEndIsBounded) {
-  LineCutter cutter({"[0] ", false, true, 8});
+  LineCutter cutter({false, true, 8});
   cutter.feed("\r");
   for (int i = 0; i < 1000; ++i)
     for (const Piece& piece : cutter.feed("xyz")) EXPECT_LE(piece.text.size(), 8u);

@@ -35,7 +35,7 @@ class Machines : public ::testing::Test {
     lab_ = std::make_unique<NetworkLab>(2);
   }
   Child lockrun(int node, int ranks, const std::vector<std::string>& program, const std::string& host, Environment environment = {}) const {
-    std::vector<std::string> words = {LOCKRUN, "--nnodes",      "2",     "--node-rank", std::to_string(node), "--master-addr",
+    std::vector<std::string> words = {LOCKRUN, "--no-fold", "--nnodes",      "2",     "--node-rank", std::to_string(node), "--master-addr",
                                       host,    "--master-port", "29511", "-n",          std::to_string(ranks)};
     words.insert(words.end(), program.begin(), program.end());
     environment.insert({"LOCKSTEP_TOKEN", "the machines' secret"});

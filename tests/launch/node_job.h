@@ -35,7 +35,7 @@ class NodeJob {
 
   Child& start(int node, int ranks, const Words& program, Environment extra = {}, const Words& flags = {}) {
     Words words = {
-        LOCKRUN, "--nnodes", std::to_string(nodes_), "--node-rank", std::to_string(node), "--master-addr", host_, "--master-port",
+        LOCKRUN, "--no-fold", "--nnodes", std::to_string(nodes_), "--node-rank", std::to_string(node), "--master-addr", host_, "--master-port",
         port_,   "-n",       std::to_string(ranks)};
     words.insert(words.end(), flags.begin(), flags.end());
     words.insert(words.end(), program.begin(), program.end());

@@ -55,7 +55,7 @@ TEST(NodesMistakes, TwoLockrunsWithOneNumber) {
 TEST(NodesMistakes, OtherNumbersOfNodes) {
   NodeJob job(2, {{"LOCKSTEP_STORE_TIMEOUT_S", "5"}});
   Child& zero = job.start(0, 1, acts({"exit:0"}));
-  Child other({LOCKRUN, "--nnodes", "3", "--node-rank", "1", "--master-addr", "127.0.0.1", "--master-port", job.port(), "-n", "1", "true"});
+  Child other({LOCKRUN, "--no-fold", "--nnodes", "3", "--node-rank", "1", "--master-addr", "127.0.0.1", "--master-port", job.port(), "-n", "1", "true"});
   EXPECT_EQ(other.wait(kSoon), 1);
   EXPECT_THAT(other.errors(), AllOf(HasSubstr("with --nnodes 3"), HasSubstr("with --nnodes 2")));
   EXPECT_EQ(zero.wait(kSlow), 1);

@@ -210,7 +210,7 @@ TEST(Nodes, AProgramThatIsMissingOnOneNodeEndsAll) {
 TEST(Nodes, ALockrunThatCannotStartItsRanksSaysSoOnAllNodes) {
   for (const int poor : {0, 1}) {
     NodeJob job(2);
-    const Words lockrun = {LOCKRUN,         "--nnodes", "2",  "--node-rank", std::to_string(poor), "--master-addr", "127.0.0.1",
+    const Words lockrun = {LOCKRUN, "--no-fold",         "--nnodes", "2",  "--node-rank", std::to_string(poor), "--master-addr", "127.0.0.1",
                            "--master-port", job.port(), "-n", "20",          RANK_PROGRAM,         "hang"};
     Words command = {"sh", "-c", "ulimit -n 30 && exec \"$@\"", "sh"};
     command.insert(command.end(), lockrun.begin(), lockrun.end());

@@ -160,7 +160,7 @@ TEST_F(Pods, ANameThatNeverComesIsNamed) {
 
 TEST(Loopback, ThatIsDownIsNamedAtOnce) {
   if (std::system("unshare --net true > /dev/null 2>&1") != 0) GTEST_SKIP() << "no network namespace may be made here";
-  std::vector<std::string> command = {"unshare", "--net", LOCKRUN, "-n", "2"};
+  std::vector<std::string> command = {"unshare", "--net", LOCKRUN, "--no-fold", "-n", "2"};
   for (const std::string& word : collective_rank({"steps=3"})) command.push_back(word);
   Child job(command, {.environment = {{"LOCKSTEP_STORE_TIMEOUT_S", "60"}}});
   EXPECT_EQ(job.wait(kOtherLaunchersTime), 1);

@@ -125,5 +125,15 @@ TEST(RankEnvironment, AFolderForFlightRecordsOnlyWhenOneIsNamed) {
   EXPECT_EQ(changes(job, 1).at("LOCKSTEP_FLIGHT_DIR"), "/records");
 }
 
+TEST(RankEnvironment, ATerminalThatEndsInALogIsDumb) {
+  JobFacts job = facts();
+  job.has_terminals = true;
+  EXPECT_THAT(changes(job, 0), Not(Contains(Key("TERM"))));
+  job.terminal_width.reset();
+  EXPECT_EQ(changes(job, 0)["TERM"], "dumb");
+  job.has_terminals = false;
+  EXPECT_THAT(changes(job, 0), Not(Contains(Key("TERM"))));
+}
+
 }  // namespace
 }  // namespace lockstep::launch

@@ -158,14 +158,14 @@ std::string weights_by_hand() {
 }
 
 TEST(Weights, AreTheSameBoundOrNotAndByHand) {
-  const std::string expected = weights_by({LOCKRUN, "-n", "2"});
+  const std::string expected = weights_by({LOCKRUN, "--no-fold", "-n", "2"});
   ASSERT_THAT(expected, ::testing::StartsWith("2 ranks: weights "));
-  EXPECT_EQ(weights_by({LOCKRUN, "-n", "2", "--no-bind"}), expected);
+  EXPECT_EQ(weights_by({LOCKRUN, "--no-fold", "-n", "2", "--no-bind"}), expected);
   EXPECT_EQ(weights_by_hand(), expected);
 }
 
 TEST_P(RealLaunchers, TrainToTheWeightsThatLockrunTrainsTo) {
-  const std::string expected = weights_by({LOCKRUN, "-n", "2"});
+  const std::string expected = weights_by({LOCKRUN, "--no-fold", "-n", "2"});
   EXPECT_EQ(weights_by({mpiexec_, "-n", "2"}, for_mpirun()), expected);
   if (GetParam().beside == nullptr) {
     EXPECT_EQ(weights_by({mpiexec_, "--bind-to", "none", "-n", "2"}, for_mpirun()), expected) << "unbound";
@@ -173,9 +173,9 @@ TEST_P(RealLaunchers, TrainToTheWeightsThatLockrunTrainsTo) {
 }
 
 TEST(Weights, AreTheSameForAnyNumberOfThreads) {
-  const std::string expected = weights_by({LOCKRUN, "-n", "2"}, {{"OMP_NUM_THREADS", "1"}}, {});
+  const std::string expected = weights_by({LOCKRUN, "--no-fold", "-n", "2"}, {{"OMP_NUM_THREADS", "1"}}, {});
   for (const char* threads : {"2", "3", "4"})
-    EXPECT_EQ(weights_by({LOCKRUN, "-n", "2"}, {{"OMP_NUM_THREADS", threads}}, {}), expected) << threads << " threads";
+    EXPECT_EQ(weights_by({LOCKRUN, "--no-fold", "-n", "2"}, {{"OMP_NUM_THREADS", threads}}, {}), expected) << threads << " threads";
 }
 
 }  // namespace

@@ -60,6 +60,27 @@ TEST(OutputQueue, IsFullUntilSomebodyReads) {
   EXPECT_EQ(read, std::size_t{2 << 20});
 }
 
+TEST(OutputQueue, APieceEndsWithALine) {
+  const Pipe pipe = make_pipe();
+  OutputQueue queue(pipe.write_end.get());
+  const std::string line = std::string(1999, 'x') + "\n";
+  for (int i = 0; i < 4; ++i) queue.append(line);
+  std::string text(1 << 16, '\0');
+  for (const std::size_t bytes : {4000, 4000}) {  // two lines of 2000 fit into PIPE_BUF
+    queue.write_some();
+    EXPECT_EQ(::read(pipe.read_end.get(), text.data(), text.size()), static_cast<ssize_t>(bytes));
+  }
+  EXPECT_TRUE(queue.empty());
+}
+
+TEST(Screen, OneFileIsSeenUnderTwoDescriptors) {
+  const Pipe first = make_pipe(), second = make_pipe();
+  const Fd again(::dup(first.write_end.get()));
+  EXPECT_TRUE(is_one_file(first.write_end.get(), again.get()));
+  EXPECT_FALSE(is_one_file(first.write_end.get(), second.write_end.get()));
+  EXPECT_FALSE(is_one_file(first.write_end.get(), -1));
+}
+
 TEST(OutputQueue, AReaderWhoHasLeftIsAnErrorThatStays) {
   struct sigaction ignore {
   }, before{};

@@ -25,7 +25,7 @@ TEST(Token, IsNowhereToBeSeen) {
   std::string pattern = (fs::temp_directory_path() / "lockstep-token-XXXXXX").string();
   const fs::path folder = mkdtemp(pattern.data());
   for (const char* transport : {"shm", "tcp"}) {
-    Child job({LOCKRUN, "--flight-dir", folder.string(), "-n", "3", FLIGHT_RANK, "hang"},
+    Child job({LOCKRUN, "--no-fold", "--flight-dir", folder.string(), "-n", "3", FLIGHT_RANK, "hang"},
               {.environment = {{"LOCKSTEP_TOKEN", kSecret}, {"LOCKSTEP_LOG_LEVEL", "trace"}, {"LOCKSTEP_TRANSPORT", transport}}});
     ASSERT_TRUE(job.wait_for_output("rank 0 has three"));
     int command_lines = 0;

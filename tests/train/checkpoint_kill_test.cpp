@@ -40,7 +40,7 @@ class CheckpointKill : public ::testing::Test {
   int save_and_kill(int at, const std::vector<std::string>& how = {}) const {
     fs::remove_all(folder_);
     fs::copy(first_, folder_, fs::copy_options::recursive);  // this process keeps the lock of the folder that it has saved in
-    std::vector<std::string> command = {LOCKSTEP_LOCKRUN, "-n", "2", LOCKSTEP_CHECKPOINT_RANK, folder_, std::to_string(at)};
+    std::vector<std::string> command = {LOCKSTEP_LOCKRUN, "--no-fold", "-n", "2", LOCKSTEP_CHECKPOINT_RANK, folder_, std::to_string(at)};
     command.insert(command.end(), how.begin(), how.end());
     testing::Child job(command);
     const int exit_code = job.wait(std::chrono::seconds(60));

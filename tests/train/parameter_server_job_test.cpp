@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 const std::string kForever = "1000000000";
 
 std::vector<std::string> job_of(const std::string& servers, const std::string& workers, const std::vector<std::string>& arguments) {
-  std::vector<std::string> command = {LOCKSTEP_LOCKRUN, "--ps", servers, "--workers", workers, LOCKSTEP_PARAMETER_SERVER_RANK};
+  std::vector<std::string> command = {LOCKSTEP_LOCKRUN, "--no-fold", "--ps", servers, "--workers", workers, LOCKSTEP_PARAMETER_SERVER_RANK};
   command.insert(command.end(), arguments.begin(), arguments.end());
   return command;
 }
@@ -46,14 +46,14 @@ TEST(ParameterServerJob, AWorkerThatStaysAwayIsNamedAtTheDeadline) {
 }
 
 TEST(ParameterServerJob, ProcessesThatAreNotAllOfTheJobAreRefused) {
-  Child job({LOCKSTEP_LOCKRUN, "-n", "2", "env", "LOCKSTEP_JOB=ps", "LOCKSTEP_TASK_INDEX=0", LOCKSTEP_PARAMETER_SERVER_RANK, "1"});
+  Child job({LOCKSTEP_LOCKRUN, "--no-fold", "-n", "2", "env", "LOCKSTEP_JOB=ps", "LOCKSTEP_TASK_INDEX=0", LOCKSTEP_PARAMETER_SERVER_RANK, "1"});
   EXPECT_EQ(job.wait(std::chrono::seconds(30)), 2) << job.errors();
   EXPECT_THAT(job.errors(), HasSubstr("parameter_server: ranks 0 and 1 are both ps:0"));
 }
 
 TEST(ParameterServerJob, ServersWithoutWorkersAreRefusedOnAllRanks) {
   Child job(
-      {LOCKSTEP_LOCKRUN, "-n", "2", "sh", "-c", "LOCKSTEP_JOB=ps LOCKSTEP_TASK_INDEX=$RANK exec " LOCKSTEP_PARAMETER_SERVER_RANK " 1"});
+      {LOCKSTEP_LOCKRUN, "--no-fold", "-n", "2", "sh", "-c", "LOCKSTEP_JOB=ps LOCKSTEP_TASK_INDEX=$RANK exec " LOCKSTEP_PARAMETER_SERVER_RANK " 1"});
   EXPECT_EQ(job.wait(std::chrono::seconds(30)), 2) << job.errors();
   for (const char* rank : {"[0] ", "[1] "})
     EXPECT_THAT(job.errors(),
@@ -63,7 +63,7 @@ TEST(ParameterServerJob, ServersWithoutWorkersAreRefusedOnAllRanks) {
 
 // Ranks that a task of a job starts are no part of it.
 TEST(ParameterServerJob, AJobWithinATaskHasTasksOfItsOwn) {
-  Child job({LOCKSTEP_LOCKRUN, "--ps", "1", "--workers", "1", LOCKSTEP_LOCKRUN, "-n", "1", "--no-prefix", "sh", "-c",
+  Child job({LOCKSTEP_LOCKRUN, "--no-fold", "--ps", "1", "--workers", "1", LOCKSTEP_LOCKRUN, "--no-fold", "-n", "1", "--no-prefix", "sh", "-c",
              "echo job=$LOCKSTEP_JOB index=$LOCKSTEP_TASK_INDEX servers=$LOCKSTEP_NUM_PS workers=$LOCKSTEP_NUM_WORKERS."});
   EXPECT_EQ(job.wait(std::chrono::seconds(30)), 0) << job.errors();
   for (const char* line : {"[worker:0] job= index= servers= workers=.\n", "[ps:0] job= index= servers= workers=.\n"})

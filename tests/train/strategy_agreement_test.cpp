@@ -68,7 +68,7 @@ TEST(StrategyAgreement, AnExceptionOfAnyTypeIsToldToAllRanks) {
 
 // By real ranks, which have a default group.
 std::string output_of(const std::vector<std::string>& arguments) {
-  std::vector<std::string> command = {LOCKSTEP_LOCKRUN, "-n", "2", LOCKSTEP_STRATEGY_NAMES_RANK};
+  std::vector<std::string> command = {LOCKSTEP_LOCKRUN, "--no-fold", "-n", "2", LOCKSTEP_STRATEGY_NAMES_RANK};
   command.insert(command.end(), arguments.begin(), arguments.end());
   testing::Child job(command);
   EXPECT_EQ(job.wait(std::chrono::seconds(60)), 0) << job.errors();

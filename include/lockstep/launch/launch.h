@@ -26,6 +26,8 @@ struct LaunchSpec {
   int share_gpu = 0;                 // so many ranks on one GPU, or on shares of the CPU; 0: as LOCKSTEP_SHARE_GPU says, else 1
   std::string flight_dir;            // where ranks write flight records; empty: as LOCKSTEP_FLIGHT_DIR says
   bool prefix = true;                // "[rank] " in front of every line
+  bool fold = true;                  // a line that several ranks write within a moment comes once, "[0-3] "; needs prefix
+  bool terminals = true;             // a rank's stdout is a terminal, into which C programs write line by line; else a pipe
   bool bind_cores = true;            // disjoint cores for each rank, when the inherited affinity has enough; near its GPU
   std::chrono::milliseconds grace = std::chrono::milliseconds(1500);            // a rank's failure to SIGKILL of the others
   std::chrono::milliseconds interrupt_grace = std::chrono::milliseconds(5000);  // a signal to the launcher to SIGKILL of all

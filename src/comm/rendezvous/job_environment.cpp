@@ -167,6 +167,22 @@ const Sign* sign_of_unknown_launcher(const EnvironmentReader& reader) {
       env::kRank, env::kWorldSize);
 }
 
+// What Kubeflow's Trainer tells a pod, for torchrun to make ranks of. Null: no such variable asks for more than one rank.
+const char* variable_for_torchrun(const EnvironmentReader& reader) {
+  for (const char* name : {"PET_NNODES", "PET_NPROC_PER_NODE"}) {
+    const auto value = reader.text(name);
+    if (value && *value != "1" && *value != "1:1") return name;
+  }
+  return nullptr;
+}
+
+[[noreturn]] void refuse_variable_for_torchrun(const char* name, const EnvironmentReader& reader) {
+  throw InvalidArgument(
+      "environment: {}={} is for a launcher, and this process was started without one: each would be a world of its own. Start it by lockrun, "
+      "which understands the PET_ variables (command: [lockrun, ./train]), or set {}=0 {}=1 for a world of one",
+      name, *reader.text(name), env::kRank, env::kWorldSize);
+}
+
 using ReadJob = void (*)(const EnvironmentReader&, JobEnvironment&);
 
 // The launcher that made this process a rank; null: no known one.
@@ -197,6 +213,7 @@ JobEnvironment read_job_environment(const EnvironmentLookup& lookup) {
   const ReadJob read = launcher_of(reader);
   const Sign* const sign = read == nullptr || read == read_slurm_job ? sign_of_unknown_launcher(reader) : nullptr;
   if (sign != nullptr) refuse(*sign, reader);
+  if (const char* name = variable_for_torchrun(reader); name != nullptr && read == nullptr) refuse_variable_for_torchrun(name, reader);
   if (read != nullptr) read(reader, job);
   check_lone_world_size(reader, job);
   return job;
@@ -205,7 +222,7 @@ JobEnvironment read_job_environment(const EnvironmentLookup& lookup) {
 bool is_rank(const EnvironmentLookup& lookup) {
   const EnvironmentReader reader(lookup);
   return reader.text(env::kRank) || reader.text("OMPI_COMM_WORLD_RANK") || hydra::is_rank(reader) || slurm::is_task(reader) ||
-         sign_of_unknown_launcher(reader) != nullptr;
+         sign_of_unknown_launcher(reader) != nullptr || variable_for_torchrun(reader) != nullptr;
 }
 
 }  // namespace lockstep

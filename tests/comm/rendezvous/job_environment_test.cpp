@@ -206,6 +206,20 @@ TEST(JobEnvironment, ALauncherThatIsNotUnderstoodIsNoWorldOfOne) {
   EXPECT_EQ(read({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}).kind, Kind::kAlone) << "it says so itself";
 }
 
+TEST(JobEnvironment, WhatKubeflowsTrainerSetsIsNoWorldOfOne) {
+  const Variables pod = {{"PET_NNODES", "2"}, {"PET_NODE_RANK", "1"}, {"PET_NPROC_PER_NODE", "1"}, {"PET_MASTER_ADDR", "a"}, {"PET_MASTER_PORT", "29400"}};
+  EXPECT_NE(refusal(pod).find("PET_NNODES=2 is for a launcher"), std::string::npos) << refusal(pod);
+  EXPECT_NE(refusal(pod).find("Start it by lockrun"), std::string::npos) << refusal(pod);
+  EXPECT_NE(refusal(with(with(pod, "PET_NNODES", "1"), "PET_NPROC_PER_NODE", "auto")).find("PET_NPROC_PER_NODE=auto"), std::string::npos);
+  EXPECT_EQ(read(with(pod, "PET_NNODES", "1")).kind, Kind::kAlone) << "one rank is what they ask for";
+  EXPECT_EQ(read(with(with(pod, "RANK", "0"), "WORLD_SIZE", "1")).kind, Kind::kAlone) << "a rank of a launcher";
+  const auto lookup = [&](const char* name) -> std::optional<std::string> {
+    const auto found = pod.find(name);
+    return found == pod.end() ? std::nullopt : std::optional(found->second);
+  };
+  EXPECT_TRUE(is_rank(lookup)) << "spawn() makes no job of each pod";
+}
+
 TEST(JobEnvironment, PmisVariablesAreSrunsAndTheOthersNever) {
   const Variables task = {{"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "1"}};
   const Variables one_of_two = {{"SLURM_PROCID", "1"},  {"SLURM_STEP_ID", "0"},        {"SLURM_NTASKS", "2"},
