@@ -152,7 +152,7 @@ void Trainer::compile(CompileOptions options) {
   const std::optional<StrategyChoice> scope = impl_->scope;
   const std::optional<StrategyChoice> here = scope ? scope : StrategyChoice::of_thread();  // else a mistake, of which all ranks hear
   const auto given = here ? here->options().group : options.strategy_options.group;
-  const auto group = given ? given : default_process_group();
+  const auto group = group_of({.group = given}, !Impl::is_of_ranks(here ? here->name() : options.strategy.empty() ? "ddp" : options.strategy));
   check_together(group.get(), [&] {
     if (!options.optimizer || !options.loss) throw InvalidArgument("Trainer::compile: .optimizer and .loss are needed");
     check_metrics(options.metrics);
@@ -162,6 +162,7 @@ void Trainer::compile(CompileOptions options) {
     check_strategy(options.strategy, options.strategy_options, group.get());
   });
   auto next = std::unique_ptr<Impl>(new Impl{impl_->make_model, scope, std::move(options)});
+  next->job = group;
   Impl* const impl = next.get();  // outlives the strategy, which it owns
   const Training training = {.model = impl->make_model,
                              .optimizer = impl->options.optimizer,

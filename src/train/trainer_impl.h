@@ -40,6 +40,7 @@ struct Trainer::Impl {
   std::function<std::unique_ptr<nn::Module>()> make_model;
   std::optional<StrategyChoice> scope = {};  // in which the Trainer was made
   CompileOptions options = {};
+  std::shared_ptr<ProcessGroup> job = {};   // where compile() has joined it, it lasts as long as this
   std::unique_ptr<Strategy> strategy = {};  // null before compile()
 
   // Metrics of the training: the strategy's threads count, one at a time, what they give to the loss.
@@ -59,7 +60,8 @@ struct Trainer::Impl {
   std::shared_ptr<ProcessGroup> group() const;
   // Those who share the samples out: the ranks under ddp; otherwise this process alone.
   Place place() const;
-  bool has_ranks() const { return options.strategy == "ddp" || options.strategy == "zero"; }
+  static bool is_of_ranks(const std::string& name) { return name == "ddp" || name == "zero"; }
+  bool has_ranks() const { return is_of_ranks(options.strategy); }
   ProcessGroup* ranks() const { return has_ranks() && group()->world_size() > 1 ? group().get() : nullptr; }  // null: one process
   // That divide a step's samples: ranks, or devices.
   std::int64_t parts() const;

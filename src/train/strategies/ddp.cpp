@@ -63,7 +63,7 @@ class Ddp : public Strategy {
   Ddp(const char* name, Training training, const StrategyOptions& options)
       : name_(name),
         training_(std::move(training)),
-        group_(group_of(name, options)),
+        group_(group_of(options)),
         devices_({&group_->local_device()}),
         replica_(made_on_all_ranks(*group_, [this] { return make_replica(training_, *devices_.front()); })),
         ddp_(*replica_.model, group_, wrapper_options(name, options)),

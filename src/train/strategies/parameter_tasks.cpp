@@ -177,7 +177,7 @@ void set_to_bytes(const std::vector<NamedTensor>& tensors, const std::vector<std
 }
 
 std::unique_ptr<Strategy> make_parameter_server(Training training, const StrategyOptions& options) {
-  const std::shared_ptr<ProcessGroup> group = group_of(kParameterServer, options);
+  const std::shared_ptr<ProcessGroup> group = group_of(options);
   ParameterServerJob job{.options = options.parameter_server};
   job.tasks = TaskTable::gather(group, options.parameter_server);
   job.training = std::move(training);

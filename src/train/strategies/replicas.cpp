@@ -6,6 +6,8 @@
 
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/variable.h"
+#include "lockstep/comm/bootstrap.h"
+#include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/train/strategy_scope.h"
 #include "src/core/text.h"
@@ -190,11 +192,13 @@ void check_float32(const char* strategy, const std::vector<NamedTensor>& paramet
       throw InvalidArgument("{}: parameter '{}' is {}: weights are float32", strategy, name, name_of(tensor.dtype()));
 }
 
-std::shared_ptr<ProcessGroup> group_of(const char* strategy, const StrategyOptions& options) {
-  std::shared_ptr<ProcessGroup> group = options.group ? options.group : default_process_group();
-  if (!group) throw InvalidArgument("{}: there is no process group: call init_process_group() first, or give one as .group", strategy);
-  return group;
+std::shared_ptr<ProcessGroup> group_of(const StrategyOptions& options, bool of_one_process) {
+  if (options.group) return options.group;
+  if (auto group = default_process_group()) return group;
+  return of_one_process && ranks_of_job() == 1 ? nullptr : init_process_group();
 }
+
+int ranks_of_job() { return read_job_environment([](const char* name) { return env::text(name); }).place.world_size; }
 
 void check_on_all_ranks(ProcessGroup& group, const std::function<void()>& check) {
   std::exception_ptr own;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <set>
 
 #include "lockstep/core/error.h"
@@ -129,7 +130,8 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, Training traini
       check_is_no_rank("make_strategy", fmt::format("strategy '{}'", name),
                        entry->is_pipeline ? ", make each rank a stage by .group = group" : "");
   };
-  const auto group = asked.group ? asked.group : default_process_group();
+  const auto named = std::find_if(entries().begin(), entries().end(), [&](const Entry& each) { return name == each.kind.name; });
+  const auto group = group_of(asked, named == entries().end() || !is_collective(*named, asked));
   if (group && group->world_size() > 1) {
     const bool is_over_ranks = name == "model_parallel" && asked.group;
     check_same_lines(*group, {fmt::format("strategy '{}'{}", name, is_over_ranks ? " with a .group" : "")}, "make_strategy",

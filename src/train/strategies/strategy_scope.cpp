@@ -32,7 +32,10 @@ int StrategyChoice::num_replicas_in_sync() const {
   if (name() == "parameter_server")
     throw InvalidArgument("{}: the number of workers is known once the strategy is made: ask its workers()->world_size()", name());
   if (name() == "model_parallel") return 1;
-  if (name() == "ddp" || name() == "zero" || name() == "local_sgd") return group_of(impl_->name.c_str(), options())->world_size();
+  if (name() == "ddp" || name() == "zero" || name() == "local_sgd") {
+    const auto group = options().group ? options().group : default_process_group();
+    return group ? group->world_size() : ranks_of_job();
+  }
   return static_cast<int>(options().devices.size());
 }
 
