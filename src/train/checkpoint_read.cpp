@@ -94,7 +94,7 @@ std::string what_is_in(const fs::path& folder) {
 
 // Another layout has the same shapes at times: nothing else would tell.
 SavedTensors parse_file(std::span<const std::byte> file, const std::string& path) {
-  SavedTensors saved = parse_safetensors(file, path);
+  SavedTensors saved = parse_own_safetensors(file, path);
   for (const auto& [key, wanted] : metadata()) {
     const auto found = saved.metadata.find(key);
     if (found != saved.metadata.end() && found->second == wanted) continue;

@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "lockstep/core/error.h"
+#include "src/core/file_kind.h"
 
 namespace lockstep {
 
@@ -52,20 +53,43 @@ const nlohmann::json& whole_numbers(const nlohmann::json& entry, const char* key
   return list;
 }
 
-SavedTensor parse_entry(const std::string& name, const nlohmann::json& entry, std::span<const std::byte> data, const std::string& path) {
-  const auto type = entry.at("dtype").get<std::string>();
-  const auto known = std::find_if(kTypeNames.begin(), kTypeNames.end(), [&](const auto& candidate) { return type == candidate.second; });
-  if (known == kTypeNames.end())
-    throw FileError("{}: tensor '{}' has the unknown type '{}'; known are {}", path, name, type, known_types());
-  const auto extents = whole_numbers(entry, "shape", name, path).get<std::vector<std::int64_t>>();
-  const Shape shape{std::span<const std::int64_t>(extents)};
+// Where a tensor's bytes lie.
+std::span<const std::byte> data_of(const std::string& name, const nlohmann::json& entry, std::span<const std::byte> data,
+                                   const std::string& path) {
   const auto offsets = whole_numbers(entry, "data_offsets", name, path).get<std::array<std::uint64_t, 2>>();
   if (offsets[0] > offsets[1] || offsets[1] > data.size())
     throw FileError("{}: tensor '{}' lies at {}..{} of {} bytes", path, name, offsets[0], offsets[1], data.size());
-  const std::uint64_t bytes = offsets[1] - offsets[0], size = size_of(known->first);
-  if (bytes % size != 0 || static_cast<std::uint64_t>(shape.count()) != bytes / size)
-    throw FileError("{}: tensor '{}' of {} {} has {} bytes", path, name, type, shape.text(), bytes);
-  return {name, known->first, shape, data.subspan(offsets[0], bytes)};
+  return data.subspan(offsets[0], offsets[1] - offsets[0]);
+}
+
+// Into saved.tensors, or saved.unread; returns where its bytes lie.
+SavedTensor parse_entry(const std::string& name, const nlohmann::json& entry, std::span<const std::byte> data, const std::string& path,
+                        SavedTensors& saved) {
+  const auto type = entry.at("dtype").get<std::string>();
+  const auto extents = whole_numbers(entry, "shape", name, path).get<std::vector<std::int64_t>>();
+  const std::span<const std::byte> bytes = data_of(name, entry, data, path);
+  const auto known = std::find_if(kTypeNames.begin(), kTypeNames.end(), [&](const auto& candidate) { return type == candidate.second; });
+  if (known == kTypeNames.end() || extents.size() > Shape::kMaxDims) {
+    saved.unread[name] = known == kTypeNames.end()
+                             ? fmt::format("it has the type {}; known are {}", type, known_types())
+                             : fmt::format("it has {} dimensions, at most {} are possible", extents.size(), Shape::kMaxDims);
+    return {name, DType::kUInt8, Shape{0}, bytes};
+  }
+  const Shape shape{std::span<const std::int64_t>(extents)};
+  const std::uint64_t size = size_of(known->first);
+  if (bytes.size() % size != 0 || static_cast<std::uint64_t>(shape.count()) != bytes.size() / size)
+    throw FileError("{}: tensor '{}' of {} {} has {} bytes", path, name, type, shape.text(), bytes.size());
+  return saved.tensors.emplace_back(SavedTensor{name, known->first, shape, bytes});
+}
+
+// A JSON object with a name twice would keep the last one alone.
+nlohmann::json parse_header(const char* text, std::uint64_t length, const std::string& path) {
+  std::unordered_set<std::string> names;
+  return nlohmann::json::parse(text, text + length, [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
+    if (event == nlohmann::json::parse_event_t::key && depth == 1 && !names.insert(value.get<std::string>()).second)
+      throw FileError("{}: the header is damaged: the name '{}' comes twice", path, value.get<std::string>());
+    return true;
+  });
 }
 
 // Every byte belongs to exactly one tensor.
@@ -125,40 +149,53 @@ void write_safetensors(DurableFile& file, const std::vector<NamedTensor>& tensor
 std::vector<std::byte> safetensors_bytes(const std::vector<NamedTensor>& tensors, const std::map<std::string, std::string>& metadata) {
   const std::string header = safetensors_header(tensors, metadata);
   const std::uint64_t length = header.size();
-  std::vector<std::byte> bytes;
-  const auto add = [&bytes](std::span<const std::byte> more) { bytes.insert(bytes.end(), more.begin(), more.end()); };
-  add(std::as_bytes(std::span(&length, 1)));
-  add(std::as_bytes(std::span(header)));
+  std::size_t total = sizeof length + header.size();
+  for (const auto& [name, tensor] : tensors) total += tensor.bytes();
+  std::vector<std::byte> bytes(total);
+  std::byte* end = bytes.data();
+  const auto add = [&end](const void* more, std::size_t count) {
+    if (count != 0) std::memcpy(end, more, count);
+    end += count;
+  };
+  add(&length, sizeof length);
+  add(header.data(), header.size());
   for (const auto& [name, tensor] : tensors) {
     const Tensor host = tensor.to(cpu_device());
-    add({host.buffer().data(), host.bytes()});
+    add(host.buffer().data(), host.bytes());
   }
   return bytes;
 }
 
 SavedTensors parse_safetensors(std::span<const std::byte> file, const std::string& path) {
   std::uint64_t length = 0;
-  if (file.size() < sizeof length) throw FileError("{}: {} bytes are no safetensors file", path, file.size());
+  if (file.size() < sizeof length) throw FileError("{}: {} bytes are no safetensors file.{}", path, file.size(), mistaken_download(file));
   std::memcpy(&length, file.data(), sizeof length);
   if (length > kMaxHeaderBytes || length > file.size() - sizeof length)
-    throw FileError("{}: a header of {} bytes in a file of {}", path, length, file.size());
+    throw FileError("{}: a header of {} bytes in a file of {}.{}", path, length, file.size(), mistaken_download(file));
   const char* text = reinterpret_cast<const char*>(file.data()) + sizeof length;
   const std::span<const std::byte> data = file.subspan(sizeof length + length);
   SavedTensors saved;
+  std::vector<SavedTensor> all;
   try {
-    const auto header = nlohmann::json::parse(text, text + length);
+    const auto header = parse_header(text, length, path);
     if (!header.is_object()) throw FileError("{}: the header is damaged: it is no JSON object", path);
     for (const auto& [name, entry] : header.items())
       if (name == kMetadata)
         saved.metadata = entry.get<std::map<std::string, std::string>>();
       else
-        saved.tensors.push_back(parse_entry(name, entry, data, path));
+        all.push_back(parse_entry(name, entry, data, path, saved));
   } catch (const nlohmann::json::exception& error) {
     throw FileError("{}: the header is damaged: {}", path, error.what());
   } catch (const InvalidArgument& error) {
     throw FileError("{}: the header is damaged: {}", path, error.what());
   }
-  check_cover(saved.tensors, data, path);
+  check_cover(std::move(all), data, path);
+  return saved;
+}
+
+SavedTensors parse_own_safetensors(std::span<const std::byte> file, const std::string& path) {
+  SavedTensors saved = parse_safetensors(file, path);
+  if (!saved.unread.empty()) throw FileError("{}: tensor '{}': {}", path, saved.unread.begin()->first, saved.unread.begin()->second);
   return saved;
 }
 

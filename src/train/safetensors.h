@@ -32,9 +32,12 @@ struct SavedTensor {
 struct SavedTensors {
   std::map<std::string, std::string> metadata;
   std::vector<SavedTensor> tensors;
+  std::map<std::string, std::string> unread;  // of a type or of more dimensions than Lockstep has, by name: why
 };
 
-// Throws FileError naming `path` for anything that is not exactly right: lengths, offsets, gaps, overlaps, types.
+// Throws FileError naming `path` for anything that is not exactly right: lengths, offsets, gaps, overlaps, a name that comes twice.
 SavedTensors parse_safetensors(std::span<const std::byte> file, const std::string& path);
+// The same of a file of Lockstep's, in which each tensor can be read: FileError for one that cannot.
+SavedTensors parse_own_safetensors(std::span<const std::byte> file, const std::string& path);
 
 }  // namespace lockstep

@@ -18,6 +18,7 @@
 #include <string>
 
 #include "lockstep/nn/layers.h"
+#include "tests/support/log_lines.h"
 #include "tests/support/message_of.h"
 #include "tests/train/checkpoint_folder.h"
 
@@ -169,7 +170,7 @@ TEST_F(SafetensorsFiles, DamagedOnesAreRefusedWithTheReason) {
       {file_of("{" + entry + "}", 9), "1 bytes behind the last tensor"},
       {file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})", 12), "gap"},
       {file_of(R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", 8), "'a' of F32 (3) has 8 bytes"},
-      {file_of(R"({"a":{"dtype":"BOOL","shape":[8],"data_offsets":[0,8]}})", 8), "unknown type 'BOOL'; known are F32, F64"},
+      {file_of("{" + entry + "," + entry + "}", 8), "the name 'a' comes twice"},
       {file_of(R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", 8), "the header is damaged: shape of tensor 'a' is [-2]"},
       {file_of(R"({"a":{"dtype":"F32","shape":[2.5],"data_offsets":[0,8]}})", 8), "shape of tensor 'a' is [2.5], expected"},
       {file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,1e30]}})", 8), "data_offsets of tensor 'a' is [0,1e+30]"},
@@ -182,6 +183,47 @@ TEST_F(SafetensorsFiles, DamagedOnesAreRefusedWithTheReason) {
   }
   write_text(path_, file_of("{" + entry + "}", 8));
   EXPECT_EQ(load_safetensors(path_).tensors[0].tensor.count(), 2) << "the same without a fault";
+}
+
+// Another framework's file: what it has beside is no reason to refuse what is wanted.
+TEST_F(SafetensorsFiles, WhatCannotBeReadIsLeftOutByNameAndRefusedWhereItIsWanted) {
+  write_text(path_, file_of(R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"mask":{"dtype":"BOOL","shape":[4],"data_offsets":[4,8]},)"
+                            R"("codes":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[8,10]},"ids":{"dtype":"U16","shape":[1],"data_offsets":[10,12]},)"
+                            R"("deep":{"dtype":"F32","shape":[1,1,1,1,1,1,1],"data_offsets":[12,16]}})",
+                            16));
+  testing::LogLines lines;
+  const Safetensors loaded = load_safetensors(path_);
+  ASSERT_EQ(loaded.tensors.size(), 1u);
+  EXPECT_EQ(loaded.tensors[0].name, "w");
+  EXPECT_EQ(loaded.unread.size(), 4u);
+  EXPECT_THAT(loaded.unread.at("mask"), HasSubstr("it has the type BOOL; known are F32, F64"));
+  EXPECT_THAT(loaded.unread.at("deep"), HasSubstr("7 dimensions, at most 6"));
+  EXPECT_THAT(lines.text(), HasSubstr("4 tensors cannot be read and are left out"));
+  EXPECT_EQ(load_safetensors(path_, {.names = {"w"}}).tensors.size(), 1u);
+  EXPECT_THAT(message_of([&] { load_safetensors(path_, {.names = {"w", "mask"}}); }), HasSubstr("tensor 'mask' cannot be read: it has the type BOOL"));
+  EXPECT_THAT(message_of([&] { load_safetensors(path_, {.names = {"none"}}); }), HasSubstr("has no tensor 'none'"));
+}
+
+TEST_F(SafetensorsFiles, APointerOrAPageIsSaidToBeOne) {
+  write_text(path_, "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 123\n");
+  EXPECT_THAT(message_of([&] { load_safetensors(path_); }), HasSubstr("It is a Git LFS pointer"));
+  write_text(path_, "<!DOCTYPE html><html><head><title>Sign in</title></head></html>");
+  EXPECT_THAT(message_of([&] { load_safetensors(path_); }), HasSubstr("It is a web page (HTML)"));
+}
+
+// PyTorch's (out, in, height, width) may have the shape of our (out, height, width, in).
+TEST_F(SafetensorsFiles, ConvolutionsOfAnotherFrameworkAreRefusedUntilTheirLayoutIsSaid) {
+  nn::Sequential net;
+  net.append<nn::Conv2d>(3, 8, 3);
+  const auto load = [&] { net.load_state_dict(load_safetensors(path_).tensors); };
+  save_safetensors(path_, net.state_dict());
+  EXPECT_EQ(load_safetensors(path_).tensors.convolution_weights, "OHWI");
+  load();
+  save_safetensors(path_, net.state_dict(), {{"format", "pt"}});
+  EXPECT_THAT(message_of(load), HasSubstr("of which the file does not say the layout: '0.weight' (8, 3, 3, 3)"));
+  const float before = net.parameters()[0].data<float>()[1];
+  net.load_state_dict(load_safetensors(path_).tensors, {.convolution_weights = nn::ConvolutionWeights::kOihw});
+  EXPECT_EQ(net.parameters()[0].data<float>()[3], before) << "the second column of the first channel";
 }
 
 TEST_F(SafetensorsFiles, PythonReadsThemAndTheyReadPythons) {
