@@ -98,8 +98,7 @@ class DistributedDataParallel::Impl {
   nn::Module& module() const {
     if (module_lifetime_.expired())
       throw InvalidArgument(
-          "DistributedDataParallel: the module with parameter '{}' was destroyed before its wrapper: declare the module first, so that it "
-          "goes last",
+          "DistributedDataParallel: the module with parameter '{}' was destroyed before its wrapper: declare the module first",
           parameters_.front().name);
     return module_;
   }
@@ -117,8 +116,7 @@ class DistributedDataParallel::Impl {
     if (has_sync_batch_norm(module()))
       throw InvalidArgument(
           "DistributedDataParallel::set_weight: not with SyncBatchNorm, by which a rank's loss has a part in the gradients of all ranks: "
-          "make "
-          "the loss the sum over this rank's samples, times ranks / samples of all ranks, instead");
+          "make the loss the sum over this rank's samples, times ranks / samples of all ranks, instead");
     shares_.set_weight(samples);
   }
   bool has_weight() const { return shares_.has_weight(); }
@@ -131,9 +129,7 @@ class DistributedDataParallel::Impl {
   void rebuild(const std::vector<std::string>& names) {
     if (partner != nullptr)
       throw InvalidArgument(
-          "DistributedDataParallel::rebuild_buckets: a ZeroRedundancyOptimizer or StepInBackward goes by these buckets: call it before "
-          "that "
-          "is made");
+          "DistributedDataParallel::rebuild_buckets: a ZeroRedundancyOptimizer or StepInBackward goes by these buckets: call it first");
     rebuild(indices_of(names, parameters_));
   }
 
@@ -354,13 +350,12 @@ class DistributedDataParallel::Impl {
   std::vector<HookHandle> hooks_;
   std::vector<Tensor> gradients_;                     // of the parameters, as grad() has them
   std::vector<const void*> slots_;                    // where each gradient lies
-  bool has_rebuilt_ = false;                          // the buckets
   std::optional<PassWatch> in_step_;
   std::uint64_t begun_pass_ = 0, finished_pass_ = 0, local_pass_ = 0;  // numbers of backward passes
   std::uint64_t steps_ = 0;                                            // passes that were reduced
   std::deque<Tensor> inputs_;                         // leaves that want a gradient, up to the first pass; the last ones
   std::exception_ptr pass_error_;                     // of the last pass, where all ranks came to it
-  bool frozen_named_ = false, unregistered_named_ = false;
+  bool has_rebuilt_ = false, frozen_named_ = false, unregistered_named_ = false;
 };
 
 DistributedDataParallel::DistributedDataParallel(nn::Module& module, std::shared_ptr<ProcessGroup> group,
