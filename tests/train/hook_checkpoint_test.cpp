@@ -85,7 +85,7 @@ TEST(HookCheckpoint, ATrainingGoesOnToTheBit) {
 // The hook's state and the optimizer's slices stand in one checkpoint.
 TEST(HookCheckpoint, ATrainingWithZeroGoesOnToTheBit) {
   for (const int ranks : {2, 3}) {
-    const Folder folder("hook_zero");
+    const HookFolder folder("hook_zero");
     expect_all_well(run_ranks(ranks, "threads", [&](auto group) {
       const auto make = [] { return hooks::top_k({.ratio = 0.1}); };
       Training plain(group, make()), whole(group, make()), resumed(group, make());

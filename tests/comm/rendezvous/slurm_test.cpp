@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using Kind = JobEnvironment::Kind;
 using Variables = std::map<std::string, std::string>;
 
-JobEnvironment read(const Variables& variables) {
+JobEnvironment read_job(const Variables& variables) {
   return read_job_environment([&](const char* name) -> std::optional<std::string> {
     const auto found = variables.find(name);
     return found == variables.end() ? std::nullopt : std::optional(found->second);
@@ -84,7 +84,7 @@ TEST(Slurm, StepsOfAJobHavePortsOfTheirOwn) {
 }
 
 TEST(Slurm, ATaskOfAStepOnSeveralMachines) {
-  const JobEnvironment job = read(kTask);
+  const JobEnvironment job = read_job(kTask);
   EXPECT_EQ(job.kind, Kind::kAddress);
   EXPECT_EQ(job.place, (Place{5, 6, 0, 1}));
   EXPECT_EQ(job.master_host, "node07");
@@ -96,7 +96,7 @@ TEST(Slurm, ATaskOfAStepOnSeveralMachines) {
 }
 
 TEST(Slurm, TheStepsOwnVariablesComeFirst) {
-  const JobEnvironment job = read(with(kTask, {{"SLURM_STEP_NUM_TASKS", "8"},
+  const JobEnvironment job = read_job(with(kTask, {{"SLURM_STEP_NUM_TASKS", "8"},
                                                {"SLURM_STEP_TASKS_PER_NODE", "4,2(x2)"},
                                                {"SLURM_STEP_NODELIST", "other[1-3]"},
                                                {"SLURM_STEP_RESV_PORTS", "12000-12003"}}));
@@ -107,7 +107,7 @@ TEST(Slurm, TheStepsOwnVariablesComeFirst) {
 }
 
 TEST(Slurm, TheUsersAddressAndPortComeBeforeAll) {
-  const JobEnvironment job = read(with(kTask, {{"MASTER_ADDR", "[fd00::1]"}, {"MASTER_PORT", "1234"}}));
+  const JobEnvironment job = read_job(with(kTask, {{"MASTER_ADDR", "[fd00::1]"}, {"MASTER_PORT", "1234"}}));
   EXPECT_EQ(job.master_host, "fd00::1");
   EXPECT_EQ(job.master_port, 1234);
   EXPECT_EQ(job.host_source + job.port_source, "MASTER_ADDRMASTER_PORT");
@@ -115,28 +115,28 @@ TEST(Slurm, TheUsersAddressAndPortComeBeforeAll) {
 
 TEST(Slurm, OnOneMachineNoAddressIsNeeded) {
   const Variables one = with(kTask, {{"SLURM_TASKS_PER_NODE", "6"}, {"SLURM_NODEID", "0"}, {"SLURM_LOCALID", "5"}});
-  const JobEnvironment job = read(one);
+  const JobEnvironment job = read_job(one);
   EXPECT_EQ(job.kind, Kind::kOneMachine);
   EXPECT_EQ(job.place, (Place{5, 6, 5, 6}));
   EXPECT_EQ(job.job_id, "slurm-4711-3");
-  EXPECT_NE(read(with(one, {{"SLURM_STEP_ID", "4"}})).job_id, job.job_id) << "two steps do not meet";
+  EXPECT_NE(read_job(with(one, {{"SLURM_STEP_ID", "4"}})).job_id, job.job_id) << "two steps do not meet";
 }
 
 TEST(Slurm, CountsThatDoNotAddUpSayNothing) {
-  const JobEnvironment job = read(with(kTask, {{"SLURM_TASKS_PER_NODE", "9(x3)"}, {"SLURM_NTASKS_PER_NODE", "2"}, {"SLURM_LOCALID", "1"}}));
+  const JobEnvironment job = read_job(with(kTask, {{"SLURM_TASKS_PER_NODE", "9(x3)"}, {"SLURM_NTASKS_PER_NODE", "2"}, {"SLURM_LOCALID", "1"}}));
   EXPECT_EQ(job.place, (Place{5, 6, 1, 2}));
 }
 
 TEST(Slurm, ABatchScriptOrASingleTaskIsAlone) {
   Variables batch = kTask;
   batch.erase("SLURM_STEP_ID");
-  EXPECT_EQ(read(batch).kind, Kind::kAlone);
-  EXPECT_EQ(read(with(kTask, {{"SLURM_NTASKS", "1"}, {"SLURM_PROCID", "0"}})).kind, Kind::kAlone);
+  EXPECT_EQ(read_job(batch).kind, Kind::kAlone);
+  EXPECT_EQ(read_job(with(kTask, {{"SLURM_NTASKS", "1"}, {"SLURM_PROCID", "0"}})).kind, Kind::kAlone);
 }
 
 TEST(Slurm, LaunchersInsideAStepComeFirst) {
-  EXPECT_EQ(read(with(kTask, {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}})).place.world_size, 2);
-  const JobEnvironment mpi = read(with(kTask, {{"OMPI_COMM_WORLD_RANK", "1"},
+  EXPECT_EQ(read_job(with(kTask, {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}})).place.world_size, 2);
+  const JobEnvironment mpi = read_job(with(kTask, {{"OMPI_COMM_WORLD_RANK", "1"},
                                                {"OMPI_COMM_WORLD_SIZE", "4"},
                                                {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
                                                {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}));
@@ -144,11 +144,11 @@ TEST(Slurm, LaunchersInsideAStepComeFirst) {
 }
 
 TEST(Slurm, ALoneWorldSizeMustAgree) {
-  EXPECT_EQ(read(with(kTask, {{"WORLD_SIZE", "6"}})).place, (Place{5, 6, 0, 1}));
-  EXPECT_THAT(message_of([] { read(with(kTask, {{"WORLD_SIZE", "4"}})); }), AllOf(HasSubstr("WORLD_SIZE=4"), HasSubstr("started 6")));
+  EXPECT_EQ(read_job(with(kTask, {{"WORLD_SIZE", "6"}})).place, (Place{5, 6, 0, 1}));
+  EXPECT_THAT(message_of([] { read_job(with(kTask, {{"WORLD_SIZE", "4"}})); }), AllOf(HasSubstr("WORLD_SIZE=4"), HasSubstr("started 6")));
   const Variables alone = with(kTask, {{"SLURM_NTASKS", "1"}, {"SLURM_PROCID", "0"}});
-  EXPECT_EQ(read(with(alone, {{"WORLD_SIZE", "1"}})).kind, Kind::kAlone);
-  EXPECT_THAT(message_of([&] { read(with(alone, {{"WORLD_SIZE", "6"}})); }), AllOf(HasSubstr("WORLD_SIZE=6"), HasSubstr("started 1")));
+  EXPECT_EQ(read_job(with(alone, {{"WORLD_SIZE", "1"}})).kind, Kind::kAlone);
+  EXPECT_THAT(message_of([&] { read_job(with(alone, {{"WORLD_SIZE", "6"}})); }), AllOf(HasSubstr("WORLD_SIZE=6"), HasSubstr("started 1")));
 }
 
 TEST(Slurm, AStepThatWaitsForAStoppedRankCanBeEnded) {
@@ -164,11 +164,11 @@ TEST(Slurm, AStepThatWaitsForAStoppedRankCanBeEnded) {
 }
 
 TEST(Slurm, RefusalsNameTheVariable) {
-  EXPECT_THAT(message_of([] { read(with(kTask, {{"SLURM_PROCID", "6"}})); }), HasSubstr("rank 6 does not exist in a world of 6"));
-  EXPECT_THAT(message_of([] { read(with(kTask, {{"SLURM_TASKS_PER_NODE", "3,?"}})); }), HasSubstr("SLURM_TASKS_PER_NODE='3,?'"));
+  EXPECT_THAT(message_of([] { read_job(with(kTask, {{"SLURM_PROCID", "6"}})); }), HasSubstr("rank 6 does not exist in a world of 6"));
+  EXPECT_THAT(message_of([] { read_job(with(kTask, {{"SLURM_TASKS_PER_NODE", "3,?"}})); }), HasSubstr("SLURM_TASKS_PER_NODE='3,?'"));
   Variables hostless = kTask;
   hostless.erase("SLURM_JOB_NODELIST");
-  EXPECT_THAT(message_of([&] { read(hostless); }), HasSubstr("SLURM_JOB_NODELIST"));
+  EXPECT_THAT(message_of([&] { read_job(hostless); }), HasSubstr("SLURM_JOB_NODELIST"));
 }
 
 }  // namespace
