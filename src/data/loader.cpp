@@ -57,13 +57,13 @@ std::shared_ptr<Standing> keep_standing() {
 }
 
 // At the end of a pass. One that began later, and goes on, restores it in its place.
-void restore_standing(const std::shared_ptr<Standing>& before) {
+void restore_standing(const std::shared_ptr<Standing>& before, std::uint64_t pass) {
   auto& passes = before_passes;
   std::erase_if(passes, [](const auto& pass) { return pass.expired(); });
   const auto own = std::find_if(passes.begin(), passes.end(), [&](const auto& pass) { return pass.lock() == before; });
   if (own == passes.end() || own + 1 == passes.end()) {
     set_sample_numbers(before->numbers);
-    this_threads_batch = before->batch;
+    if (this_threads_batch.pass == pass) this_threads_batch = before->batch;  // it may be another pass's by now
   } else {
     *(own + 1)->lock() = *before;
   }
@@ -160,7 +160,9 @@ class DataLoader::Impl {
     lock.unlock();
     // As the sampler deals: of all ranks' samples of a step, rank r has r, r + n, r + 2n, ...
     set_sample_numbers({sampler_.place().rank, sampler_.place().world_size});
-    this_threads_batch = {pass_, static_cast<std::uint32_t>(handed_out_), sampler_.place().world_size};
+    // Only batches that ranks take together are compared: one rank alone may look at others.
+    if (sampler_.place().world_size > 1)
+      this_threads_batch = {pass_, static_cast<std::uint32_t>(handed_out_), sampler_.place().world_size};
     changed_.notify_all();
   }
 
@@ -185,7 +187,7 @@ class DataLoader::Impl {
     changed_.notify_all();
     for (std::thread& worker : workers_) worker.join();
     workers_.clear();
-    if (standing_before_) restore_standing(std::exchange(standing_before_, nullptr));
+    if (standing_before_) restore_standing(std::exchange(standing_before_, nullptr), pass_);
     if (feed_ && !ready_.empty()) feed_->drop_the_rest();
     ready_.clear();
     berths_.clear();

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "lockstep/autograd/variable.h"
 
@@ -20,13 +21,15 @@ class Hash {
   std::uint64_t hash_ = 0xcbf29ce484222325;
 };
 
-// The bits of one element; of a NaN, whose bits may depend on the CPU, the same for all.
+// The bits of one element, folded to 32; of a NaN, whose bits may depend on the CPU, the same for all.
 std::uint32_t bits_of(const Tensor& tensor, std::size_t element) {
   const std::size_t bytes = size_of(tensor.dtype());
   const std::byte* const at = tensor.buffer().data() + element * bytes;
-  std::uint32_t bits = 0;
-  std::memcpy(&bits, at, std::min(bytes, sizeof bits));
-  return tensor.dtype() == DType::kFloat32 && std::isnan(std::bit_cast<float>(bits)) ? 0x7fc00000 : bits;
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, at, bytes);
+  const bool is_nan = (tensor.dtype() == DType::kFloat32 && std::isnan(std::bit_cast<float>(static_cast<std::uint32_t>(bits)))) ||
+                      (tensor.dtype() == DType::kFloat64 && std::isnan(std::bit_cast<double>(bits)));
+  return is_nan ? 0x7fc00000 : static_cast<std::uint32_t>(bits ^ bits >> 32);
 }
 
 }  // namespace
@@ -59,13 +62,13 @@ void PassWatch::find_optimizers(bool are_new) {
   optimizers_ = std::move(watched);
 }
 
-void PassWatch::restart() {
-  optimizers_.clear();
-  generation_ = 0;
-  find_optimizers(/*are_new=*/false);
-}
 
 void PassWatch::add_optimizers(PassState& state) {
+  if (std::exchange(restarts_, false)) {
+    optimizers_.clear();
+    generation_ = 0;
+    find_optimizers(/*are_new=*/false);
+  }
   find_optimizers(/*are_new=*/true);
   for (const Watched& each : optimizers_) {
     state.begun += optim::LiveOptimizers::begun(*each.optimizer) - each.begun;

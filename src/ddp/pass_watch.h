@@ -30,8 +30,8 @@ class PassWatch {
   void begin_pass_in_join(std::uint64_t step);
   // A pass that stays on this rank, under no_sync().
   void note_local_pass();
-  // Counts begin anew on all ranks: behind join(), in which they were unequal.
-  void restart();
+  // Counts begin anew on all ranks, with the next pass: after join(), in which they were unequal.
+  void restart() noexcept { restarts_ = true; }
   // Weights may differ from now on: something averages them from time to time.
   void let_weights_differ() { weights_may_differ_ = true; }
   bool weights_may_differ() const { return weights_may_differ_; }
@@ -52,6 +52,7 @@ class PassWatch {
   const std::vector<NamedTensor>&trained_, &replicated_;
   std::unordered_set<const void*> keys_;  // of trained_
   std::uint32_t wrapper_, replays_ = 0;
+  bool restarts_ = false;
   std::uint64_t last_step_ = 0;
   std::uint64_t generation_ = 0;
   std::vector<optim::LiveOptimizers::Found> groups_;

@@ -10,6 +10,7 @@
 #include "lockstep/core/log.h"
 #include "src/core/text.h"
 #include "src/ddp/module_watch.h"
+#include "src/optim/swapped_weights.h"
 
 namespace lockstep {
 
@@ -37,7 +38,7 @@ std::uint64_t hash_of_bytes(std::span<const std::byte> bytes) {
 
 Hashes hashes_of(const std::vector<NamedTensor>& tensors) {
   Hashes hashes;
-  for (const auto& [name, tensor] : tensors) {
+  for (const auto& [name, tensor] : optim::with_weights(tensors)) {  // while they hold averages: the weights that are saved
     const Tensor host = tensor.to(cpu_device());
     hashes.push_back(hash_of_bytes({host.buffer().data(), host.bytes()}));
   }
@@ -83,18 +84,18 @@ std::string first_difference(ProcessGroup& group, const std::vector<NamedTensor>
 
 }  // namespace
 
-void check_replicas(const nn::Module& module, const char* operation) {
+void check_replicas(const nn::Module& module, ProcessGroup* call, const char* operation) {
   for (const ReplicatedTensors* const wrapper : replicated_tensors_of(module)) {
-    ProcessGroup& group = *wrapper->group;
-    if (group.world_size() == 1 || wrapper->is_joining()) continue;
-    const std::string difference = first_difference(group, wrapper->parameters);
+    if (wrapper->group->world_size() == 1 || wrapper->is_joining()) continue;
+    if (call == nullptr || !call->has_ranks_of(*wrapper->group)) continue;  // ranks that make no such call cannot answer
+    const std::string difference = first_difference(*call, wrapper->parameters);
     if (difference.empty()) continue;
     if (!wrapper->may_differ())
       throw MismatchError(
           "{}: the replicas have parted: {}. Load and change weights on all ranks alike, or before the module is wrapped; parameters that "
           "are each rank's own belong in ignored_parameters",
           operation, difference);
-    if (group.rank() == 0)
+    if (call->rank() == 0)
       log::warn("{}: rank 0's weights are saved, and the ranks' differ: {}. Call PeriodicModelAverager::average_now() before", operation,
                 difference);
   }

@@ -161,7 +161,9 @@ class Loading {
     const bool fits = std::all_of(keys.unexpected_keys.begin(), keys.unexpected_keys.end(), [&](const std::string& name) {
       return name.starts_with(prefix) && wanted.count(name.substr(prefix.size())) != 0;
     });
-    return fits ? fmt::format("The names of the state dict begin with '{}', which a wrapper has put in front: take it away", prefix) : "";
+    return fits ? fmt::format("The names of the state dict begin with '{}', which a wrapper has put in front: take it away in place, for (auto& [name, tensor] "
+                             ": tensors) name.erase(0, {})",
+                             prefix, prefix.size()) : "";
   }
 
   const std::set<std::string> convolutions_;

@@ -38,9 +38,9 @@ const LossScalerOptions& checked(const LossScalerOptions& options) {
     throw InvalidArgument(
         "LossScaler: initial {} must be positive, growth {} at least 1, backoff {} above 0 and at most 1, growth_interval {} in 1..{}",
         options.initial, options.growth, options.backoff, options.growth_interval, kLongestInterval);
-  if (!(options.min_scale >= kSmallestScale) || options.min_scale > options.initial)
-    throw InvalidArgument("LossScaler: min_scale {} must be at least {} (2^-126) and at most initial, {}", options.min_scale,
-                          kSmallestScale, options.initial);
+  if (!(options.min_scale >= kSmallestScale) || !(options.initial >= kSmallestScale))
+    throw InvalidArgument("LossScaler: min_scale {} and initial {} must be at least {} (2^-126)", options.min_scale, options.initial,
+                          kSmallestScale);
   if (options.max_skips_in_a_row < 0 || options.max_skips_in_a_row > kLongestInterval)
     throw InvalidArgument("LossScaler: max_skips_in_a_row {} must be in 0..{}; 0: any number", options.max_skips_in_a_row,
                           kLongestInterval);
@@ -50,7 +50,7 @@ const LossScalerOptions& checked(const LossScalerOptions& options) {
 }  // namespace
 
 LossScaler::LossScaler(const LossScalerOptions& options)
-    : options_(checked(options)), rule_{options.growth, options.backoff, options.growth_interval, options.min_scale} {
+    : options_(checked(options)), rule_{options.growth, options.backoff, options.growth_interval, std::min(options.min_scale, options.initial)} {
   state_ = Tensor::from<float>(std::array<float, kFields>{options.initial, 0, 0, 0}, {kFields});
   copies_.push_back({&state_.device(), Tensor::zeros({kStepFields}), 0});
 }
@@ -72,9 +72,10 @@ std::int64_t LossScaler::skipped_steps() const { return static_cast<std::int64_t
 std::int64_t LossScaler::skips_in_a_row() const { return std::max<std::int64_t>(0, -static_cast<std::int64_t>(read(state_).good_steps)); }
 
 void LossScaler::check() const {
+  if (options_.max_skips_in_a_row == 0) return;
   const LossScaleState state = read(state_);
   const auto skips = -static_cast<std::int64_t>(state.good_steps);
-  if (options_.max_skips_in_a_row == 0 || skips < options_.max_skips_in_a_row) return;
+  if (skips < options_.max_skips_in_a_row) return;
   throw Error(
       "LossScaler: in each of the last {} steps a gradient was infinite or NaN, so that these steps were skipped; the scale has fallen to "
       "{}, expected fewer than {} in a row. A smaller scale does not help: look for NaN in the samples and in the loss, lower the learning "

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string_view>
+#include <unordered_set>
 #include <utility>
 
 #include "lockstep/core/error.h"
@@ -14,9 +16,11 @@ namespace {
 
 // Names without a parameter's (counts of steps) are the same in all stages.
 void name_by_stage(std::vector<StatePart>& parts, const std::vector<NamedTensor>& parameters, int stage) {
+  std::unordered_set<std::string_view> names;
+  for (const NamedTensor& parameter : parameters) names.insert(parameter.name);
   for (StatePart& part : parts) {
-    const auto is_of = [&part](const NamedTensor& parameter) { return part.name.starts_with(parameter.name + "."); };
-    if (std::none_of(parameters.begin(), parameters.end(), is_of)) part.name = fmt::format("stage{}.{}", stage, part.name);
+    const std::string_view of = std::string_view(part.name).substr(0, part.name.rfind('.'));
+    if (names.count(of) == 0) part.name = fmt::format("stage{}.{}", stage, part.name);
   }
 }
 
@@ -110,12 +114,12 @@ void Team::set_lr(float lr) {
 void Team::set_lr_factor(std::size_t group, float factor) {
   for (std::size_t i = 0; i < members_.size(); ++i) {
     const Optimizer* const optimizer = members_[i].optimizer;
-    if (optimizer != nullptr && group >= optimizer->groups())
+    if (optimizer != nullptr && !optimizer->parameters().empty() && group >= optimizer->groups())
       throw InvalidArgument("{}: set_lr_factor: group {} of {} in the optimizer of {} {}: a factor is one of all optimizers", strategy_,
                             group, optimizer->groups(), kind_ == Kind::kStages ? "stage" : "replica", i);
   }
   for (const Member& member : members_)
-    if (member.optimizer != nullptr) member.optimizer->set_own_lr_factor(group, factor);
+    if (member.optimizer != nullptr && !member.optimizer->parameters().empty()) member.optimizer->set_own_lr_factor(group, factor);
 }
 
 std::vector<StatePart> Team::parts_of_stage(int stage) {

@@ -32,7 +32,7 @@ using namespace checkpoint;
 constexpr const char* kAnotherModel = "is of another model";
 constexpr const char* kOtherOptions =
     "is of an optimizer with other options (momentum, groups, loss_scaler), of the same model: give this one the options of the run that "
-    "saved it";
+    "saved it (of model_parallel, earlier versions kept the first stage's optimizer alone: load without .optimizer)";
 
 // A tensor that a part of the training has, here or, of slices, on other ranks.
 struct Wanted {

@@ -298,7 +298,7 @@ std::string save_checkpoint(const std::string& folder, const CheckpointParts& pa
   const OwnTensors own_tensors(parts);
   const std::vector<std::byte> own = own_file(own_tensors, group.rank());
   Gathered gathered{.facts = agree_on_save(group, folder, parts, own.size()), .hook = {}, .own = {}};
-  check_replicas(parts.model, kSave);
+  check_replicas(parts.model, group.get(), kSave);
   gathered.hook = gather_hook_state(parts.ddp ? parts.ddp->comm_hook() : CommHook(), group.get());
   gathered.own = gather_own(group, gathered.facts, own);
   const fs::path path(folder);

@@ -12,6 +12,7 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <unordered_map>
 #include <utility>
 
 #include "lockstep/core/error.h"
@@ -75,15 +76,14 @@ ordered_json json_of(const SavedCallback& callback, std::size_t number, std::vec
   return {{"name", callback.name}, {"numbers", std::move(numbers)}, {"text", callback.state.text}, {"tensors", std::move(names)}};
 }
 
-SavedCallback callback_of(const ordered_json& json, std::size_t number, const std::vector<NamedTensor>& tensors) {
+SavedCallback callback_of(const ordered_json& json, std::size_t number, const std::unordered_map<std::string, Tensor>& by_name) {
   SavedCallback callback{json.at("name").get<std::string>(), {}};
   for (const auto& [name, value] : json.at("numbers").items()) callback.state.numbers[name] = number_of(value);
   callback.state.text = json.at("text").get<std::string>();
   for (const auto& name : json.at("tensors").get<std::vector<std::string>>()) {
-    const auto found = std::find_if(tensors.begin(), tensors.end(),
-                                    [full = fmt::format("{}.{}", number, name)](const NamedTensor& each) { return each.name == full; });
-    if (found == tensors.end()) throw FileError("the tensor '{}' of callback '{}' is missing", name, callback.name);
-    callback.state.tensors.push_back({name, found->tensor});
+    const auto found = by_name.find(fmt::format("{}.{}", number, name));
+    if (found == by_name.end()) throw FileError("the tensor '{}' of callback '{}' is missing", name, callback.name);
+    callback.state.tensors.push_back({name, found->second});
   }
   return callback;
 }
@@ -138,8 +138,10 @@ TrainerState trainer_state_of(const ProgramState& program, std::int64_t epochs, 
     if (const int version = json.at(kForm).get<int>(); version != kVersion)
       throw FileError("it has form {}, this version of Lockstep reads {}", version, kVersion);
     TrainerState state{history_of(json.at("history"), epochs), {}};
+    std::unordered_map<std::string, Tensor> by_name;
+    for (const auto& [name, tensor] : program.tensors) by_name.emplace(name, tensor);
     for (const ordered_json& callback : json.at("callbacks"))
-      state.callbacks.push_back(callback_of(callback, state.callbacks.size(), program.tensors));
+      state.callbacks.push_back(callback_of(callback, state.callbacks.size(), by_name));
     return state;
   } catch (const std::exception& error) {
     throw FileError("{}: the trainer's state cannot be read: {}", folder, error.what());

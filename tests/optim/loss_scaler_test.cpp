@@ -218,7 +218,6 @@ TEST(LossScaler, RefusesWhatMakesNoSense) {
                                            {.growth_interval = 0},
                                            {.min_scale = 0},
                                            {.min_scale = 1e-39F},
-                                           {.initial = 0.5F},
                                            {.max_skips_in_a_row = -1}})
     EXPECT_THROW(LossScaler{options}, InvalidArgument);
 }

@@ -29,7 +29,7 @@ struct LossScalerOptions {
   float growth = 2;                     // after growth_interval good steps in a row
   float backoff = 0.5f;                 // after a step that was skipped
   std::int64_t growth_interval = 2000;  // at most 2^24
-  float min_scale = 1;                  // no skipped step lowers the scale below it; at least 2^-126
+  float min_scale = 1;                  // no skipped step lowers the scale below it; at least 2^-126. A smaller initial is its own floor
   // So many skipped steps in a row are an Error, of the step() that skips the last one; 0: never. A GPU is looked at once in so many
   // steps, so the error comes at most as many steps later, and in a replayed graph not by itself: see check().
   std::int64_t max_skips_in_a_row = 100;

@@ -67,7 +67,7 @@ class BucketHook {
   // After a pass, on all ranks: no rank had a gradient of this parameter, and its average is dropped. What the pass made of state that the
   // hook keeps for it must become what it was before: an error that was sent counts nowhere. Slots without `has_gradient` show in reduce()
   // for which parameters that may happen. A hook that others stand on hands it on to `next`.
-  virtual void undo(std::string_view parameter) {}
+  virtual void undo(std::string_view /*parameter*/) {}
 
   // Valid after prepare(). Read and written between passes.
   virtual std::vector<HookState> state() { return {}; }

@@ -328,19 +328,17 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
 
 std::shared_ptr<ProcessGroup> default_process_group() {
   if (auto own = this_threads_group.lock()) return own;
+  std::vector<std::shared_ptr<ProcessGroup>> alive;  // outlives the lock: the last reference to a group ends it
   const std::lock_guard lock(default_groups().mutex);
   std::erase_if(default_groups().by_thread, [](const auto& entry) { return entry.second.expired(); });
-  std::shared_ptr<ProcessGroup> found;
-  for (const auto& [thread, group] : default_groups().by_thread) {
-    const auto other = group.lock();
-    if (found && other)
-      throw InvalidArgument(
-          "default group: {} threads of this process have called init_process_group(), and this thread is none of them: give the group "
-          "explicitly, as .group",
-          default_groups().by_thread.size());
-    if (other) found = other;
-  }
-  return found;
+  for (const auto& [thread, group] : default_groups().by_thread)
+    if (auto other = group.lock()) alive.push_back(std::move(other));
+  if (alive.size() > 1)
+    throw InvalidArgument(
+        "default group: {} threads of this process have called init_process_group(), and this thread is none of them: give the group "
+        "explicitly, as .group",
+        alive.size());
+  return alive.empty() ? nullptr : alive.front();
 }
 
 }  // namespace lockstep

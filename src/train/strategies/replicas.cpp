@@ -195,10 +195,10 @@ void check_float32(const char* strategy, const std::vector<NamedTensor>& paramet
 std::shared_ptr<ProcessGroup> group_of(const StrategyOptions& options, bool of_one_process) {
   if (options.group) return options.group;
   if (auto group = default_process_group()) return group;
-  return of_one_process && ranks_of_job() == 1 ? nullptr : init_process_group();
+  return of_one_process && place_in_job().world_size == 1 ? nullptr : init_process_group();
 }
 
-int ranks_of_job() { return read_job_environment([](const char* name) { return env::text(name); }).place.world_size; }
+Place place_in_job() { return read_job_environment([](const char* name) { return env::text(name); }).place; }
 
 void check_on_all_ranks(ProcessGroup& group, const std::function<void()>& check) {
   std::exception_ptr own;

@@ -85,8 +85,8 @@ void check_float32(const char* strategy, const std::vector<NamedTensor>& paramet
 // options.group, else the default group. Where a program has made none, the group of the job that the environment describes, as
 // init_process_group() makes it: it lasts as long as its callers hold it. Null for a strategy of one process in a job of one.
 std::shared_ptr<ProcessGroup> group_of(const StrategyOptions& options, bool of_one_process = false);
-// The number of ranks that the environment describes. Meets no other rank.
-int ranks_of_job();
+// This process's place in the job that the environment describes. Meets no other rank.
+Place place_in_job();
 
 // Collective. `check` asks no other rank; what it throws on one rank ends this call on all: there with that exception, on the others with
 // an InvalidArgument that has its text and the number of the rank.

@@ -145,11 +145,12 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, Training traini
 
 void check_is_no_rank(const char* call, const std::string& what, const char* way_out) {
   const auto job = default_process_group();
-  if (job == nullptr || job->world_size() == 1) return;
+  const Place place = job ? job->place() : place_in_job();
+  if (place.world_size == 1) return;
   throw InvalidArgument(
       "{}: rank {}: {} drives all devices from one process, and this job has {} ranks, each of which would train by itself: start one "
       "process, take strategy 'ddp'{}, or give a group of this rank alone, .group = group->split(group->rank())",
-      call, job->rank(), what, job->world_size(), way_out);
+      call, place.rank, what, place.world_size, way_out);
 }
 
 StrategyOptions options_of_choice(const std::string& name, const StrategyOptions& options) {

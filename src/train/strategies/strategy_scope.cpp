@@ -34,7 +34,7 @@ int StrategyChoice::num_replicas_in_sync() const {
   if (name() == "model_parallel") return 1;
   if (name() == "ddp" || name() == "zero" || name() == "local_sgd") {
     const auto group = options().group ? options().group : default_process_group();
-    return group ? group->world_size() : ranks_of_job();
+    return group ? group->world_size() : place_in_job().world_size;
   }
   return static_cast<int>(options().devices.size());
 }
