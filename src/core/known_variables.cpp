@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <string_view>
 
@@ -13,7 +14,7 @@ namespace lockstep::env {
 
 namespace {
 
-constexpr const char* kForTests = "TEST_";
+constexpr std::array kForTests = {"TEST_", "SOAK_"};
 
 // Levenshtein's: how many letters to insert, remove or replace.
 std::size_t distance_between(std::string_view one, std::string_view other) {
@@ -54,7 +55,8 @@ std::vector<std::string> doubts_about(const std::vector<std::string>& environmen
   for (const std::string& entry : environment) {
     const std::string name = entry.substr(0, entry.find('='));
     const std::string prefix = kPrefix;
-    if (name.rfind(prefix, 0) != 0 || name.rfind(prefix + kForTests, 0) == 0) continue;
+    const auto is_for = [&](const char* tests) { return name.starts_with(prefix + tests); };
+    if (!name.starts_with(prefix) || std::any_of(kForTests.begin(), kForTests.end(), is_for)) continue;
     const auto& known = known_variables();
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     doubts.push_back(fmt::format("environment: {} is set, and Lockstep has no such variable: did you mean {}?", name, nearest_to(name)));

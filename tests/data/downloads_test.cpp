@@ -59,7 +59,7 @@ TEST_F(Downloads, AnIdxFilesErrorsNameTheFile) {
   for (const auto& extents :
        {std::vector<std::uint32_t>{0, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff, 0xffffffff}, {3}}) {
     const std::string path = write("some.idx", idx(extents, ""));
-    EXPECT_THAT(message_of([&] { read_idx(path); }), AnyOf(HasSubstr(path), ::testing::IsEmpty()));
+    EXPECT_THAT(message_of([&] { read_idx(path); }), AnyOf(HasSubstr(path), "nothing was thrown"));
   }
 }
 

@@ -56,7 +56,7 @@ TEST(NodeChannel, CarriesMessagesBothWaysInOrder) {
 TEST(NodeChannel, WhatWasSaidBeforeTheEndIsHeard) {
   for (const bool answers : {false, true}) {
     Ends ends = make_ends();
-    NodeChannel coordinator(std::move(ends.coordinator), Side::kCoordinator, ""), agent(std::move(ends.agent), Side::kAgent, "");
+    NodeChannel coordinator(std::move(ends.coordinator), Side::kCoordinator, "token"), agent(std::move(ends.agent), Side::kAgent, "token");
     settle(coordinator, agent);
     coordinator.send(waiting("last words"));
     coordinator.close();

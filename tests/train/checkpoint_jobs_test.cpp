@@ -28,7 +28,7 @@ class CheckpointJobs : public ::testing::Test {
 
   Child start(const std::vector<std::string>& commands, int ranks = 0) const {
     std::vector<std::string> line;
-    if (ranks > 0) line = {LOCKSTEP_LOCKRUN, "-n", std::to_string(ranks)};
+    if (ranks > 0) line = {LOCKSTEP_LOCKRUN, "--no-fold", "-n", std::to_string(ranks)};
     line.insert(line.end(), {LOCKSTEP_CHECKPOINT_JOB, folder()});
     line.insert(line.end(), commands.begin(), commands.end());
     return Child(line);

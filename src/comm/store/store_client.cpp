@@ -162,7 +162,7 @@ void check_that_machine_reaches_itself(const Endpoint& endpoint) {
     address_towards(endpoint.host == "localhost" ? "127.0.0.1" : endpoint.host, endpoint.port, Clock::now() + kAnswerTime);
   } catch (const RendezvousError& error) {
     throw RendezvousError(
-        "store at {}: this machine does not reach itself there: {}; if its loopback interface is down, `ip link set lo up` brings it up",
+        "store at {}: this machine does not reach itself there: is its loopback interface down? `ip link set lo up` brings it up ({})",
         endpoint.text(), error.what());
   }
 }

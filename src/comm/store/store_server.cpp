@@ -29,7 +29,6 @@ namespace protocol = store_protocol;
 using Clock = std::chrono::steady_clock;
 
 namespace {
-
 constexpr auto kHandshakeTime = std::chrono::seconds(10);  // a connection that has not proved itself by then is closed
 constexpr auto kTransferTime = std::chrono::seconds(30);   // so is one that takes longer to send a request or to take a reply
 constexpr auto kLostMachine = std::chrono::seconds(15);    // and one that has a claim, whose machine is silent for so long
@@ -40,7 +39,6 @@ static_assert(kMaxConnections >= kMaxRanks);
 constexpr std::size_t kMaxHalfOpen = 1024;  // the oldest goes when one more comes
 constexpr std::size_t kLargeRequestBytes = std::size_t{64} << 20;
 constexpr int kReportedRefusals = 20;
-
 using State = StoreConnection::State;
 std::atomic<int> servers_of_this_process{0};
 
@@ -79,7 +77,6 @@ class StoreServer::Impl {
 
  private:
   using List = std::list<StoreConnection>;
-
   void serve() {
     std::array<epoll_event, 64> happened;
     for (;;) {
@@ -264,9 +261,9 @@ class StoreServer::Impl {
   // An unauthenticated peer that keeps trying must not fill the log.
   void report_refusal(const StoreConnection& connection) {
     if (++refusals_ > kReportedRefusals) return;
-    log::warn("store: a connection from {} {}: refused{}", peer_endpoint(connection.fd()).text(),
-              token_.empty() ? "is another user's, and the job has no token" : "does not know the job's token",
-              refusals_ == kReportedRefusals ? "; further ones are not reported" : "");
+    const char* const why = token_.empty() ? "is another user's, and the job has no token" : "does not know the job's token";
+    const char* const end = refusals_ == kReportedRefusals ? "; further ones are not reported" : "";
+    log::warn("store: a connection from {} {}: refused{}", peer_endpoint(connection.fd()).text(), why, end);
   }
 
   // False: a request that this version does not know.
