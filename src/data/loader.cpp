@@ -57,13 +57,13 @@ std::shared_ptr<Standing> keep_standing() {
 }
 
 // At the end of a pass. One that began later, and goes on, restores it in its place.
-void restore_standing(const std::shared_ptr<Standing>& before, std::uint64_t pass) {
+void restore_standing(const std::shared_ptr<Standing>& before, std::uint64_t number) {
   auto& passes = before_passes;
   std::erase_if(passes, [](const auto& pass) { return pass.expired(); });
   const auto own = std::find_if(passes.begin(), passes.end(), [&](const auto& pass) { return pass.lock() == before; });
   if (own == passes.end() || own + 1 == passes.end()) {
     set_sample_numbers(before->numbers);
-    if (this_threads_batch.pass == pass) this_threads_batch = before->batch;  // it may be another pass's by now
+    if (this_threads_batch.pass == number) this_threads_batch = before->batch;  // it may be another pass's by now
   } else {
     *(own + 1)->lock() = *before;
   }
