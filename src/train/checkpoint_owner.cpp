@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -59,14 +60,21 @@ std::int64_t next_sequence(const fs::path& folder) {
 }
 
 struct FolderUse::Known {
-  std::timed_mutex busy;  // during a save
-  std::mutex mutex;       // of all below
+  std::mutex mutex;  // of all below
+  std::condition_variable released;
+  bool is_busy = false;  // during a call
   std::unique_ptr<FolderLock> lock;
   std::optional<std::string> seen;  // the text of `latest` as this job loaded or saved last; none: it did neither
   std::string lineage;
   bool has_saved = false;
 
   bool is_held(const fs::path& folder) const { return lock != nullptr && lock->is_of(folder.string()); }
+
+  void release() {
+    const std::lock_guard guard(mutex);
+    is_busy = false;
+    released.notify_one();
+  }
 };
 
 // The folders that this process has loaded from or saved in.
@@ -91,21 +99,18 @@ class FoldersKnown {
 };
 
 FolderUse::FolderUse(const fs::path& folder, bool overwrite) : folder_(folder), known_(FoldersKnown::of(folder)) {
-  if (!known_->busy.try_lock_for(kPatienceWithThreads))
+  std::unique_lock guard(known_->mutex);
+  if (!known_->released.wait_for(guard, kPatienceWithThreads, [this] { return !known_->is_busy; }))
     throw FileError("{}: another thread of this process is saving a checkpoint there: save by one thread at a time", folder.string());
-  try {
-    const std::lock_guard lock(known_->mutex);
-    if (known_->is_held(folder)) return;
+  if (!known_->is_held(folder)) {
     known_->lock.reset();
     known_->lock = std::make_unique<FolderLock>(folder.string(), overwrite);
     if (latest_in(folder).empty()) known_->seen.reset(), known_->has_saved = false;  // another folder by that name, or an empty one
-  } catch (...) {
-    known_->busy.unlock();
-    throw;
   }
+  known_->is_busy = true;
 }
 
-FolderUse::~FolderUse() { known_->busy.unlock(); }
+FolderUse::~FolderUse() { known_->release(); }
 
 void FolderUse::check_newest(bool overwrite) const {
   const std::string latest = latest_in(folder_);

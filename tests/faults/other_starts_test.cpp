@@ -108,7 +108,7 @@ TEST(ByHand, WithoutATokenOnlyProcessesOfOneUserMeet) {
       EXPECT_EQ(code, is_one_user ? 0 : 1) << job[1].errors();
       EXPECT_EQ(job[0].wait(120s), is_one_user ? 0 : 1) << job[0].errors();
       EXPECT_THAT(job[1].errors(), HasSubstr(is_one_user ? "" : "without a token only processes of one user meet"));
-      EXPECT_THAT(job[0].errors(), HasSubstr(is_one_user ? "" : "is another user's, and the job has no token"));
+      EXPECT_THAT(job[0].errors(), HasSubstr(is_one_user ? "" : "is another user's or has closed, and the job has no token"));
     }
   }
 }

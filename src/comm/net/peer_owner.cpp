@@ -36,7 +36,9 @@ std::string table_text(const sockaddr_storage& address) {
   return fmt::format("{}:{:04X}", text, ntohs(v6.sin6_port));
 }
 
+// Established connections alone: a socket that its process has closed is listed as root's until the kernel drops it.
 std::optional<uid_t> owner_in_table(const char* table, const std::string& local, const std::string& remote) {
+  static constexpr std::string_view kEstablished = "01";
   std::ifstream rows(table);
   std::string row;
   std::getline(rows, row);  // the heading
@@ -44,7 +46,9 @@ std::optional<uid_t> owner_in_table(const char* table, const std::string& local,
     std::istringstream fields(row);
     std::string number, from, to, state, queues, timer, retransmits;
     uid_t owner = 0;
-    if (fields >> number >> from >> to >> state >> queues >> timer >> retransmits >> owner && from == local && to == remote) return owner;
+    if (fields >> number >> from >> to >> state >> queues >> timer >> retransmits >> owner && from == local && to == remote &&
+        state == kEstablished)
+      return owner;
   }
   return std::nullopt;
 }
@@ -59,13 +63,16 @@ std::optional<uid_t> owner_of_peer(int fd) {
   // A table that changes while it is read may leave a row out.
   constexpr int kTries = 3;
   for (int tries = 0; tries < kTries; ++tries)
-    if (const auto owner = owner_in_table(here.ss_family == AF_INET ? "/proc/net/tcp" : "/proc/net/tcp6", table_text(there), table_text(here)))
+    if (const auto owner =
+            owner_in_table(here.ss_family == AF_INET ? "/proc/net/tcp" : "/proc/net/tcp6", table_text(there), table_text(here)))
       return owner;
   return std::nullopt;
 }
 
 bool is_of_own_user(int fd) {
-  if (!is_loopback(peer_endpoint(fd).host)) return true;
+  const Endpoint peer = peer_endpoint(fd);
+  if (peer.port == 0) return false;  // it has left, and may have sent something before
+  if (!is_loopback(peer.host)) return true;
   const auto owner = owner_of_peer(fd);
   return owner && (*owner == geteuid() || *owner == 0);
 }

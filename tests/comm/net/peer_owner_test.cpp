@@ -6,6 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "src/comm/net/socket.h"
 
 namespace lockstep {
@@ -16,7 +18,7 @@ using namespace std::chrono_literals;
 // A connection to a listener here, made by a child process of another user; both ends live until this object ends.
 class Visitor {
  public:
-  Visitor(const char* host, uid_t user) : listener_(listen_tcp(host, 0)) {
+  Visitor(const char* host, uid_t user, bool resets = false) : listener_(listen_tcp(host, 0)) {
     const Endpoint door = local_endpoint(listener_.get());
     if (pipe(until_) != 0) return;
     child_ = fork();
@@ -25,6 +27,8 @@ class Visitor {
       close(until_[1]);
       if (user != geteuid() && setuid(user) != 0) _exit(2);
       const Fd fd = try_connect_tcp(door.host, door.port, std::chrono::steady_clock::now() + 20s, why);
+      const linger at_once{1, 0};
+      if (resets && setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) != 0) _exit(4);
       char end = 0;
       _exit(fd && read(until_[0], &end, 1) == 0 ? 0 : 3);
     }
@@ -35,10 +39,14 @@ class Visitor {
     }
   }
   ~Visitor() {
-    close(until_[1]);
-    waitpid(child_, nullptr, 0);
+    if (child_ != -1) leave();
   }
   int fd() const { return accepted_.get(); }
+  // Ends the process at the other end, which closes the connection.
+  void leave() {
+    close(std::exchange(until_[1], -1));
+    waitpid(std::exchange(child_, -1), nullptr, 0);
+  }
 
  private:
   Fd listener_, accepted_;
@@ -64,6 +72,18 @@ TEST(PeerOwner, IsTheUserOfTheConnectingProcess) {
     EXPECT_FALSE(is_of_own_user(other.fd()));
     EXPECT_TRUE(is_excluded("", other.fd()));
     EXPECT_FALSE(is_excluded("secret", other.fd())) << "the token decides";
+  }
+}
+
+// The kernel lists a closed socket as root's: what its process sent before it left must not pass for root's.
+TEST(PeerOwner, AConnectionThatTheOtherEndHasClosedIsNobodys) {
+  for (const bool resets : {false, true}) {
+    Visitor visitor("127.0.0.1", geteuid() == 0 ? 12345 : geteuid(), resets);
+    ASSERT_GE(visitor.fd(), 0);
+    visitor.leave();
+    EXPECT_EQ(owner_of_peer(visitor.fd()), std::nullopt) << resets;
+    EXPECT_FALSE(is_of_own_user(visitor.fd())) << resets;
+    EXPECT_TRUE(is_excluded("", visitor.fd())) << resets;
   }
 }
 

@@ -208,7 +208,7 @@ class MeshBuilder {
   bool move(Attempt& attempt) {
     std::string trouble = advance(attempt);
     if (trouble.empty() && attempt.handshake->done() && is_excluded(context_.token, attempt.fd.get()))
-      trouble = "its process is another user's, and the job has no token";
+      trouble = "its process is another user's or has left, and the job has no token";
     if (!trouble.empty()) {
       if (attempt.is_unauthenticated()) {
         report(attempt, trouble);
