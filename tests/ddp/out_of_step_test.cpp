@@ -12,10 +12,10 @@
 #include "lockstep/ddp/step_in_backward.h"
 #include "lockstep/ddp/zero.h"
 #include "lockstep/nn/layers.h"
-#include "lockstep/optim/ema.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/reduce/hooks.h"
 #include "tests/ddp/ranks.h"
+#include "tests/ddp/training.h"
 
 namespace lockstep::testing {
 namespace {
@@ -23,37 +23,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
-
-struct Net : nn::Module {
-  nn::Linear first{4, 3}, last{3, 2};
-  Net() {
-    add("first", first);
-    add("last", last);
-  }
-  Tensor forward(const Tensor& x) override { return last(first(x)); }
-};
-
-// A training of one rank. Weights do not depend on the rank.
-struct Training {
-  explicit Training(const std::shared_ptr<ProcessGroup>& all, const DistributedDataParallelOptions& options = {})
-      : group(all), ddp(net, all, options), sgd(ddp.parameters(), {.lr = 0.125F}) {}
-  Tensor loss(const Tensor& x) { return sum(ddp(x)); }
-  Tensor loss() { return loss(Tensor::full({2, 4}, 1.F + static_cast<float>(group->rank()))); }
-  void pass() {
-    sgd.zero_grad();
-    loss().backward();
-  }
-  void step() {
-    pass();
-    sgd.step();
-  }
-  bool is_odd() const { return group->rank() == 1; }  // the rank that does something else
-
-  std::shared_ptr<ProcessGroup> group;
-  Net net;
-  DistributedDataParallel ddp;
-  optim::SGD sgd;
-};
 
 class OutOfStep : public OverRanks {
  protected:
@@ -100,11 +69,6 @@ TEST_P(OutOfStep, ABatchLeftOutAfterZeroGradIsNamedInTheNextPass) {
       AllOf(HasSubstr("backward pass of step 3"), HasSubstr("steps begun by zero_grad(): "), HasSubstr("4 on rank 1")));
 }
 
-struct Numbers : data::Dataset {
-  std::int64_t size() const override { return 24; }
-  data::Sample get(std::int64_t index, std::int64_t) const override { return {{Tensor::full({4}, static_cast<float>(index))}}; }
-};
-
 TEST_P(OutOfStep, ABatchOfALoaderLeftOutIsNamedInTheNextPass) {
   expect_named(
       [](auto group) {
@@ -137,7 +101,7 @@ TEST_P(OutOfStep, ARateOfOneRankIsNamed) {
 TEST_P(OutOfStep, ARateOfAFurtherGroupIsCompared) {
   expect_named(
       [](auto group) {
-        Net net;
+        TwoLayers net;
         DistributedDataParallel ddp(net, group);
         optim::SGD sgd({{"w", net.first.weight}, {"b", net.first.bias}}, {.lr = 0.125F});
         sgd.add_group({.parameters = {{"w2", net.last.weight}, {"b2", net.last.bias}}});
@@ -164,7 +128,7 @@ TEST_P(OutOfStep, AParameterUnfrozenAfterWrappingIsNamedOnOneRankAndOnAll) {
   for (const bool on_all : {false, true})
     expect_named(
         [on_all](auto group) {
-          Net net;
+          TwoLayers net;
           net.first.freeze();
           DistributedDataParallel ddp(net, group);
           const auto pass = [&] { sum(ddp(Tensor::full({2, 4}, 1))).backward(); };
@@ -178,14 +142,15 @@ TEST_P(OutOfStep, AParameterUnfrozenAfterWrappingIsNamedOnOneRankAndOnAll) {
 }
 
 TEST_P(OutOfStep, WeightsThatChangeOnOneRankAreNamed) {
-  const std::vector<std::function<void(Net&)>> changes = {[](Net& net) {
-                                                            Net other;
-                                                            for (const auto& [name, tensor] : other.named_parameters()) tensor.fill(0.5F);
-                                                            net.load_state_dict(other.state_dict());
-                                                          },
-                                                          [](Net& net) {
-                                                            net.last.weight.copy_from(Tensor::full({2, 3}, 2));
-                                                          }};
+  const std::vector<std::function<void(TwoLayers&)>> changes = {[](TwoLayers& net) {
+                                                                  TwoLayers other;
+                                                                  for (const auto& [name, tensor] : other.named_parameters())
+                                                                    tensor.fill(0.5F);
+                                                                  net.load_state_dict(other.state_dict());
+                                                                },
+                                                                [](TwoLayers& net) {
+                                                                  net.last.weight.copy_from(Tensor::full({2, 3}, 2));
+                                                                }};
   for (const auto& change : changes)
     expect_named(
         [&](auto group) {
@@ -201,7 +166,7 @@ TEST_P(OutOfStep, WeightsThatChangeOnOneRankAreNamed) {
 TEST_P(OutOfStep, AFrozenWeightThatChangesOnOneRankIsNamed) {
   expect_named(
       [](auto group) {
-        Net net;
+        TwoLayers net;
         net.first.freeze();
         DistributedDataParallel ddp(net, group);
         if (group->rank() == 1) net.first.weight.fill(3);
@@ -270,129 +235,6 @@ TEST_P(OutOfStep, SetsAreComparedInJoin) {
         });
       },
       HasSubstr("3 on rank 1"));
-}
-
-// -- what ranks may do
-class InStep : public OverRanks {};
-INSTANTIATE_TEST_SUITE_P(Ranks, InStep, ::testing::Combine(::testing::Values("threads", "tcp"), ::testing::Values(2, 3)), OverRanks::name);
-
-TEST_P(InStep, RanksMayGatherUnequalNumbersOfBatches) {
-  run([](auto group) {
-    Training training(group);
-    const Numbers set;
-    const int window = group->rank() + 1;  // batches of one step
-    const data::DistributedSampler sampler(set.size(), group->place(), {.shuffle = false});
-    int gathered = 0, steps = 0;
-    for (auto& batch : data::DataLoader(set, sampler, {.batch_size = 1})) {
-      if (gathered == 0) training.sgd.zero_grad();
-      if (++gathered < window) {
-        const auto local = training.ddp.no_sync();
-        training.loss(batch[0]).backward();
-        continue;
-      }
-      gathered = 0;
-      training.loss(batch[0]).backward();
-      training.sgd.step();
-      if (++steps == 2) break;
-    }
-    EXPECT_EQ(steps, 2);
-    // A batch cut into unequal numbers of parts.
-    int batches = 0;
-    for (auto& batch : data::DataLoader(set, sampler, {.batch_size = 1})) {
-      training.sgd.zero_grad();
-      for (int part = 0; part < group->rank(); ++part) {
-        const auto local = training.ddp.no_sync();
-        training.loss(batch[0]).backward();
-      }
-      training.loss(batch[0]).backward();
-      training.sgd.step();
-      if (++batches == 3) break;
-    }
-  });
-}
-
-TEST_P(InStep, RankZeroMayEvaluateAlone) {
-  run([](auto group) {
-    Training training(group);
-    optim::ExponentialMovingAverage averages(training.ddp.parameters());
-    const Numbers set;
-    const data::DistributedSampler sampler(set.size(), group->place(), {.shuffle = false}),
-        whole(set.size(), {0, 1, 0, 1}, {.shuffle = false});
-    for (auto& batch : data::DataLoader(set, sampler, {.batch_size = 2})) {
-      training.sgd.zero_grad();
-      training.loss(batch[0]).backward();
-      training.sgd.step();
-      averages.update();
-      if (group->rank() != 0) continue;
-      const NoGrad evaluation;
-      const auto swapped = averages.swapped();
-      for (auto& samples : data::DataLoader(set, whole, {.batch_size = 7})) training.net(samples[0]);
-    }
-  });
-}
-
-// Two models train each other by turns, one of them twice as often.
-TEST_P(InStep, TwoWrappersDoNotCount) {
-  run([](auto group) {
-    Training one(group), other(group);
-    for (int step = 0; step < 3; ++step) {
-      one.step();
-      other.step();
-      for (const NamedTensor& parameter : one.ddp.parameters()) require_grad(parameter.tensor, false);
-      other.sgd.zero_grad();
-      sum(other.ddp(Tensor::full({2, 4}, 1)) + sum(one.net(Tensor::full({2, 4}, 1)))).backward();
-      other.sgd.step();
-      for (const NamedTensor& parameter : one.ddp.parameters()) require_grad(parameter.tensor, true);
-    }
-    check_replicas_equal(*group, one.net.named_parameters(), "weights");
-    check_replicas_equal(*group, other.net.named_parameters(), "weights");
-  });
-}
-
-TEST_P(InStep, JoinMakesCountsUnequalAndTheNextPassIsWell) {
-  run([](auto group) {
-    Training training(group);
-    training.ddp.join([&] {
-      for (int step = 0; step <= group->rank(); ++step) training.step();
-    });
-    training.step();
-    check_replicas_equal(*group, training.net.named_parameters(), "weights");
-  });
-}
-
-// One that survived the rank that was replaced has made steps, and its optimizer is the old one.
-TEST_P(InStep, StepsBeforeTheWrapperDoNotCount) {
-  run([](auto group) {
-    Net net;
-    optim::SGD sgd(net.named_parameters(), {.lr = 0.125F});
-    for (int step = 0; step < group->rank(); ++step) {
-      sgd.zero_grad();
-      sum(net(Tensor::full({2, 4}, 1))).backward();
-      sgd.step();
-    }
-    DistributedDataParallel ddp(net, group);
-    for (int step = 0; step < 2; ++step) {
-      sgd.zero_grad();
-      sum(ddp(Tensor::full({2, 4}, 1))).backward();
-      sgd.step();
-    }
-  });
-}
-
-TEST_P(InStep, IgnoredParametersAreEachRanksOwn) {
-  run([](auto group) {
-    Net net;
-    DistributedDataParallel ddp(net, group, {.ignored_parameters = {"first.weight", "first.bias"}});
-    optim::SGD sgd(ddp.parameters(), {.lr = 0.125F}), own({{"first.weight", net.first.weight}}, {.lr = group->rank() == 0 ? 0.5F : 0.25F});
-    for (int step = 0; step < 2; ++step) {
-      sgd.zero_grad();
-      own.zero_grad();
-      net.first.weight.fill(static_cast<float>(group->rank()));
-      sum(ddp(Tensor::full({2, 4}, 1))).backward();
-      sgd.step();
-      if (group->rank() == 0) own.step();
-    }
-  });
 }
 
 }  // namespace

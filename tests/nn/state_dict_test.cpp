@@ -197,6 +197,19 @@ TEST(StateDict, AFilesConvolutionsOfUnknownLayoutAreRefusedUntilItIsSaid) {
   EXPECT_THAT(line.load_state_dict(without_convolutions).missing_keys, IsEmpty()) << "nothing to say";
 }
 
+// Renamed tensors of a file are still a file's.
+TEST(StateDict, AFilesTensorsMayBeRenamedInPlace) {
+  nn::Sequential net;
+  net.append<nn::Conv2d>(3, 8, 3, nn::Conv2dLayerOptions{.bias = false});
+  FileTensors file;
+  file.push_back({"module.0.weight", Tensor::full({8, 3, 3, 3}, 2)});
+  EXPECT_THAT(message_of([&] { net.load_state_dict(file); }), HasSubstr("begin with 'module.'"));
+  for (NamedTensor& entry : file) entry.name.erase(0, std::string_view("module.").size());
+  EXPECT_THAT(message_of([&] { net.load_state_dict(file); }), HasSubstr(".convolution_weights = ConvolutionWeights::kOihw"));
+  net.load_state_dict(file, {.convolution_weights = nn::ConvolutionWeights::kOihw});
+  EXPECT_EQ(net.parameters()[0].data<float>()[0], 2);
+}
+
 TEST(StateDict, WithoutStrictReturnsWhatItLeftOut) {
   Counted net;
   const auto before = all_values(net);
