@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <unordered_set>
 
 #include "lockstep/core/error.h"
@@ -82,14 +83,40 @@ SavedTensor parse_entry(const std::string& name, const nlohmann::json& entry, st
   return saved.tensors.emplace_back(SavedTensor{name, known->first, shape, bytes});
 }
 
-// A JSON object with a name twice would keep the last one alone.
+// Looks for a name that the outermost object has twice, of which a parsed object keeps the last one alone.
+class RepeatedName : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  std::optional<std::string> name;  // the first one that was found
+
+  bool start_object(std::size_t) override { return ++depth_ > 0; }
+  bool end_object() override { return --depth_ >= 0; }
+  bool key(string_t& key) override {
+    if (depth_ != 1 || names_.insert(key).second) return true;
+    name = key;
+    return false;
+  }
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_array(std::size_t) override { return true; }
+  bool end_array() override { return true; }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override { return false; }  // parse() says it
+
+ private:
+  int depth_ = 0;
+  std::unordered_set<std::string> names_;
+};
+
+// In two passes: a parser with a callback searches an object again for each of its entries.
 nlohmann::json parse_header(const char* text, std::uint64_t length, const std::string& path) {
-  std::unordered_set<std::string> names;
-  return nlohmann::json::parse(text, text + length, [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
-    if (event == nlohmann::json::parse_event_t::key && depth == 1 && !names.insert(value.get<std::string>()).second)
-      throw FileError("{}: the header is damaged: the name '{}' comes twice", path, value.get<std::string>());
-    return true;
-  });
+  RepeatedName repeated;
+  nlohmann::json::sax_parse(text, text + length, &repeated);
+  if (repeated.name) throw FileError("{}: the header is damaged: the name '{}' comes twice", path, *repeated.name);
+  return nlohmann::json::parse(text, text + length);
 }
 
 // Every byte belongs to exactly one tensor.
