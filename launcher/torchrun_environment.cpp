@@ -11,6 +11,11 @@ namespace {
 
 bool is_one(const std::string& nodes) { return nodes == "1" || nodes == "1:1"; }
 
+// What a launcher of ranks has started, a nested lockrun say, has a job already. RANK alone is a pod's number of PyTorchJob.
+bool is_rank(const EnvironmentReader& reader) {
+  return reader.text(env::kRank) && (reader.text(env::kLocalRank) || reader.text(env::kStoreHosted));
+}
+
 // Flags that say how many ranks there are. Those of a parameter server's job say it of all nodes together.
 bool say_how_many_ranks(const std::vector<std::string>& flags, bool on_one_node) {
   const auto has = [&](const char* flag) { return value_of(flags, flag).has_value(); };
@@ -28,11 +33,21 @@ void check_ranks(const EnvironmentReader& reader) {
   if (value != "auto" && value != "gpu" && value != "cpu") check_number(reader, kName, 1, kMaxRanks);
 }
 
+// "2", or "2:2" as torchrun writes it.
+long number_of_nodes(const std::string& text) {
+  constexpr const char* kName = "PET_NNODES";
+  const std::size_t colon = text.find(':');
+  const long least = env::parse_integer(kName, text.substr(0, colon), 1, kMaxRanks);
+  if (colon != std::string::npos && env::parse_integer(kName, text.substr(colon + 1), 1, kMaxRanks) != least)
+    throw InvalidArgument("environment: {}={}: lockrun's nodes do not come and go; say how many there are, {}=K", kName, text, kName);
+  return least;
+}
+
 void check_node(const EnvironmentReader& reader, const std::string& nodes) {
   check_number(reader, "PET_MASTER_PORT", 1, kMaxPort);
   check_number(reader, "PET_NODE_RANK", 0, kMaxRanks - 1);
   const auto rank = reader.text("PET_NODE_RANK");
-  if (nodes.find(':') == std::string::npos && rank && std::stol(*rank) >= env::parse_integer("PET_NNODES", nodes, 1, kMaxRanks))
+  if (rank && std::stol(*rank) >= number_of_nodes(nodes))
     throw InvalidArgument("environment: PET_NODE_RANK={} does not exist with PET_NNODES={}: nodes count from 0", *rank, nodes);
 }
 
@@ -40,9 +55,10 @@ void check_node(const EnvironmentReader& reader, const std::string& nodes) {
 
 std::vector<std::string> with_torchruns_variables(std::vector<std::string> flags, const EnvironmentLookup& lookup) {
   const EnvironmentReader reader(lookup);
-  if (asks_for_information(flags) || reader.text(env::kRank)) return flags;
+  if (asks_for_information(flags) || is_rank(reader)) return flags;
   const auto stated = value_of(flags, "--nnodes"), told = reader.text("PET_NNODES");
   const std::string nodes = value_of(flags, "--standalone") ? "1" : stated.value_or(told.value_or("1"));
+  if (told && !stated && nodes == *told) number_of_nodes(*told);
   const auto add = [&](const char* flag, const char* variable) {
     const auto value = reader.text(variable);
     if (value && !value_of(flags, flag)) flags.insert(flags.end(), {flag, *value});

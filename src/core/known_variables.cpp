@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <regex>
 #include <string_view>
 
 #include "lockstep/core/environment.h"
@@ -14,7 +15,7 @@ namespace lockstep::env {
 
 namespace {
 
-constexpr std::array kForTests = {"TEST_", "SOAK_"};
+constexpr std::array kForTests = {"TEST_", "SOAK_", "FUZZ_"};
 
 // Levenshtein's: how many letters to insert, remove or replace.
 std::size_t distance_between(std::string_view one, std::string_view other) {
@@ -32,11 +33,22 @@ std::size_t distance_between(std::string_view one, std::string_view other) {
   return row.back();
 }
 
-const std::string& nearest_to(const std::string& name) {
+// ": did you mean X?", or "" where no variable's name is near.
+std::string guess_at(const std::string& name) {
   const auto& known = known_variables();
-  return *std::min_element(known.begin(), known.end(), [&](const std::string& one, const std::string& other) {
+  const std::string& nearest = *std::min_element(known.begin(), known.end(), [&](const std::string& one, const std::string& other) {
     return distance_between(name, one) < distance_between(name, other);
   });
+  const std::size_t own = name.size() - std::string_view(kPrefix).size();
+  return distance_between(name, nearest) * 2 <= own ? fmt::format(": did you mean {}?", nearest) : "";
+}
+
+// Kubernetes describes each Service of the namespace to its pods: of one called lockstep-x, by LOCKSTEP_X_SERVICE_HOST, LOCKSTEP_X_PORT
+// ("tcp://10.0.0.1:80") and others.
+bool is_of_kubernetes(const std::string& name, const std::string& value) {
+  static const std::regex kNames("_SERVICE_(HOST|PORT)(_|$)|_PORT_[0-9]+_(TCP|UDP|SCTP)(_|$)");
+  static const std::regex kAddress("(tcp|udp|sctp)://.*");
+  return std::regex_search(name, kNames) || (name.ends_with("_PORT") && std::regex_match(value, kAddress));
 }
 
 }  // namespace
@@ -53,13 +65,14 @@ const std::vector<std::string>& known_variables() {
 std::vector<std::string> doubts_about(const std::vector<std::string>& environment) {
   std::vector<std::string> doubts;
   for (const std::string& entry : environment) {
-    const std::string name = entry.substr(0, entry.find('='));
+    const std::string name = entry.substr(0, entry.find('=')), value = entry.substr(std::min(entry.size(), name.size() + 1));
     const std::string prefix = kPrefix;
     const auto is_for = [&](const char* tests) { return name.starts_with(prefix + tests); };
     if (!name.starts_with(prefix) || std::any_of(kForTests.begin(), kForTests.end(), is_for)) continue;
+    if (is_of_kubernetes(name, value)) continue;
     const auto& known = known_variables();
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    doubts.push_back(fmt::format("environment: {} is set, and Lockstep has no such variable: did you mean {}?", name, nearest_to(name)));
+    doubts.push_back(fmt::format("environment: {} is set, and Lockstep has no such variable{}", name, guess_at(name)));
   }
   return doubts;
 }

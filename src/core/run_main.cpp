@@ -28,25 +28,31 @@ int report(const char* program, const char* message, int exit_code) {
   return exit_code;
 }
 
-// torchrun names the rank with the earliest time in such a file as the cause, in the form that PyTorch's record() writes. What cannot be
-// written is left: the message has gone to stderr.
-void write_torchruns_error_file(const char* message) {
+// torchrun names the rank with the earliest time in such a file as the cause, in the form that PyTorch's record() writes; the time of a
+// rank without one is that at which torchrun sees its end. What cannot be written is left: the message has gone to stderr.
+void write_torchruns_error_file(const char* message, std::chrono::seconds delay) {
   const auto path = env::text(env::kTorchrunsErrorFile);
   if (!path) return;
   const nlohmann::json file = {
-      {"message", {{"message", message}, {"extraInfo", {{"py_callstack", ""}, {"timestamp", std::to_string(std::time(nullptr))}}}}}};
+      {"message",
+       {{"message", message}, {"extraInfo", {{"py_callstack", ""}, {"timestamp", std::to_string(std::time(nullptr) + delay.count())}}}}}};
   std::ofstream(*path) << file.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 int fail(const char* program, const char* message, int exit_code) {
-  write_torchruns_error_file(message);
+  write_torchruns_error_file(message, std::chrono::seconds(0));
   return report(program, message, exit_code);
 }
 
-// Launchers other than lockrun name the first process that leaves as the cause. The rank that failed gets a head start.
-void let_the_cause_leave_first() {
+// After another rank's failure. Launchers other than lockrun name the first process that leaves as the cause, so that the rank that failed
+// gets a head start; torchrun looks for processes that have left every few seconds at most, and the time for it is one that it sees later.
+int follow(const char* program, const char* message) {
   constexpr auto kHeadStart = std::chrono::milliseconds(500);
+  constexpr auto kLaterThanTheCause = std::chrono::seconds(60);
+  report(program, message, kPeerLostExitCode);
   if (!env::text(env::kStoreHosted)) std::this_thread::sleep_for(kHeadStart);
+  write_torchruns_error_file(message, kLaterThanTheCause);
+  return kPeerLostExitCode;
 }
 
 // All output must have been written: a full disk is no success.
@@ -66,11 +72,9 @@ int run_main(const char* program, int (*body)(int argc, char** argv), int argc, 
   try {
     return finish(program, body(argc, argv));
   } catch (const PeerLost& error) {
-    let_the_cause_leave_first();
-    return fail(program, error.what(), kPeerLostExitCode);
+    return follow(program, error.what());
   } catch (const FileErrorOfPeer& error) {
-    let_the_cause_leave_first();
-    return fail(program, error.what(), kPeerLostExitCode);
+    return follow(program, error.what());
   } catch (const InvalidArgument& error) {
     return fail(program, error.what(), 2);
   } catch (const std::system_error& error) {

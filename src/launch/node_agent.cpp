@@ -59,6 +59,11 @@ bool NodeAgent::shake_hands(Clock::time_point until) {
     ::poll(&polled, 1, kLookMs);
     channel_->move();
   }
+  if (channel_->state() == State::kRefused && token_.empty())
+    throw RendezvousError(
+        "node {}: refused: node 0 at {} is another user's process or has a token, and this node has none: give all nodes the same "
+        "LOCKSTEP_TOKEN (or LOCKSTEP_TOKEN_FILE)",
+        own_.node, coordinator_.text());
   if (channel_->state() == State::kRefused)
     throw RendezvousError("node {}: node 0 at {} refuses the token: LOCKSTEP_TOKEN (or LOCKSTEP_TOKEN_FILE) differs between the two",
                           own_.node, coordinator_.text());

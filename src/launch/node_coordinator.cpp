@@ -73,7 +73,8 @@ void NodeCoordinator::admit_all() {
     const std::string peer = agent.channel.peer();
     agent.channel.move();
     if (agent.channel.state() == NodeChannel::State::kRefused && ++refusals <= kReportedRefusals)
-      fmt::print(stderr, "lockrun: refused {}: it does not know the job's token\n", peer);
+      fmt::print(stderr, "lockrun: refused {}: {}\n", peer,
+                 token_.empty() ? "it is another user's or has closed, and the job has no token" : "it does not know the job's token");
     while (auto message = agent.channel.next())
       if (message->kind == NodeMessage::Kind::kJoin && message->nodes.size() == 1 && agent.node < 0) admit(agent, message->nodes[0]);
   }

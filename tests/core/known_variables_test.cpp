@@ -12,6 +12,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 TEST(KnownVariables, AreAllOfTheHeader) {
   std::ifstream file(LOCKSTEP_ENVIRONMENT_HEADER);
@@ -35,8 +36,22 @@ TEST(KnownVariables, AMisspeltOneIsNamedWithTheNearest) {
               ElementsAre(HasSubstr("LOCKSTEP_LOG_LEVEL?"), HasSubstr("LOCKSTEP_FLIGHT_DIR?")));
 }
 
+TEST(KnownVariables, OneThatIsLikeNoneIsNamedWithoutAGuess) {
+  EXPECT_THAT(doubts_about({"LOCKSTEP_QUUX=1"}), ElementsAre(AllOf(HasSubstr("LOCKSTEP_QUUX is set"), Not(HasSubstr("did you mean")))));
+}
+
+// Of a Service called lockstep-master.
+TEST(KnownVariables, ThoseOfKubernetesAreNoDoubt) {
+  EXPECT_THAT(doubts_about({"LOCKSTEP_MASTER_SERVICE_HOST=10.0.0.11", "LOCKSTEP_MASTER_SERVICE_PORT=80",
+                            "LOCKSTEP_MASTER_SERVICE_PORT_HTTP=80", "LOCKSTEP_MASTER_PORT=tcp://10.0.0.11:80",
+                            "LOCKSTEP_MASTER_PORT_80_TCP=tcp://10.0.0.11:80", "LOCKSTEP_MASTER_PORT_80_TCP_ADDR=10.0.0.11"}),
+              IsEmpty());
+  EXPECT_THAT(doubts_about({"LOCKSTEP_MASTER_PORT=80"}), ElementsAre(HasSubstr("LOCKSTEP_MASTER_PORT")));
+}
+
 TEST(KnownVariables, RightOnesAndThoseOfTestsAreNoDoubt) {
-  EXPECT_THAT(doubts_about({"LOCKSTEP_TIMEOUT_S=5", "LOCKSTEP_TEST_PYTHON=python3", "RANK=0", "lockstep_x=1"}), IsEmpty());
+  EXPECT_THAT(doubts_about({"LOCKSTEP_TIMEOUT_S=5", "LOCKSTEP_TEST_PYTHON=python3", "LOCKSTEP_FUZZ_SEED=7", "RANK=0", "lockstep_x=1"}),
+              IsEmpty());
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, InStep, ::testing::Combine(::testing::Values("th
 
 TEST_P(InStep, RanksMayGatherUnequalNumbersOfBatches) {
   run([](auto group) {
-    Training training(group);
+    RankTraining training(group);
     const Numbers set;
     const int window = group->rank() + 1;  // batches of one step
     const data::DistributedSampler sampler(set.size(), group->place(), {.shuffle = false});
@@ -52,7 +52,7 @@ TEST_P(InStep, RanksMayGatherUnequalNumbersOfBatches) {
 
 TEST_P(InStep, RankZeroMayEvaluateAlone) {
   run([](auto group) {
-    Training training(group);
+    RankTraining training(group);
     optim::ExponentialMovingAverage averages(training.ddp.parameters());
     const Numbers set;
     const data::DistributedSampler sampler(set.size(), group->place(), {.shuffle = false}),
@@ -78,7 +78,7 @@ TEST_P(InStep, RankZeroMayEvaluateAlone) {
 // Two models train each other by turns, one of them twice as often.
 TEST_P(InStep, TwoWrappersDoNotCount) {
   run([](auto group) {
-    Training one(group), other(group);
+    RankTraining one(group), other(group);
     for (int step = 0; step < 3; ++step) {
       one.step();
       other.step();
@@ -95,7 +95,7 @@ TEST_P(InStep, TwoWrappersDoNotCount) {
 
 TEST_P(InStep, JoinMakesCountsUnequalAndTheNextPassIsWell) {
   run([](auto group) {
-    Training training(group);
+    RankTraining training(group);
     training.ddp.join([&] {
       for (int step = 0; step <= group->rank(); ++step) training.step();
     });

@@ -36,7 +36,7 @@ TEST_P(OutOfStep, ALossThatReachesNoParameterIsNamedInTheNextPass) {
   int steps = 0;  // that rank 0 made
   expect_named(
       [&](auto group) {
-        Training training(group);
+        RankTraining training(group);
         for (int step = 0; step < 6; ++step) {
           training.sgd.zero_grad();
           const Tensor apart = Tensor::full({1}, 1);
@@ -57,7 +57,7 @@ TEST_P(OutOfStep, ALossThatReachesNoParameterIsNamedInTheNextPass) {
 TEST_P(OutOfStep, ABatchLeftOutAfterZeroGradIsNamedInTheNextPass) {
   expect_named(
       [](auto group) {
-        Training training(group);
+        RankTraining training(group);
         for (int step = 0; step < 6; ++step) {
           training.sgd.zero_grad();
           const Tensor loss = training.loss();
@@ -72,7 +72,7 @@ TEST_P(OutOfStep, ABatchLeftOutAfterZeroGradIsNamedInTheNextPass) {
 TEST_P(OutOfStep, ABatchOfALoaderLeftOutIsNamedInTheNextPass) {
   expect_named(
       [](auto group) {
-        Training training(group);
+        RankTraining training(group);
         const Numbers set;
         const data::DistributedSampler sampler(set.size(), group->place(), {.shuffle = false});
         int number = 0;
@@ -89,7 +89,7 @@ TEST_P(OutOfStep, ABatchOfALoaderLeftOutIsNamedInTheNextPass) {
 TEST_P(OutOfStep, ARateOfOneRankIsNamed) {
   expect_named(
       [](auto group) {
-        Training training(group);
+        RankTraining training(group);
         training.step();
         if (training.is_odd()) training.sgd.set_lr(0.0625F);
         training.step();
@@ -116,7 +116,7 @@ TEST_P(OutOfStep, ARateOfAFurtherGroupIsCompared) {
 TEST_P(OutOfStep, AParameterFrozenOnOneRankIsNamed) {
   expect_named(
       [](auto group) {
-        Training training(group);
+        RankTraining training(group);
         training.pass();
         if (training.is_odd()) require_grad(training.net.first.bias, false);
         sum(training.ddp(Tensor::full({2, 4}, 1))).backward();
@@ -154,7 +154,7 @@ TEST_P(OutOfStep, WeightsThatChangeOnOneRankAreNamed) {
   for (const auto& change : changes)
     expect_named(
         [&](auto group) {
-          Training training(group);
+          RankTraining training(group);
           training.step();
           if (training.is_odd()) change(training.net);
           training.step();
@@ -178,7 +178,7 @@ TEST_P(OutOfStep, AFrozenWeightThatChangesOnOneRankIsNamed) {
 TEST_P(OutOfStep, PassesOfAnotherWrapperAreNamed) {
   expect_named(
       [](auto group) {
-        Training one(group), other(group);
+        RankTraining one(group), other(group);
         one.step();
         other.step();
         if (!one.is_odd()) one.step();
@@ -196,7 +196,7 @@ TEST_P(OutOfStep, RatesAreComparedUnderEveryHook) {
   for (const auto& make : makers)
     expect_named(
         [&](auto group) {
-          Training training(group, {.comm_hook = make()});
+          RankTraining training(group, {.comm_hook = make()});
           training.step();
           group->barrier();
           if (training.is_odd()) training.sgd.set_lr(0.0625F);
@@ -210,7 +210,7 @@ TEST_P(OutOfStep, RatesAreComparedWithZeroAndInBackward) {
   for (const bool zero : {true, false})
     expect_named(
         [zero](auto group) {
-          Training training(group);
+          RankTraining training(group);
           std::unique_ptr<ZeroRedundancyOptimizer> slices;
           std::unique_ptr<StepInBackward> in_backward;
           if (zero)
@@ -228,7 +228,7 @@ TEST_P(OutOfStep, RatesAreComparedWithZeroAndInBackward) {
 TEST_P(OutOfStep, SetsAreComparedInJoin) {
   expect_named(
       [](auto group) {
-        Training training(group);
+        RankTraining training(group);
         training.ddp.join([&] {
           if (training.is_odd()) require_grad(training.net.first.bias, false);
           sum(training.ddp(Tensor::full({2, 4}, 1))).backward();

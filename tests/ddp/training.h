@@ -21,8 +21,8 @@ struct TwoLayers : nn::Module {
 };
 
 // A training of one rank. Weights do not depend on the rank.
-struct Training {
-  explicit Training(const std::shared_ptr<ProcessGroup>& all, const DistributedDataParallelOptions& options = {})
+struct RankTraining {
+  explicit RankTraining(const std::shared_ptr<ProcessGroup>& all, const DistributedDataParallelOptions& options = {})
       : group(all), ddp(net, all, options), sgd(ddp.parameters(), {.lr = 0.125F}) {}
   Tensor loss(const Tensor& x) { return sum(ddp(x)); }
   Tensor loss() { return loss(Tensor::full({2, 4}, 1.F + static_cast<float>(group->rank()))); }

@@ -119,6 +119,12 @@ bool Child::has_ended() const {
 std::string Child::output() const { return contents(output_); }
 std::string Child::errors() const { return contents(errors_); }
 
+double Child::last_error_written() const {
+  struct stat facts {};
+  EXPECT_EQ(::fstat(errors_, &facts), 0);
+  return static_cast<double>(facts.st_mtim.tv_sec) + 1e-9 * static_cast<double>(facts.st_mtim.tv_nsec);
+}
+
 bool Child::wait_for_output(const std::string& text, Milliseconds timeout) const {
   return poll_until([&] { return output().find(text) != std::string::npos; }, timeout);
 }

@@ -35,6 +35,7 @@ class Child {
   bool has_ended() const;
   std::string output() const;
   std::string errors() const;
+  double last_error_written() const;  // seconds of the file system's clock, as st_mtim
   // Until `text` has appeared on stdout; false when it did not in time.
   bool wait_for_output(const std::string& text, std::chrono::milliseconds timeout = std::chrono::seconds(20)) const;
 

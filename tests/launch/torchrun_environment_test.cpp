@@ -61,9 +61,23 @@ TEST(TorchrunEnvironment, FlagsComeFirst) {
 }
 
 TEST(TorchrunEnvironment, OfARankIsItsLaunchers) {
-  const launch::LaunchSpec spec = spec_of({"-n", "2"}, {{"RANK", "0"}});
-  EXPECT_EQ(spec.nodes, 1);
+  for (const char* launchers : {"LOCAL_RANK", "LOCKSTEP_STORE_HOSTED"}) {
+    const launch::LaunchSpec spec = spec_of({"-n", "2"}, {{"RANK", "0"}, {launchers, "0"}});
+    EXPECT_EQ(spec.nodes, 1);
+    EXPECT_EQ(spec.ranks, 2);
+  }
+}
+
+// PyTorchJob sets RANK and WORLD_SIZE in each pod, next to them.
+TEST(TorchrunEnvironment, OfAPodWithARankIsTaken) {
+  const launch::LaunchSpec spec = spec_of({"-n", "2"}, {{"RANK", "1"}, {"WORLD_SIZE", "8"}});
+  EXPECT_EQ(spec.nodes, 2);
+  EXPECT_EQ(spec.node_rank, 1);
   EXPECT_EQ(spec.ranks, 2);
+}
+
+TEST(TorchrunEnvironment, AFlagNextToItsValueComesFirstToo) {
+  EXPECT_EQ(spec_of({"-n3"}).ranks, 3);
 }
 
 TEST(TorchrunEnvironment, ContradictionsAreErrorsWithTheVariable) {
@@ -74,8 +88,16 @@ TEST(TorchrunEnvironment, ContradictionsAreErrorsWithTheVariable) {
   EXPECT_THAT(error({{"PET_MASTER_ADDR", ""}}), HasSubstr("--master-addr A is missing"));
   EXPECT_THAT(error({{"PET_MASTER_PORT", "70000"}}), HasSubstr("PET_MASTER_PORT=70000"));
   EXPECT_THAT(error({{"PET_NPROC_PER_NODE", "many"}}), HasSubstr("PET_NPROC_PER_NODE='many'"));
-  EXPECT_THAT(error({{"PET_NNODES", "two"}}), HasSubstr("PET_NNODES='two'"));
-  EXPECT_THAT(error({{"PET_NNODES", "1:4"}}), HasSubstr("do not come and go"));
+  for (const Variables& further : {Variables{}, Variables{{"PET_NODE_RANK", ""}}}) {
+    const auto with = [&](const char* nodes) {
+      Variables changes = further;
+      changes["PET_NNODES"] = nodes;
+      return error(changes);
+    };
+    EXPECT_THAT(with("two"), HasSubstr("PET_NNODES='two'"));
+    EXPECT_THAT(with("0"), HasSubstr("PET_NNODES=0"));
+    EXPECT_THAT(with("1:4"), AllOf(HasSubstr("PET_NNODES=1:4"), HasSubstr("do not come and go")));
+  }
 }
 
 }  // namespace

@@ -70,9 +70,6 @@ std::optional<uid_t> owner_of_peer(int fd) {
 }
 
 bool is_of_own_user(int fd) {
-  const Endpoint peer = peer_endpoint(fd);
-  if (peer.port == 0) return false;  // it has left, and may have sent something before
-  if (!is_loopback(peer.host)) return true;
   const auto owner = owner_of_peer(fd);
   return owner && (*owner == geteuid() || *owner == 0);
 }

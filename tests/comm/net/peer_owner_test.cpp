@@ -8,6 +8,7 @@
 
 #include <utility>
 
+#include "src/comm/net/interface.h"
 #include "src/comm/net/socket.h"
 
 namespace lockstep {
@@ -18,7 +19,7 @@ using namespace std::chrono_literals;
 // A connection to a listener here, made by a child process of another user; both ends live until this object ends.
 class Visitor {
  public:
-  Visitor(const char* host, uid_t user, bool resets = false) : listener_(listen_tcp(host, 0)) {
+  Visitor(const char* host, uid_t user, bool resets = false, const std::string& from = "") : listener_(listen_tcp(host, 0)) {
     const Endpoint door = local_endpoint(listener_.get());
     if (pipe(until_) != 0) return;
     child_ = fork();
@@ -26,7 +27,7 @@ class Visitor {
       std::string why;
       close(until_[1]);
       if (user != geteuid() && setuid(user) != 0) _exit(2);
-      const Fd fd = try_connect_tcp(door.host, door.port, std::chrono::steady_clock::now() + 20s, why);
+      const Fd fd = try_connect_tcp(door.host, door.port, std::chrono::steady_clock::now() + 20s, why, from);
       const linger at_once{1, 0};
       if (resets && setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) != 0) _exit(4);
       char end = 0;
@@ -73,6 +74,23 @@ TEST(PeerOwner, IsTheUserOfTheConnectingProcess) {
     EXPECT_TRUE(is_excluded("", other.fd()));
     EXPECT_FALSE(is_excluded("secret", other.fd())) << "the token decides";
   }
+}
+
+// The other end's address is its own choice.
+TEST(PeerOwner, IsFoundFromEveryAddressOfTheMachine) {
+  const std::vector<std::string> addresses = addresses_of_this_machine();
+  for (const std::string& from : addresses) {
+    if (is_ipv6(from)) continue;
+    const Visitor own("127.0.0.1", geteuid(), false, from);
+    ASSERT_GE(own.fd(), 0) << from;
+    EXPECT_TRUE(is_of_own_user(own.fd())) << from;
+    if (geteuid() != 0) continue;
+    const Visitor other("127.0.0.1", 12345, false, from);
+    ASSERT_GE(other.fd(), 0) << from;
+    EXPECT_FALSE(is_of_own_user(other.fd())) << from;
+    EXPECT_TRUE(is_excluded("", other.fd())) << from;
+  }
+  EXPECT_FALSE(addresses.empty());
 }
 
 // The kernel lists a closed socket as root's: what its process sent before it left must not pass for root's.
