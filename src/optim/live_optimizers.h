@@ -11,7 +11,7 @@
 namespace lockstep::optim {
 
 // Threads may be ranks of one process: functions without a comment on threads may be called from any.
-class __attribute__((visibility("hidden"))) LiveOptimizers {
+class LiveOptimizers {
  public:
   static void add(Optimizer& optimizer);
   static void remove(const Optimizer& optimizer);

@@ -14,7 +14,7 @@
 
 namespace lockstep::optim {
 
-class __attribute__((visibility("hidden"))) Team {
+class Team {
  public:
   enum class Kind { kReplicas, kStages };
   // Null members (stages that train nothing) stay out. The optimizers outlive the team. Throws InvalidArgument, with the strategy's name,

@@ -19,10 +19,10 @@
 #pragma GCC visibility push(default)
 namespace lockstep::optim {
 
-class StepOwner;
+class [[gnu::visibility("hidden")]] Team;            // src/optim/team.h
+class [[gnu::visibility("hidden")]] LiveOptimizers;  // src/optim/live_optimizers.h
 
-// Can it be a learning rate: finite, and not negative?
-inline bool is_rate(float lr) { return std::isfinite(lr) && lr >= 0; }
+inline bool is_rate(float lr) { return std::isfinite(lr) && lr >= 0; }  // can it be a learning rate?
 
 // Parameters with a rate and weight decay of their own; all other options are the optimizer's.
 struct ParameterGroup {
@@ -51,9 +51,9 @@ class Optimizer {
 
   // Updates every parameter that has a gradient since the last zero_grad(), in one fused pass a group; on a GPU it only queues that.
   // Elementwise and without contraction: ranks with equal weights and gradients keep equal weights, whatever their CPUs. Allocates nothing
-  // after the first. Steps are counted by parameter, as in PyTorch. Under loss scaling a step with a gradient that is infinite or NaN changes
-  // and counts nothing; so many in a row are an Error (optim/loss_scaler.h). Where ranks share the state it is collective (ddp/zero.h).
-  // InvalidArgument, before anything changes, for a gradient that no_sync() has left to one rank of several.
+  // after the first. Steps are counted by parameter, as in PyTorch. Under loss scaling a step with a gradient that is infinite or NaN
+  // changes and counts nothing; so many in a row are an Error (optim/loss_scaler.h). Where ranks share the state it is collective
+  // (ddp/zero.h). InvalidArgument, before anything changes, for a gradient that no_sync() has left to one rank of several.
   void step();
   // Forgets the gradients: the next backward overwrites them. Touches no memory.
   void zero_grad();
@@ -67,8 +67,8 @@ class Optimizer {
   std::size_t groups() const { return groups_.size(); }
   float group_lr(std::size_t group) const;
 
-  // The live tensors that a checkpoint saves with the weights and loads into: "<parameter>.<state>" ("conv1.weight.momentum"), then counts of
-  // steps ("group0.clock", (parameters of the group, 4): see UpdateClock), then "loss_scaler.state".
+  // The live tensors that a checkpoint saves with the weights and loads into: "<parameter>.<state>" ("conv1.weight.momentum"), then counts
+  // of steps ("group0.clock", (parameters of the group, 4): see UpdateClock), then "loss_scaler.state".
   std::vector<NamedTensor> state();
   // The same, with the tensors of which they are parts: where slice_ranks() > 1 ranks share the state, each has its slices and all counts.
   std::vector<StatePart> state_parts();
@@ -98,9 +98,9 @@ class Optimizer {
   virtual void update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels, Stream& stream) = 0;
 
  private:
-  friend class StepParts;       // src/optim/step_parts.h
-  friend class Team;            // src/optim/team.h
-  friend class LiveOptimizers;  // src/optim/live_optimizers.h
+  friend class StepParts;  // src/optim/step_parts.h
+  friend class Team;
+  friend class LiveOptimizers;
   struct Slice {
     std::size_t begin, count;  // elements of the parameter
   };
@@ -138,8 +138,8 @@ class Optimizer {
   std::vector<Slice> slices_;   // of the parameters that this rank updates; empty: all of them
   int slice_ranks_ = 1;
   std::span<const UpdateRanks> ranks_;  // by parameter, where ranks share an update; kept by who called StepParts::share()
-  StepOwner* owner_ = nullptr;          // who makes the steps in place of step()
-  class Team* team_ = nullptr;          // the optimizers that make each step together with this one
+  class StepOwner* owner_ = nullptr;    // who makes the steps in place of step()
+  Team* team_ = nullptr;                // the optimizers that make each step together with this one
   std::vector<std::size_t> all_;        // 0, 1, ...: the parameters
   std::vector<Group> groups_;
   std::uint32_t begun_ = 0, steps_ = 0;  // how often zero_grad() was called, and a step made
