@@ -73,7 +73,7 @@ TEST_P(LockrunWires, ARankThatLeavesEarlyLeavesOnlyConsequences) {
 }
 
 TEST_P(LockrunWires, AStoppedRankIsNamedAndEnded) {
-  Child job(training(3, {"steps=1000000", "fail_rank=2", "fail_at=50", "how=stop"}), options({{"LOCKSTEP_TIMEOUT_S", "1"}}));
+  Child job(training(3, {"steps=1000000", "fail_rank=2", "fail_at=50", "how=stop"}), options({{"LOCKSTEP_TIMEOUT_S", "4"}}));
   EXPECT_EQ(job.wait(), 1) << job.errors();
   EXPECT_THAT(job.errors(), HasSubstr("for rank 2 (pid"));
   EXPECT_TRUE(job.nothing_left());

@@ -50,6 +50,7 @@ std::string Sighting::last_seen(std::chrono::steady_clock::time_point now) const
 // The news of a heartbeat is as old as the heartbeat.
 std::string Sighting::whereabouts(std::chrono::steady_clock::time_point now) const {
   constexpr auto kFresh = std::chrono::milliseconds(100);
+  if (seen_at == std::chrono::steady_clock::time_point()) return "has sent no heartbeat yet";
   const auto old = now - seen_at;
   const std::string by = old > kFresh ? fmt::format(", by its heartbeat of {} ago", seconds_text(old)) : "";
   if (activity.state() == Activity::kNone) return "has made no call yet" + by;

@@ -106,6 +106,7 @@ class ActivityTest : public ::testing::Test {
 };
 
 TEST_F(ActivityTest, NothingYet) {
+  EXPECT_EQ(sighting_.whereabouts(now_), "has sent no heartbeat yet");
   sighting_.see(record_.read(), now_);
   EXPECT_EQ(sighting_.last_seen(now_), "had made no call yet");
   EXPECT_EQ(sighting_.whereabouts(now_), "has made no call yet");
