@@ -6,7 +6,7 @@
 // prints its progress, after each epoch the accuracy on a tenth of the training set that it holds out (by which the learning rate was
 // chosen), and in the end, after 3 s of CPU time of two ranks (AMD Zen 4), something like
 //
-//   accuracy 0.9124 on 2568 test samples, loss 0.616
+//   accuracy 0.9058 on 2568 test samples, loss 0.684
 #include <lockstep/lockstep.h>
 #include <nlohmann/json.hpp>
 
