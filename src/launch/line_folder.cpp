@@ -59,22 +59,29 @@ bool LineFolder::joins(const Waiting& waiting, bool is_error, const std::string&
   return may_have_numbers && key.size() == waiting.key.size() && key == waiting.key;
 }
 
-void LineFolder::add(int rank, bool is_error, std::string text, Clock::time_point now) {
+// Its place in lines_: the rank's next line joins none above it.
+std::size_t LineFolder::first_below(int rank) const {
+  const auto number = static_cast<std::size_t>(rank);
+  return number < below_.size() && below_[number] > taken_ ? below_[number] - taken_ : 0;
+}
+
+std::vector<LineFolder::Line> LineFolder::add(int rank, bool is_error, std::string text, Clock::time_point now) {
+  const auto number = static_cast<std::size_t>(rank);
+  if (number >= below_.size()) below_.resize(number + 1);
   std::string key = with_sign_for(rank, text);
-  const auto has_rank = [rank](const Waiting& waiting) {
-    return std::binary_search(waiting.line.ranks.begin(), waiting.line.ranks.end(), rank);
-  };
-  const auto below_own = std::find_if(lines_.rbegin(), lines_.rend(), has_rank).base();
-  const auto same = std::find_if(below_own, lines_.end(),
-                                 [&](const Waiting& waiting) { return joins(waiting, is_error, text, key); });
-  if (same == lines_.end()) {
+  std::size_t place = first_below(rank);
+  while (place < lines_.size() && (++comparisons_, !joins(lines_[place], is_error, text, key))) ++place;
+  below_[number] = taken_ + place + 1;
+  if (place == lines_.size()) {
     bytes_ += text.size();
     lines_.push_back({{{rank}, is_error, std::move(text)}, std::move(key), false, now});
-    return;
+    return is_too_much(lines_.size(), bytes_) ? take(now) : std::vector<Line>();
   }
-  if (same->line.text != text) same->has_numbers = true;
-  auto& ranks = same->line.ranks;
+  Waiting& same = lines_[place];
+  if (same.line.text != text) same.has_numbers = true;
+  auto& ranks = same.line.ranks;
   ranks.insert(std::lower_bound(ranks.begin(), ranks.end(), rank), rank);
+  return {};
 }
 
 std::vector<LineFolder::Line> LineFolder::take_first(std::size_t count) {
@@ -85,6 +92,7 @@ std::vector<LineFolder::Line> LineFolder::take_first(std::size_t count) {
     if (first.has_numbers) first.line.text = with_numbers(first.key, first.line.ranks);
     taken.push_back(std::move(first.line));
     lines_.pop_front();
+    ++taken_;
   }
   return taken;
 }
@@ -92,20 +100,14 @@ std::vector<LineFolder::Line> LineFolder::take_first(std::size_t count) {
 std::vector<LineFolder::Line> LineFolder::take(Clock::time_point now) {
   std::size_t count = 0, bytes = bytes_;
   for (const Waiting& waiting : lines_) {
-    const bool is_too_much = lines_.size() - count > kMostLines || bytes > kMostBytes;
-    if (!is_too_much && waiting.line.ranks.size() < ranks_ && now - waiting.since < moment_) break;
+    if (!is_too_much(lines_.size() - count, bytes) && waiting.line.ranks.size() < ranks_ && now - waiting.since < moment_) break;
     bytes -= waiting.line.text.size();
     ++count;
   }
   return take_first(count);
 }
 
-std::vector<LineFolder::Line> LineFolder::take_until(int rank) {
-  std::size_t count = 0;
-  for (std::size_t i = 0; i < lines_.size(); ++i)
-    if (std::binary_search(lines_[i].line.ranks.begin(), lines_[i].line.ranks.end(), rank)) count = i + 1;
-  return take_first(count);
-}
+std::vector<LineFolder::Line> LineFolder::take_until(int rank) { return take_first(first_below(rank)); }
 
 std::optional<Clock::time_point> LineFolder::due() const {
   if (lines_.empty()) return std::nullopt;

@@ -29,13 +29,18 @@ class LineFolder {
   // `ranks`: how many write.
   explicit LineFolder(int ranks) : ranks_(static_cast<std::size_t>(ranks)) {}
 
-  void add(int rank, bool is_error, std::string text, Clock::time_point now);
+  // Returns the first lines where too many wait.
+  std::vector<Line> add(int rank, bool is_error, std::string text, Clock::time_point now);
 
   // The lines whose moment is over, and those that all ranks have written.
   std::vector<Line> take(Clock::time_point now);
   // The lines of `rank`, and those above them.
   std::vector<Line> take_until(int rank);
   std::vector<Line> take_all() { return take_first(lines_.size()); }
+
+  static constexpr std::size_t kMostLines = 4096, kMostBytes = 1 << 20;  // that wait
+  // Of a new line with a waiting one, since the start. A rank compares each waiting line once at most, however many lines it adds.
+  std::size_t comparisons() const { return comparisons_; }
 
   // When take() has the next line; absent: there is none.
   std::optional<Clock::time_point> due() const;
@@ -45,7 +50,6 @@ class LineFolder {
 
  private:
   static constexpr std::chrono::milliseconds kMoment{100}, kLastWords{1000};
-  static constexpr std::size_t kMostLines = 256, kMostBytes = 1 << 20;
 
   struct Waiting {
     Line line;
@@ -55,11 +59,16 @@ class LineFolder {
   };
   static bool joins(const Waiting& waiting, bool is_error, const std::string& text, const std::string& key);
   std::vector<Line> take_first(std::size_t count);
+  bool is_too_much(std::size_t lines, std::size_t bytes) const { return lines > kMostLines || bytes > kMostBytes; }
+  std::size_t first_below(int rank) const;
 
   std::size_t ranks_;
   std::chrono::milliseconds moment_ = kMoment;
   std::deque<Waiting> lines_;
+  std::size_t taken_ = 0;           // lines before the first of lines_
+  std::vector<std::size_t> below_;  // by rank: the number of the line below its last one, counted from the start
   std::size_t bytes_ = 0;
+  std::size_t comparisons_ = 0;
 };
 
 }  // namespace lockstep::launch

@@ -107,9 +107,10 @@ void OutputRelay::close_when_read(std::size_t rank) {
 }
 
 void OutputRelay::show(const Rank& rank, bool is_error, std::vector<Piece> pieces) {
+  const Clock::time_point now = Clock::now();
   for (Piece& piece : pieces) {
     if (options_.fold && piece.kind == Piece::Kind::kLine) {
-      folder_.add(rank.number, is_error, std::move(piece.text), Clock::now());
+      show(folder_.add(rank.number, is_error, std::move(piece.text), now));
       continue;
     }
     if (options_.fold) show(folder_.take_until(rank.number));

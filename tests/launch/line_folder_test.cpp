@@ -1,5 +1,6 @@
 #include "src/launch/line_folder.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -98,12 +99,43 @@ TEST(LineFolder, AStatusComesBelowItsRanksLines) {
 }
 
 TEST(LineFolder, AFloodIsNotKept) {
+  constexpr std::size_t kLines = 3 * LineFolder::kMostLines;
   LineFolder folder(2);
-  for (int i = 0; i < 1000; ++i) folder.add(0, false, std::to_string(i) + "\n", kFoldStart);
-  EXPECT_EQ(folder.take(kFoldStart).size(), 1000u - 256);
+  std::size_t gone = 0;
+  for (std::size_t i = 0; i < kLines; ++i) {
+    for (const auto& line : folder.add(0, false, std::to_string(i) + "\n", kFoldStart)) EXPECT_EQ(line.text, std::to_string(gone++) + "\n");
+    ASSERT_LE(i + 1 - gone, LineFolder::kMostLines);
+  }
+  EXPECT_EQ(folder.take_all().size(), LineFolder::kMostLines);
   LineFolder of_long_lines(2);
-  for (int i = 0; i < 3; ++i) of_long_lines.add(0, false, std::string(1 << 20, static_cast<char>('a' + i)), kFoldStart);
-  EXPECT_EQ(of_long_lines.take(kFoldStart).size(), 2u);
+  gone = 0;
+  for (int i = 0; i < 3; ++i) gone += of_long_lines.add(0, false, std::string(1 << 20, static_cast<char>('a' + i)), kFoldStart).size();
+  EXPECT_EQ(gone, 2u);
+}
+
+// The work for a line must not grow with the number of lines that wait.
+TEST(LineFolder, EachRankComparesAWaitingLineOnceAtMost) {
+  constexpr int kRanks = 4;
+  constexpr std::size_t kLines = LineFolder::kMostLines / kRanks;
+  for (const bool equal : {true, false}) {
+    LineFolder folder(kRanks + 1);  // one of them writes nothing, so that all lines wait
+    for (int rank = 0; rank < kRanks; ++rank)
+      for (std::size_t i = 0; i < kLines; ++i) folder.add(rank, false, equal ? "y\n" : fmt::format("{} {}\n", rank, i), kFoldStart);
+    EXPECT_EQ(folder.take_all().size(), equal ? kLines : kRanks * kLines);
+    EXPECT_LE(folder.comparisons(), kRanks * kRanks * kLines) << equal;
+  }
+}
+
+TEST(LineFolder, ARanksLastLineIsKnownAfterItHasGone) {
+  LineFolder folder(3);
+  for (const char* text : {"a\n", "b\n"}) folder.add(0, false, text, kFoldStart);
+  for (const int rank : {1, 2}) folder.add(rank, false, "a\n", kFoldStart);
+  EXPECT_THAT(texts(folder.take(kFoldStart)), ElementsAre("[0-2] a\n"));
+  EXPECT_THAT(folder.take_until(1), IsEmpty()) << "its only line has gone";
+  for (const char* text : {"a\n", "b\n"}) folder.add(1, false, text, kFoldStart);
+  folder.add(2, false, "b\n", kFoldStart);
+  EXPECT_THAT(texts(folder.take_until(2)), ElementsAre("[0,2] b\n"));
+  EXPECT_THAT(texts(folder.take_all()), ElementsAre("[1] a\n", "[1] b\n"));
 }
 
 }  // namespace
