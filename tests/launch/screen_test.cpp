@@ -2,6 +2,11 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <pty.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -71,6 +76,77 @@ TEST(OutputQueue, APieceEndsWithALine) {
     EXPECT_EQ(::read(pipe.read_end.get(), text.data(), text.size()), static_cast<ssize_t>(bytes));
   }
   EXPECT_TRUE(queue.empty());
+}
+
+struct Terminal {
+  Fd ours, theirs;
+  Terminal() {
+    int fds[2] = {-1, -1};
+    EXPECT_EQ(::openpty(&fds[0], &fds[1], nullptr, nullptr, nullptr), 0);
+    ours = Fd(fds[0]);
+    theirs = Fd(fds[1]);
+    termios modes{};
+    EXPECT_EQ(::tcgetattr(theirs.get(), &modes), 0);
+    modes.c_oflag |= OPOST | XTABS;  // a tab becomes eight bytes
+    EXPECT_EQ(::tcsetattr(theirs.get(), TCSANOW, &modes), 0);
+  }
+};
+
+// Writes as long as poll() says that there is room. Returns whether there came to be none; a write that blocks never returns.
+bool becomes_stuck(OutputQueue& queue) {
+  queue.append(std::string(1 << 20, '\t'));
+  pollfd polled{queue.fd(), POLLOUT, 0};
+  while (!queue.empty() && ::poll(&polled, 1, 0) > 0) queue.write_some();
+  return !queue.empty() && queue.error() == 0;
+}
+
+TEST(OutputQueue, NoWriteWaitsForATerminalsOrPipesReader) {
+  const Terminal terminal;
+  const Pipe pipe = make_pipe();
+  for (const int fd : {terminal.theirs.get(), pipe.write_end.get()}) {
+    OutputQueue queue(fd);
+    ASSERT_NE(::fcntl(queue.fd(), F_GETFL) & O_NONBLOCK, 0);
+    EXPECT_EQ(::fcntl(fd, F_GETFL) & O_NONBLOCK, 0) << "others have this descriptor, too";
+    EXPECT_TRUE(becomes_stuck(queue));
+  }
+}
+
+TEST(OutputQueue, NoWriteWaitsForASocketsReader) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  const Fd ours(ends[0]), theirs(ends[1]);
+  OutputQueue queue(theirs.get());
+  EXPECT_TRUE(becomes_stuck(queue));
+  queue.write_some();  // as if another writer had come before us
+  EXPECT_EQ(queue.error(), 0);
+}
+
+TEST(OutputQueue, ATerminalThatCannotBeOpenedAgainGetsWhatSurelyFits) {
+  const Terminal terminal;
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  OutputQueue queue(terminal.theirs.get());
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_EQ(queue.fd(), terminal.theirs.get());
+  EXPECT_TRUE(becomes_stuck(queue));
+  char bytes[4096];
+  for (pollfd polled{queue.fd(), POLLOUT, 0}; ::poll(&polled, 1, 0) == 0;) {
+    ASSERT_GT(::read(terminal.ours.get(), bytes, sizeof(bytes)), 0);
+    EXPECT_EQ(bytes[0], ' ') << "of a tab";
+  }
+  const std::size_t waiting = queue.waiting();
+  queue.write_some();
+  EXPECT_LT(queue.waiting(), waiting) << "goes on once somebody has read";
+}
+
+// To open it would make a new one.
+TEST(OutputQueue, TheOtherSideOfATerminalIsWrittenToItself) {
+  const Terminal terminal;
+  OutputQueue queue(terminal.ours.get());
+  EXPECT_EQ(queue.fd(), terminal.ours.get());
 }
 
 TEST(Screen, OneFileIsSeenUnderTwoDescriptors) {
