@@ -44,18 +44,27 @@ std::string describe(const RankExit& exit) {
 
 namespace {
 
-const char* who_sent_sigkill(std::optional<long> memory_kills) {
-  if (!memory_kills) return "lockrun: nobody here sent that signal; when memory runs out the system does (see dmesg)\n";
-  if (*memory_kills > 0)
-    return "lockrun: memory ran out: the system killed it (oom_kill of its control group counts it); give the job more memory, or start "
-           "fewer ranks\n";
-  return "lockrun: nobody here sent that signal, and the system killed nothing here for want of memory: another process did\n";
+// What is known: the system counts such kills, and does not say whom it has killed.
+std::string who_sent_sigkill(const std::optional<MemoryKills>& kills) {
+  if (!kills)
+    return "lockrun: that signal did not come from lockrun: a process sent it, perhaps the rank itself, or the system because memory ran "
+           "out (see dmesg)\n";
+  const auto within = kills->within.count();
+  if (kills->count > 0)
+    return fmt::format(
+        "lockrun: the system's memory killer has ended {} process{} of this control group in the last {} s; if the rank was one of them, "
+        "give the job more memory, or start fewer ranks\n",
+        kills->count, kills->count == 1 ? "" : "es", within);
+  return fmt::format(
+      "lockrun: that signal did not come from lockrun, and the system's memory killer has ended no process of this control group in the "
+      "last {} s: a process sent it, perhaps the rank itself\n",
+      within);
 }
 
 }  // namespace
 
 std::string failure_cause(const std::vector<RankExit>& exits, const Verdict& verdict, const std::string& where,
-                          std::optional<long> memory_kills) {
+                          const std::optional<MemoryKills>& memory_kills) {
   const RankExit& cause = exits[verdict.cause];
   const auto name_of = [&](const RankExit& exit) {
     return fmt::format("rank {} ({}{}pid {}{}{})", exit.rank, exit.task, exit.task.empty() ? "" : ", ", exit.pid, where.empty() ? "" : ", ", where);

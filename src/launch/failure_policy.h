@@ -44,14 +44,19 @@ struct Verdict {
 // `exits` are all exits so far, in the order in which they were seen.
 Verdict judge(const std::vector<RankExit>& exits, int ranks, Clock::time_point now, std::chrono::milliseconds wait_for_cause);
 
+// How many processes the system has killed of late because memory ran out.
+struct MemoryKills {
+  long count = 0;
+  std::chrono::seconds within{};
+};
+
 // "exited with code 3", "was killed by signal 11 (SIGSEGV: Segmentation fault)".
 std::string describe(const RankExit& exit);
 
 // The message to the user when a job has failed: the rank that caused it. Whole lines. `where` names the node, when there are several;
-// `memory_kills`: how many processes of the job's control group the system has killed since the start because memory ran out, nullopt when
-// it does not count them.
+// `memory_kills`: of the job's control group, nullopt when the system does not count them.
 std::string failure_cause(const std::vector<RankExit>& exits, const Verdict& verdict, const std::string& where = "",
-                          std::optional<long> memory_kills = {});
+                          const std::optional<MemoryKills>& memory_kills = {});
 // And below it the last lines of that rank. Whole lines.
 std::string failure_details(const std::vector<std::string>& last_lines);
 

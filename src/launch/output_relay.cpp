@@ -145,4 +145,14 @@ void OutputRelay::say(const std::string& text) {
 
 void OutputRelay::finish() { show(folder_.take_all()); }
 
+void OutputRelay::give_up() {
+  const std::size_t lost = screen_.output().waiting() + screen_.errors().waiting();
+  OutputQueue& errors = screen_.queue(true);
+  if (lost == 0 || !errors.empty()) return;
+  say(fmt::format("lockrun: ended before all output of the ranks was read: {} bytes or more of it are lost\n", lost));
+  constexpr int kTries = 64;
+  pollfd polled{errors.fd(), POLLOUT, 0};
+  for (int i = 0; i < kTries && !errors.empty() && ::poll(&polled, 1, 0) > 0; ++i) errors.write_some();
+}
+
 }  // namespace lockstep::launch

@@ -1,7 +1,8 @@
 // Carries what the ranks of this node write to the launcher's own outputs: whole lines, the rank in front, equal lines folded.
 //
 // Nothing that a rank has written is lost: its streams are read to their end, however slow the reader of the launcher's output is. Only a
-// process that outlives its rank and keeps a stream open ends that: then what it has written by then still comes out, and a line says so.
+// process that outlives its rank and keeps a stream open ends that: then what it has written by then still comes out, and a line says so;
+// and give_up().
 #pragma once
 
 #include <sys/types.h>
@@ -42,6 +43,8 @@ class OutputRelay {
   void expect_last_words() { folder_.expect_last_words(); }
   // The last lines that come, without another moment's wait.
   void finish();
+  // Nobody waits for the reader any longer: what has not been written is lost, and a line says so where stderr takes it at once.
+  void give_up();
 
   bool is_open(std::size_t rank) const { return ranks_[rank].output.fd || ranks_[rank].errors.fd; }
   // Its streams are not read, because nobody reads ours.

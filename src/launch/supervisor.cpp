@@ -21,6 +21,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kWaitForCause(500);
 // Processes that a rank has started may still be writing (`exec ./train > >(tee log)`); after this time they are killed.
 constexpr milliseconds kGroupLinger(300);
+// After the second signal: time for what has been written already to reach a reader that does read.
+constexpr milliseconds kLastWrites(300);
 constexpr int kTickMs = 10;
 constexpr int kNodesTickMs = 100;
 constexpr int kLongestSleepMs = 10'000;
@@ -40,8 +42,8 @@ Supervisor::Supervisor(const SupervisorOptions& options, std::vector<RankProcess
       signals_(signals),
       nodes_(nodes),
       output_(options.output, processes),
-      busy_cores_(options.cores, groups_of(processes), Clock::now()),
-      memory_kills_before_(out_of_memory_kills()) {
+      busy_cores_(options.cores, groups_of(processes), Clock::now()) {
+  memory_kills_.note(out_of_memory_kills(), Clock::now());
   for (const RankProcess& process : processes) ranks_.push_back({process.rank, process.pid, process.task});
 }
 
@@ -65,6 +67,7 @@ int Supervisor::run() {
     kill_when_due();
     for (std::size_t place = 0; place < ranks_.size(); ++place) clear_up(place);
     follow_nodes();
+    if (const auto due = memory_kills_.due(); due && Clock::now() >= *due) memory_kills_.note(out_of_memory_kills(), Clock::now());
     if (exits_.empty())
       if (const std::string text = busy_cores_.look(Clock::now()); !text.empty()) output_.say(text);
   }
@@ -79,7 +82,8 @@ bool Supervisor::finished() const {
 
 // The second signal ends the wait for nodes, and for a reader that does not read.
 bool Supervisor::has_given_up() const {
-  return interrupts_ >= 2 && std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.is_reaped; });
+  if (interrupts_ < 2 || !std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.is_reaped; })) return false;
+  return finished() || Clock::now() >= *give_up_at_;
 }
 
 int Supervisor::longest_sleep_ms() const {
@@ -90,7 +94,7 @@ int Supervisor::longest_sleep_ms() const {
   int sleep_ms = -1;
   const auto no_longer_than = [&sleep_ms](int ms) { sleep_ms = sleep_ms < 0 ? ms : std::min(sleep_ms, ms); };
   if (nodes_ != nullptr && nodes_->needs_clock()) no_longer_than(kNodesTickMs);
-  for (const auto& due : {output_.due(), exits_.empty() ? busy_cores_.due() : std::nullopt})
+  for (const auto& due : {output_.due(), memory_kills_.due(), exits_.empty() ? busy_cores_.due() : std::nullopt})
     if (due) no_longer_than(until(*due));
   return sleep_ms;
 }
@@ -114,6 +118,7 @@ void Supervisor::handle(int signal) {
   if (signal == SIGUSR1) return ask_for_flight_records();
   if (!ends_job(signal)) return pass_on(signal);
   const bool first = ++interrupts_ == 1;
+  if (!first && !give_up_at_) give_up_at_ = Clock::now() + kLastWrites;
   const std::string place = nodes_ == nullptr ? "" : " to " + where(nodes_->own());
   begin_ending(signal, 128 + signal, Clock::now() + (first ? options_.interrupt_grace : milliseconds(0)),
                fmt::format("lockrun: {}{}: ended all ranks\n", name_of_signal(signal), place));
@@ -162,25 +167,25 @@ void Supervisor::judge_exits() {
   output_.expect_last_words();
   const auto first = std::find_if(exits_.begin(), exits_.end(), [](const RankExit& exit) { return exit.failed(); });
   begin_ending(SIGTERM, exits_[verdict.cause].exit_code(), first->when + options_.grace,
-               failure_cause(exits_, verdict, nodes_ == nullptr ? "" : where(nodes_->own()), memory_kills()));
+               failure_cause(exits_, verdict, nodes_ == nullptr ? "" : where(nodes_->own()),
+                             memory_kills_.recent(out_of_memory_kills(), Clock::now())));
   tell_nodes(verdict.only_consequences ? NodeReport::Kind::kConsequence : NodeReport::Kind::kFailed, SIGTERM);
-}
-
-// Since the start.
-std::optional<long> Supervisor::memory_kills() const {
-  const auto now = out_of_memory_kills();
-  return now && memory_kills_before_ ? std::optional(*now - *memory_kills_before_) : std::nullopt;
 }
 
 // The reader has gone, or the disk is full: no output may be lost in silence, so the job ends as any writer would.
 void Supervisor::check_outputs() {
+  if (ending_ || output_.error() == 0) return;
+  const Ending ending = output_failure(Clock::now() + options_.grace);
+  begin_ending(SIGTERM, ending.exit_code, ending.kill_at, ending.message);
+  tell_nodes(NodeReport::Kind::kLost, SIGTERM);
+}
+
+Supervisor::Ending Supervisor::output_failure(Clock::time_point kill_at) const {
   const int error = output_.error();
-  if (ending_ || error == 0) return;
   const std::string place = nodes_ == nullptr ? "" : ", on " + where(nodes_->own());
   const bool is_silent = error == EPIPE && nodes_ == nullptr;
-  begin_ending(SIGTERM, error == EPIPE ? 128 + SIGPIPE : 1, Clock::now() + options_.grace,
-               is_silent ? "" : fmt::format("lockrun: cannot write the ranks' output{}: {}\n", place, std::strerror(error)));
-  tell_nodes(NodeReport::Kind::kLost, SIGTERM);
+  return {error == EPIPE ? 128 + SIGPIPE : 1, kill_at, false,
+          is_silent ? "" : fmt::format("lockrun: cannot write the ranks' output{}: {}\n", place, std::strerror(error))};
 }
 
 void Supervisor::begin_ending(int signal, int exit_code, Clock::time_point kill_at, std::string message) {
@@ -222,7 +227,7 @@ void Supervisor::kill_when_due() {
 }
 
 // A rank that has ended: lets the processes that it started finish writing, ends its group, reaps it, closes its streams. Time in which
-// nobody reads our output, and so we do not read theirs, does not count.
+// nobody reads our output, and so we do not read theirs, does not count; but once all groups are killed nothing is left to wait for.
 void Supervisor::clear_up(std::size_t place) {
   Rank& rank = ranks_[place];
   if (!rank.ended) return;
@@ -231,7 +236,7 @@ void Supervisor::clear_up(std::size_t place) {
   rank.looked = now;
   const bool has_lingered = rank.lingered >= kGroupLinger;
   if (!rank.is_reaped) {
-    const bool is_over = ending_ && !ending_->killed ? now >= ending_->kill_at : has_lingered;
+    const bool is_over = ending_ ? now >= ending_->kill_at : has_lingered;
     if (!output_.is_open(place) || is_over) reap(rank);
   } else if (has_lingered && output_.is_open(place)) {
     output_.close_when_read(place);  // a process that left the group on purpose may hold the streams for ever
@@ -267,15 +272,30 @@ std::string Supervisor::blame() const {
   return text + ending_->message + failure_details(output_.last_errors(cause));
 }
 
+// Nothing is left of the job, and the nodes' sockets are no concern any more: only the reader and signals are.
+void Supervisor::await_reader() {
+  std::optional<Clock::time_point> give_up_at;
+  while (!output_.is_empty()) {
+    if (interrupts_ >= 2 && !give_up_at) give_up_at = Clock::now() + kLastWrites;
+    if (give_up_at && Clock::now() >= *give_up_at) return output_.give_up();
+    std::vector<pollfd> polled = {{signals_.fd(), POLLIN, 0}};
+    output_.add_descriptors(polled);
+    if (::poll(polled.data(), polled.size(), give_up_at ? kTickMs : -1) < 0) polled.clear();
+    output_.move(polled);
+    handle_signals();
+  }
+}
+
 int Supervisor::conclude() {
   const std::string message = blame();
   output_.finish();
   if (!message.empty()) output_.say(message);
-  while (!output_.is_empty() && interrupts_ < 2) {
-    wait();
-    handle_signals();
-  }
-  return ending_ ? ending_->exit_code : 0;
+  await_reader();
+  if (ending_ || output_.error() == 0) return ending_ ? ending_->exit_code : 0;
+  ending_ = output_failure(Clock::now());  // only the last writes have shown it
+  if (!ending_->message.empty()) output_.say(ending_->message);
+  await_reader();
+  return ending_->exit_code;
 }
 
 }  // namespace lockstep::launch

@@ -9,6 +9,7 @@
 #include "src/launch/busy_cores.h"
 #include "src/launch/failure_policy.h"
 #include "src/launch/guard.h"
+#include "src/launch/memory_kills.h"
 #include "src/launch/node_link.h"
 #include "src/launch/output_relay.h"
 #include "src/launch/process.h"
@@ -65,8 +66,8 @@ class Supervisor {
   void pause_job();
   void collect_exits();
   void judge_exits();
-  std::optional<long> memory_kills() const;
   void check_outputs();
+  Ending output_failure(Clock::time_point kill_at) const;
   void begin_ending(int signal, int exit_code, Clock::time_point kill_at, std::string message);
   void tell_nodes(NodeReport::Kind kind, int signal);
   void follow_nodes();
@@ -76,6 +77,7 @@ class Supervisor {
   void clear_up(std::size_t place);
   void reap(Rank& rank);
   void signal_groups(int signal) const;
+  void await_reader();
   int conclude();
 
   SupervisorOptions options_;
@@ -86,10 +88,11 @@ class Supervisor {
   std::vector<Rank> ranks_;
   BusyCores busy_cores_;
   std::vector<RankExit> exits_;
-  const std::optional<long> memory_kills_before_;
+  MemoryKillLog memory_kills_;
   std::optional<Verdict> failure_;
   std::optional<Ending> ending_;
   int interrupts_ = 0;
+  std::optional<Clock::time_point> give_up_at_;  // after the second signal
   bool has_told_end_ = false;  // to the other nodes
 };
 

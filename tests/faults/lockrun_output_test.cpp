@@ -160,6 +160,15 @@ TEST(LockrunOutput, AReaderWhoLeavesEndsTheJob) {
   EXPECT_TRUE(job.nothing_left());
 }
 
+bool become(const Child& job, std::size_t processes) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (std::chrono::steady_clock::now() < deadline) {
+    if (job.alive().size() == processes) return true;
+    ::usleep(10'000);
+  }
+  return false;
+}
+
 TEST(LockrunOutput, AReaderWhoSleepsKeepsNobodyFromNoticingAFailure) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
@@ -167,16 +176,8 @@ TEST(LockrunOutput, AReaderWhoSleepsKeepsNobodyFromNoticingAFailure) {
   options.output_fd = ends[1];
   Child job(lockrun(2, {"flood", "sleep:500+exit:3"}), options);
   ::close(ends[1]);
-  const auto become = [&](std::size_t processes) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    while (std::chrono::steady_clock::now() < deadline) {
-      if (job.alive().size() == processes) return true;
-      ::usleep(10'000);
-    }
-    return false;
-  };
-  EXPECT_TRUE(become(4)) << "launcher, guard, two ranks";
-  EXPECT_TRUE(become(2)) << "nobody reads: launcher and guard remain, the ranks must not";
+  EXPECT_TRUE(become(job, 4)) << "launcher, guard, two ranks";
+  EXPECT_TRUE(become(job, 2)) << "nobody reads: launcher and guard remain, the ranks must not";
   char bytes[65536];
   while (::read(ends[0], bytes, sizeof(bytes)) > 0) {
   }
@@ -209,6 +210,97 @@ struct Terminal {
     return text;
   }
 };
+
+TEST(LockrunOutput, ATerminalWhoseReaderSleepsKeepsNobodyFromNoticingAFailure) {
+  Terminal terminal(80);
+  ChildOptions options;
+  options.output_fd = terminal.theirs;
+  Child job(lockrun(2, {"flood", "sleep:500+exit:3"}), options);
+  EXPECT_TRUE(become(job, 4)) << "launcher, guard, two ranks";
+  EXPECT_TRUE(become(job, 2)) << "nobody reads: launcher and guard remain, the ranks must not";
+  terminal.read_all();
+  EXPECT_EQ(job.wait(), 3);
+}
+
+// A rank's stdout is a terminal, which the outer lockrun does not read while nobody reads its own output.
+TEST(LockrunOutput, ALockrunThatIsARankNoticesAFailureThoughNobodyReads) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  ChildOptions options;
+  options.output_fd = ends[1];
+  std::vector<std::string> command = {LOCKRUN, "-n", "1"};
+  for (const std::string& word : lockrun(2, {"flood", "sleep:500+exit:3"})) command.push_back(word);
+  Child job(command, options);
+  ::close(ends[1]);
+  EXPECT_TRUE(become(job, 6)) << "two launchers, two guards, two ranks";
+  EXPECT_TRUE(become(job, 4)) << "nobody reads: launchers and guards remain, the ranks must not";
+  char bytes[65536];
+  while (::read(ends[0], bytes, sizeof(bytes)) > 0) {
+  }
+  ::close(ends[0]);
+  EXPECT_EQ(job.wait(), 3);
+}
+
+TEST(LockrunOutput, TheSecondSignalEndsALockrunThatNobodyReads) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  ChildOptions options;
+  options.output_fd = ends[1];
+  Child job(lockrun(2, {"flood"}), options);
+  ::close(ends[1]);
+  EXPECT_TRUE(become(job, 4)) << "launcher, guard, two ranks";
+  char byte;
+  ASSERT_EQ(::read(ends[0], &byte, 1), 1) << "the flood has begun";
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  job.signal(SIGTERM);
+  EXPECT_TRUE(become(job, 2)) << "the first one ends the ranks";
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait(), 128 + SIGTERM);
+  EXPECT_THAT(job.errors(), HasSubstr("lockrun: SIGTERM: ended all ranks\n"));
+  EXPECT_THAT(job.errors(), HasSubstr("lockrun: ended before all output of the ranks was read: "));
+  ::close(ends[0]);
+  EXPECT_TRUE(job.nothing_left());
+}
+
+// Two signals in a row are no reason to lose what a reader takes.
+TEST(LockrunOutput, TheSecondSignalLosesNothingWhereSomebodyReads) {
+  Child job({LOCKRUN, "--no-fold", "-n", "1", "sh", "-c", "trap '' TERM; echo up; sleep 0.5; echo more; while :; do sleep 1; done"});
+  ASSERT_TRUE(job.wait_for_output("up"));
+  job.signal(SIGTERM);
+  ASSERT_TRUE(job.wait_for_output("more"));
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait(), 128 + SIGTERM);
+  EXPECT_THAT(job.errors(), HasSubstr("lockrun: SIGTERM: ended all ranks\n"));
+  EXPECT_THAT(job.errors(), Not(HasSubstr("lost")));
+}
+
+// Whether a write fails while ranks run or after them, which differs from run to run.
+TEST(LockrunOutput, OutputThatCannotBeWrittenIsAFailure) {
+  for (const std::string flag : {"--no-bind", "--no-fold", "--no-prefix"})
+    for (int i = 0; i < 5; ++i) {
+      const int full = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
+      ASSERT_GE(full, 0);
+      ChildOptions options;
+      options.output_fd = full;
+      Child job({LOCKRUN, "-n", "2", flag, "sh", "-c", "echo hi$LOCAL_RANK"}, options);
+      ::close(full);
+      EXPECT_EQ(job.wait(), 1) << flag;
+      EXPECT_EQ(count(job.errors(), "lockrun: cannot write the ranks' output: No space left on device\n"), 1u) << flag << job.errors();
+    }
+}
+
+TEST(LockrunOutput, AReaderWhoLeavesBeforeTheLastWordIsAsOneWhoLeavesEarlier) {
+  for (int i = 0; i < 3; ++i) {
+    int ends[2];
+    ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    ChildOptions options;
+    options.output_fd = ends[1];
+    Child job({LOCKRUN, "-n", "2", "sh", "-c", "echo hi$LOCAL_RANK"}, options);
+    ::close(ends[1]);
+    ::close(ends[0]);
+    EXPECT_EQ(job.wait(), 128 + SIGPIPE) << job.errors();
+  }
+}
 
 TEST(LockrunOutput, OnATerminalRankZeroRedrawsItsLine) {
   Terminal terminal(97);

@@ -6,6 +6,7 @@
 #include <csignal>
 
 #include "lockstep/core/error.h"
+#include "src/launch/memory_kills.h"
 
 namespace lockstep::launch {
 namespace {
@@ -77,6 +78,43 @@ TEST(FailureSummary, NamesRankProcessCauseAndLastLines) {
   EXPECT_EQ(failure_cause({server}, {Action::kEndJob}), "lockrun: rank 4 (ps:0, pid 1004) exited with code 3\n");
   EXPECT_EQ(failure_cause({server}, {Action::kEndJob}, "node 2 on host b"),
             "lockrun: rank 4 (ps:0, pid 1004, node 2 on host b) exited with code 3\n");
+}
+
+TEST(FailureSummary, SaysOfASigkillWhatIsKnownAndNoMore) {
+  const Verdict verdict = judge({signal(1, SIGKILL, 5)}, 2, at(6), kWait);
+  const auto text = [&](std::optional<MemoryKills> kills) { return failure_cause({signal(1, SIGKILL, 5)}, verdict, "", kills); };
+  EXPECT_THAT(text(MemoryKills{1, std::chrono::seconds(10)}),
+              HasSubstr("lockrun: the system's memory killer has ended 1 process of this control group in the last 10 s; if the rank was"));
+  EXPECT_THAT(text(MemoryKills{2, std::chrono::seconds(1)}), HasSubstr("has ended 2 processes of this control group in the last 1 s"));
+  EXPECT_THAT(text(MemoryKills{0, std::chrono::seconds(10)}),
+              HasSubstr("has ended no process of this control group in the last 10 s: a process sent it, perhaps the rank itself\n"));
+  EXPECT_THAT(text(std::nullopt), HasSubstr("a process sent it, perhaps the rank itself, or the system because memory ran out"));
+}
+
+TEST(MemoryKillLog, CountsWhatWasKilledAMomentAgoAndNotWhatWasKilledBefore) {
+  MemoryKillLog log;
+  const auto recent = [&log](long total, int ms) { return log.recent(total, at(ms)).value_or(MemoryKills{-1}); };
+  log.note(7, at(0));
+  EXPECT_EQ(log.due(), at(1000));
+  EXPECT_EQ(recent(7, 300).count, 0) << "killed before the start";
+  EXPECT_EQ(recent(8, 300).count, 1);
+  EXPECT_EQ(recent(8, 300).within, std::chrono::seconds(1)) << "no longer than the job runs";
+  for (int ms = 1000; ms <= 5000; ms += 1000) log.note(7, at(ms));
+  for (int ms = 6000; ms <= 60'000; ms += 1000) log.note(8, at(ms));  // a helper is killed
+  EXPECT_EQ(recent(8, 60'500).count, 0) << "a minute ago";
+  EXPECT_EQ(recent(10, 60'500).count, 2);
+  EXPECT_EQ(recent(10, 60'500).within, std::chrono::seconds(11));
+  log.note(9, at(61'000));
+  log.note(9, at(62'000));
+  EXPECT_EQ(recent(9, 62'100).count, 1) << "a process with much memory takes a while to end";
+}
+
+TEST(MemoryKillLog, KnowsNothingWhereTheSystemDoesNotCount) {
+  MemoryKillLog log;
+  log.note(std::nullopt, at(0));
+  EXPECT_FALSE(log.due());
+  EXPECT_FALSE(log.recent(std::nullopt, at(10)));
+  EXPECT_FALSE(log.recent(3, at(10)));
 }
 
 TEST(FailureSummary, SaysWhenNobodyFailedByItselfAndWhoLeftEarly) {

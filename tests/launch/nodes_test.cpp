@@ -1,4 +1,5 @@
 // Several lockruns as the nodes of one job, and what becomes of it when one fails.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -260,6 +261,47 @@ TEST(Nodes, GpusThatAreNotThereOnOneEndAllWithTheSameCode) {
     EXPECT_EQ(node->wait(kSlow), 2) << node->errors();
     EXPECT_THAT(node->errors(), HasSubstr("--gpus 7: this machine shows 2 GPUs"));
   }
+}
+
+// Also how often it has woken up: it looks for a signal each time.
+long reads_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/io");
+  std::string name;
+  for (long value = 0; file >> name >> value;)
+    if (name == "syscr:") return value;
+  return -1;
+}
+
+// Node 0 leaves the job 10 s after the verdict, though node 1's reader still sleeps, and then waits for its own reader.
+TEST(Nodes, ALockrunThatWaitsForItsReaderAloneLeavesTheNodesAlone) {
+  int zeros[2], ones[2];
+  ASSERT_EQ(::pipe2(zeros, O_CLOEXEC), 0);
+  ASSERT_EQ(::pipe2(ones, O_CLOEXEC), 0);
+  NodeJob job(2);
+  const Words more_than_a_pipe_holds = acts({"lines:4000"});
+  Child& zero = job.start(0, 1, more_than_a_pipe_holds, {}, {}, zeros[1]);
+  Child& one = job.start(1, 1, more_than_a_pipe_holds, {}, {}, ones[1]);
+  ::close(zeros[1]);
+  ::close(ones[1]);
+  std::this_thread::sleep_for(milliseconds(12'000));
+  ASSERT_FALSE(zero.has_ended()) << zero.errors();
+  ASSERT_FALSE(one.has_ended()) << one.errors();
+  const auto read_all = [](int fd) {
+    char bytes[65536];
+    while (::read(fd, bytes, sizeof(bytes)) > 0) {
+    }
+    ::close(fd);
+  };
+  read_all(ones[0]);
+  EXPECT_EQ(one.wait(kSlow), 0) << one.errors();
+  if (reads_of(zero.pid()) < 0) std::cout << "this system does not count a process's reads\n";
+  const long before = reads_of(zero.pid());
+  const auto start = std::chrono::steady_clock::now();
+  std::this_thread::sleep_for(milliseconds(1000));
+  const long reads = reads_of(zero.pid()) - before;
+  EXPECT_LE(reads, 300 * std::chrono::ceil<std::chrono::seconds>(std::chrono::steady_clock::now() - start).count()) << "it spins";
+  read_all(zeros[0]);
+  EXPECT_EQ(zero.wait(kSlow), 0) << zero.errors();
 }
 
 TEST(Nodes, WhatFailedHereIsToldThoughNodeZeroIsLostBeforeItJudges) {
