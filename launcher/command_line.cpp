@@ -55,7 +55,7 @@ Output   whole lines, "[rank] " in front, at once; above 16 MiB cut between char
          lockrun's own is none; --no-terminal makes it a pipe, into which C programs write late, and lose lines when they crash.
 Failure  the first rank that fails ends the others within 2 s (SIGTERM, then SIGKILL); its last lines on stderr are repeated.
          A rank that leaves with 75 has only lost a peer and is not blamed.
-Signals  Ctrl-C, SIGTERM and SIGHUP are passed on, and after 5 s followed by SIGKILL; a second one kills at once.
+Signals  Ctrl-C, SIGTERM, SIGHUP and SIGQUIT are passed on, and after 5 s followed by SIGKILL; a second one kills at once.
          SIGUSR1 asks this node's ranks for their flight records; `lockrun diagnose DIR` explains those in --flight-dir.
          SIGUSR2 and others that schedulers send are passed on to ranks with a handler for it; a line names the ranks without one.
 Exit     0, or the failing rank's code; 128 + N for a signal; 126 or 127: the program cannot be run or found; 2: a wrong flag.
