@@ -38,7 +38,7 @@ class LineFolder {
   std::vector<Line> take_until(int rank);
   std::vector<Line> take_all() { return take_first(lines_.size()); }
 
-  static constexpr std::size_t kMostLines = 4096, kMostBytes = 1 << 20;  // that wait
+  static constexpr std::size_t kMostLines = 1 << 14, kMostBytes = 1 << 20;  // that wait
   // Of a new line with a waiting one, since the start. A rank compares each waiting line once at most, however many lines it adds.
   std::size_t comparisons() const { return comparisons_; }
 

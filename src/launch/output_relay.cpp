@@ -16,6 +16,7 @@ namespace lockstep::launch {
 namespace {
 
 constexpr std::size_t kMostAtOnce = 1 << 16;
+constexpr std::size_t kTurn = 1 << 12;
 // No pipe of a rank holds more, and no terminal tells how much it holds.
 constexpr std::size_t kMostLeft = 1 << 20;
 
@@ -53,27 +54,37 @@ void OutputRelay::move(const std::vector<pollfd>& polled) {
   const auto ready = [&](int fd) {
     return std::any_of(polled.begin(), polled.end(), [fd](const pollfd& entry) { return entry.fd == fd && entry.revents != 0; });
   };
+  std::vector<std::pair<Rank*, Stream*>> streams;
   for (Rank& rank : ranks_)
     for (Stream* stream : {&rank.output, &rank.errors})
-      if (is_read(*stream) && (stream->left || ready(stream->fd.get()))) read_some(rank, *stream);
+      if (is_read(*stream) && (stream->left || ready(stream->fd.get()))) streams.emplace_back(&rank, stream);
+  // A little of each in turn: ranks that write the same lines come to them together, and those fold.
+  const std::size_t turn = options_.fold ? kTurn : kMostAtOnce;
+  bool has_more = true;
+  for (std::size_t bytes = 0; bytes < kMostAtOnce && has_more; bytes += turn) {
+    has_more = false;
+    for (const auto& [rank, stream] : streams)
+      if (is_read(*stream) && read_some(*rank, *stream, turn)) has_more = true;
+  }
   show(folder_.take(Clock::now()));
   for (OutputQueue* queue : {&screen_.output(), &screen_.errors()})
     if (!queue->empty() && ready(queue->fd())) queue->write_some();
 }
 
-// A terminal gives 4 KiB at once, a pipe 64.
-void OutputRelay::read_some(Rank& rank, Stream& stream) {
-  for (std::size_t read_bytes = 0; read_bytes < kMostAtOnce && is_read(stream);) {
-    const std::size_t got = read(rank, stream);
-    if (got == 0) return;
+// Whether there were as many bytes. A terminal gives 4 KiB at once, a pipe 64.
+bool OutputRelay::read_some(Rank& rank, Stream& stream, std::size_t bytes) {
+  for (std::size_t read_bytes = 0; read_bytes < bytes;) {
+    const std::size_t got = is_read(stream) ? read(rank, stream, bytes - read_bytes) : 0;
+    if (got == 0) return false;
     read_bytes += got;
   }
+  return true;
 }
 
 // How many bytes; 0: none for now, or the stream is closed. The end that we have does not block. A terminal without a writer says EIO.
-std::size_t OutputRelay::read(Rank& rank, Stream& stream) {
+std::size_t OutputRelay::read(Rank& rank, Stream& stream, std::size_t most) {
   std::array<char, kMostAtOnce> bytes;
-  const ssize_t got = ::read(stream.fd.get(), bytes.data(), std::min(bytes.size(), stream.left.value_or(bytes.size())));
+  const ssize_t got = ::read(stream.fd.get(), bytes.data(), std::min({bytes.size(), most, stream.left.value_or(bytes.size())}));
   if (got < 0 && (errno == EINTR || (errno == EAGAIN && !stream.left))) return 0;
   const bool is_held = (got < 0 && errno == EAGAIN) || (got > 0 && stream.left == static_cast<std::size_t>(got));
   if (got > 0) {

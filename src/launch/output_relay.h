@@ -73,8 +73,8 @@ class OutputRelay {
 
   Rank make_rank(RankProcess& process) const;
   bool is_read(const Stream& stream) const { return stream.fd && !screen_.queue(stream.is_error).full(); }
-  void read_some(Rank& rank, Stream& stream);
-  std::size_t read(Rank& rank, Stream& stream);
+  bool read_some(Rank& rank, Stream& stream, std::size_t bytes);
+  std::size_t read(Rank& rank, Stream& stream, std::size_t most);
   void close(Rank& rank, Stream& stream, const std::string& holder = "");
   void show(const Rank& rank, bool is_error, std::vector<Piece> pieces);
   void show(const std::vector<LineFolder::Line>& lines);

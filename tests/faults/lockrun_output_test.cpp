@@ -136,6 +136,24 @@ TEST(LockrunOutput, EqualLinesFold) {
   EXPECT_EQ(count(seen, "[0-1] same\n"), 1u) << seen;
 }
 
+// Which lines fold is a matter of time; that each rank's all come, in their order, is not.
+TEST(LockrunOutput, AFloodOfFoldedLinesIsCompleteAndInOrder) {
+  constexpr int kRanks = 4, kLines = 30'000;
+  Child job({LOCKRUN, "-n", std::to_string(kRanks), "seq", "1", std::to_string(kLines)});
+  EXPECT_EQ(job.wait(std::chrono::seconds(60)), 0);
+  std::vector<int> last(kRanks);
+  std::istringstream all(job.output());
+  for (std::string line; std::getline(all, line);) {
+    const std::size_t end = line.find("] ");
+    ASSERT_NE(end, std::string::npos) << line;
+    std::istringstream ranges(line.substr(1, end - 1));
+    for (std::string range; std::getline(ranges, range, ',');)
+      for (int rank = std::stoi(range); rank <= std::stoi(range.substr(range.find('-') + 1)); ++rank)
+        ASSERT_EQ(std::stoi(line.substr(end + 2)), ++last.at(static_cast<std::size_t>(rank))) << line;
+  }
+  EXPECT_EQ(last, std::vector<int>(kRanks, kLines));
+}
+
 TEST(LockrunOutput, RankZeroReadsOurInput) {
   ChildOptions options;
   options.input = "first\nsecond\n";
