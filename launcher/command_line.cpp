@@ -58,7 +58,8 @@ Failure  the first rank that fails ends the others within 2 s (SIGTERM, then SIG
 Signals  Ctrl-C, SIGTERM, SIGHUP and SIGQUIT are passed on, and after 5 s followed by SIGKILL; a second one kills at once.
          SIGUSR1 asks this node's ranks for their flight records; `lockrun diagnose DIR` explains those in --flight-dir.
          SIGUSR2 and others that schedulers send are passed on to ranks with a handler for it; a line names the ranks without one.
-Exit     0, or the failing rank's code; 128 + N for a signal; 126 or 127: the program cannot be run or found; 2: a wrong flag.
+Exit     0, or the failing rank's code; 1: the ranks' output cannot be written; 128 + N for a signal; 126 or 127: the
+         program cannot be run or found; 2: a wrong flag.
 
 Example: lockrun -n 2 build/examples/cifar10 --epochs 3
          lockrun --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 -n 4 build/examples/cifar10     and with --node-rank 1 elsewhere)";
