@@ -69,9 +69,8 @@ std::vector<std::string> doubts_about(const std::vector<std::string>& environmen
     const std::string prefix = kPrefix;
     const auto is_for = [&](const char* tests) { return name.starts_with(prefix + tests); };
     if (!name.starts_with(prefix) || std::any_of(kForTests.begin(), kForTests.end(), is_for)) continue;
-    if (is_of_kubernetes(name, value)) continue;
     const auto& known = known_variables();
-    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    if (std::find(known.begin(), known.end(), name) != known.end() || is_of_kubernetes(name, value)) continue;
     doubts.push_back(fmt::format("environment: {} is set, and Lockstep has no such variable{}", name, guess_at(name)));
   }
   return doubts;
