@@ -13,6 +13,7 @@
 #include <sstream>
 #include <thread>
 
+#include "src/core/fd.h"
 #include "tests/faults/lockrun.h"
 
 namespace lockstep::testing {
@@ -55,21 +56,60 @@ TEST(LockrunOutput, LongLinesStayWhole) {
   for (const std::string rank : {"0", "1"}) EXPECT_EQ(count(job.output(), "[" + rank + "] " + std::string(200'000, 'x') + "\n"), 1u);
 }
 
+// lockrun's stdout, which the test reads when it likes.
+class OutputPipe {
+ public:
+  OutputPipe() {
+    int ends[2] = {-1, -1};
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    read_end_ = Fd(ends[0]);
+    write_end_ = Fd(ends[1]);
+  }
+  ChildOptions options() const {
+    ChildOptions options;
+    options.output_fd = write_end_.get();
+    return options;
+  }
+  // Waits until nothing fits any more; false when it does not come to that in time.
+  bool fills_up() const {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    pollfd polled{write_end_.get(), POLLOUT, 0};
+    while (::poll(&polled, 1, 0) != 0) {
+      if (std::chrono::steady_clock::now() > deadline) return false;
+      ::usleep(10'000);
+    }
+    return true;
+  }
+  bool read_byte() const {
+    char byte;
+    return ::read(read_end_.get(), &byte, 1) == 1;
+  }
+  // Until all writers have closed it.
+  std::string read_all() {
+    write_end_.reset();
+    std::string text;
+    std::vector<char> bytes(1 << 16);
+    for (ssize_t got; (got = ::read(read_end_.get(), bytes.data(), bytes.size())) > 0;)
+      text.append(bytes.data(), static_cast<std::size_t>(got));
+    return text;
+  }
+  void close() {
+    write_end_.reset();
+    read_end_.reset();
+  }
+
+ private:
+  Fd read_end_, write_end_;
+};
+
 // More than lockrun keeps, and what is over stays in the rank's pipe, which must be read after the rank has gone.
 TEST(LockrunOutput, ASlowReaderGetsEveryLine) {
   constexpr int kLines = 11'400;
   for (const std::string stream : {"--no-terminal", "--no-prefix"}) {
-    int ends[2];
-    ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-    ChildOptions options;
-    options.output_fd = ends[1];
-    Child job(lockrun(1, {"lines:" + std::to_string(kLines)}, {"--no-prefix", stream}), options);
-    ::close(ends[1]);
+    OutputPipe output;
+    Child job(lockrun(1, {"lines:" + std::to_string(kLines)}, {"--no-prefix", stream}), output.options());
     std::this_thread::sleep_for(std::chrono::seconds(1));
-    std::string text;
-    std::vector<char> bytes(1 << 16);
-    for (ssize_t got; (got = ::read(ends[0], bytes.data(), bytes.size())) > 0;) text.append(bytes.data(), static_cast<std::size_t>(got));
-    ::close(ends[0]);
+    const std::string text = output.read_all();
     EXPECT_EQ(job.wait(), 0);
     EXPECT_EQ(text.size(), kLines * 100u) << stream;
   }
@@ -165,15 +205,10 @@ TEST(LockrunOutput, RankZeroReadsOurInput) {
 }
 
 TEST(LockrunOutput, AReaderWhoLeavesEndsTheJob) {
-  int ends[2];
-  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-  ChildOptions options;
-  options.output_fd = ends[1];
-  Child job(lockrun(2, {"flood"}), options);
-  ::close(ends[1]);
-  char byte;
-  ASSERT_EQ(::read(ends[0], &byte, 1), 1);
-  ::close(ends[0]);
+  OutputPipe output;
+  Child job(lockrun(2, {"flood"}), output.options());
+  ASSERT_TRUE(output.read_byte());
+  output.close();
   EXPECT_EQ(job.wait(), 128 + SIGPIPE);
   EXPECT_TRUE(job.nothing_left());
 }
@@ -188,18 +223,11 @@ bool become(const Child& job, std::size_t processes) {
 }
 
 TEST(LockrunOutput, AReaderWhoSleepsKeepsNobodyFromNoticingAFailure) {
-  int ends[2];
-  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-  ChildOptions options;
-  options.output_fd = ends[1];
-  Child job(lockrun(2, {"flood", "sleep:500+exit:3"}), options);
-  ::close(ends[1]);
+  OutputPipe output;
+  Child job(lockrun(2, {"flood", "sleep:500+exit:3"}), output.options());
   EXPECT_TRUE(become(job, 4)) << "launcher, guard, two ranks";
   EXPECT_TRUE(become(job, 2)) << "nobody reads: launcher and guard remain, the ranks must not";
-  char bytes[65536];
-  while (::read(ends[0], bytes, sizeof(bytes)) > 0) {
-  }
-  ::close(ends[0]);
+  output.read_all();
   EXPECT_EQ(job.wait(), 3);
 }
 
@@ -242,41 +270,28 @@ TEST(LockrunOutput, ATerminalWhoseReaderSleepsKeepsNobodyFromNoticingAFailure) {
 
 // A rank's stdout is a terminal, which the outer lockrun does not read while nobody reads its own output.
 TEST(LockrunOutput, ALockrunThatIsARankNoticesAFailureThoughNobodyReads) {
-  int ends[2];
-  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-  ChildOptions options;
-  options.output_fd = ends[1];
+  OutputPipe output;
   std::vector<std::string> command = {LOCKRUN, "-n", "1"};
   for (const std::string& word : lockrun(2, {"flood", "sleep:500+exit:3"})) command.push_back(word);
-  Child job(command, options);
-  ::close(ends[1]);
+  Child job(command, output.options());
   EXPECT_TRUE(become(job, 6)) << "two launchers, two guards, two ranks";
   EXPECT_TRUE(become(job, 4)) << "nobody reads: launchers and guards remain, the ranks must not";
-  char bytes[65536];
-  while (::read(ends[0], bytes, sizeof(bytes)) > 0) {
-  }
-  ::close(ends[0]);
+  output.read_all();
   EXPECT_EQ(job.wait(), 3);
 }
 
 TEST(LockrunOutput, TheSecondSignalEndsALockrunThatNobodyReads) {
-  int ends[2];
-  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-  ChildOptions options;
-  options.output_fd = ends[1];
-  Child job(lockrun(2, {"flood"}), options);
-  ::close(ends[1]);
+  OutputPipe output;
+  Child job(lockrun(2, {"flood"}), output.options());
   EXPECT_TRUE(become(job, 4)) << "launcher, guard, two ranks";
-  char byte;
-  ASSERT_EQ(::read(ends[0], &byte, 1), 1) << "the flood has begun";
-  std::this_thread::sleep_for(std::chrono::seconds(1));
+  ASSERT_TRUE(output.read_byte()) << "the flood has begun";
+  ASSERT_TRUE(output.fills_up());
   job.signal(SIGTERM);
   EXPECT_TRUE(become(job, 2)) << "the first one ends the ranks";
   job.signal(SIGTERM);
   EXPECT_EQ(job.wait(), 128 + SIGTERM);
   EXPECT_THAT(job.errors(), HasSubstr("lockrun: SIGTERM: ended all ranks\n"));
   EXPECT_THAT(job.errors(), HasSubstr("lockrun: ended before all output of the ranks was read: "));
-  ::close(ends[0]);
   EXPECT_TRUE(job.nothing_left());
 }
 
@@ -309,13 +324,9 @@ TEST(LockrunOutput, OutputThatCannotBeWrittenIsAFailure) {
 
 TEST(LockrunOutput, AReaderWhoLeavesBeforeTheLastWordIsAsOneWhoLeavesEarlier) {
   for (int i = 0; i < 3; ++i) {
-    int ends[2];
-    ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-    ChildOptions options;
-    options.output_fd = ends[1];
-    Child job({LOCKRUN, "-n", "2", "sh", "-c", "echo hi$LOCAL_RANK"}, options);
-    ::close(ends[1]);
-    ::close(ends[0]);
+    OutputPipe output;
+    Child job({LOCKRUN, "-n", "2", "sh", "-c", "echo hi$LOCAL_RANK"}, output.options());
+    output.close();
     EXPECT_EQ(job.wait(), 128 + SIGPIPE) << job.errors();
   }
 }
