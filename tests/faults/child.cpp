@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,9 +25,18 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
+// A file in memory that several processes write to. Only appending is safe from overwriting: the kernel does not lock the shared offset
+// of a memfd between writes, as it does that of a file on disk.
+int new_log() {
+  const int memory = ::memfd_create("log", MFD_CLOEXEC);
+  if (memory < 0 || ::fcntl(memory, F_SETFL, O_APPEND) != 0) std::abort();
+  return memory;
+}
+
 std::string contents(int memory) {
-  const off_t size = ::lseek(memory, 0, SEEK_END);
-  std::string text(static_cast<std::size_t>(size), '\0');
+  struct stat status{};
+  if (::fstat(memory, &status) != 0) std::abort();
+  std::string text(static_cast<std::size_t>(status.st_size), '\0');
   const ssize_t got = ::pread(memory, text.data(), text.size(), 0);
   text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
   return text;
@@ -62,7 +72,7 @@ std::string new_mark() {
 }  // namespace
 
 Child::Child(const std::vector<std::string>& command, const ChildOptions& options)
-    : mark_(new_mark()), output_(::memfd_create("output", MFD_CLOEXEC)), errors_(::memfd_create("errors", MFD_CLOEXEC)) {
+    : mark_(new_mark()), output_(new_log()), errors_(new_log()) {
   const int input = ::memfd_create("input", MFD_CLOEXEC);
   if (::write(input, options.input.data(), options.input.size()) != static_cast<ssize_t>(options.input.size())) std::abort();
   ::lseek(input, 0, SEEK_SET);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <functional>
 #include <mutex>
 #include <numeric>
@@ -43,6 +44,7 @@ struct GpuRank {
   Place place;
   RecordingDevice& device;
   NcclBackend& backend;
+  std::array<float, 8>& memory;  // outlives the device, whose stream may still be at a call that has failed
   std::uint64_t sequence = 0;
 
   Operation call(OperationKind kind, const void* send, void* receive, std::size_t count, milliseconds timeout = std::chrono::seconds(20)) {
@@ -70,6 +72,7 @@ std::vector<std::string> run_ranks(int ranks, const std::function<void(GpuRank&)
     threads.emplace_back([&, r] {
       said[static_cast<std::size_t>(r)] = message_of([&] {
         const Place place{r, ranks, r, ranks};
+        std::array<float, 8> memory{};
         RecordingDevice device(r);
         auto provider = std::make_unique<host::ThreadMemoryProvider>(meeting);
         auto control = provider->share(host::ControlLayout::bytes(ranks), std::chrono::seconds(20));
@@ -81,7 +84,7 @@ std::vector<std::string> run_ranks(int ranks, const std::function<void(GpuRank&)
         context.timeout = context.store_timeout = std::chrono::seconds(20);
         context.device = &device;
         NcclBackend backend(context, std::move(watch), stub_api());
-        GpuRank rank{place, device, backend};
+        GpuRank rank{place, device, backend, memory};
         body(rank);
       });
     });
@@ -124,7 +127,7 @@ TEST_F(Nccl, TheHostQueuesAndDoesNotWait) {
 
 TEST_F(Nccl, TheOrderOfLaunchesAndEventsIsTheOneOfTheDesign) {
   run_ranks(1, [](GpuRank& rank) {
-    float data[4] = {};
+    float* const data = rank.memory.data();
     rank.device.clear_log();
     rank.device.hold_default_stream();  // or it may be over before anybody asks for its end
     rank.device.kernels().fill({data, {4}}, 1, rank.device.default_stream());
@@ -190,7 +193,7 @@ TEST_F(Nccl, RegisteredMemoryIsNcclsAndZeroed) {
 
 TEST_F(Nccl, OtherCallsOnOtherRanksAreNamedWithBothSides) {
   const auto said = run_ranks(2, [](GpuRank& rank) {
-    float data[8] = {};
+    float* const data = rank.memory.data();
     auto call = rank.all_reduce(data, rank.place.rank == 0 ? 8 : 4);
     call.purpose = {"bucket", rank.place.rank};
     call.signature.purpose_index = call.purpose.index;
@@ -202,7 +205,7 @@ TEST_F(Nccl, OtherCallsOnOtherRanksAreNamedWithBothSides) {
 
 TEST_F(Nccl, AMissingRankIsNamedAtTheDeadlineAndTheKernelsThatWaitForItEnd) {
   const auto said = run_ranks(2, [](GpuRank& rank) {
-    float data[8] = {};
+    float* const data = rank.memory.data();
     if (rank.place.rank == 1) {
       std::this_thread::sleep_for(milliseconds(1500));
       return;
@@ -216,7 +219,7 @@ TEST_F(Nccl, AMissingRankIsNamedAtTheDeadlineAndTheKernelsThatWaitForItEnd) {
 
 TEST_F(Nccl, ARankThatLeftIsNamed) {
   const auto said = run_ranks(2, [](GpuRank& rank) {
-    float data[8] = {};
+    float* const data = rank.memory.data();
     if (rank.place.rank == 1) return;
     rank.backend.start(rank.all_reduce(data, 8)).wait();
   });
@@ -226,7 +229,7 @@ TEST_F(Nccl, ARankThatLeftIsNamed) {
 TEST_F(Nccl, AGpuThatDoesNotFinishEndsAtTheDeadline) {
   stub().stall.store(true);
   const auto said = run_ranks(2, [](GpuRank& rank) {
-    float data[8] = {};
+    float* const data = rank.memory.data();
     rank.backend.start(rank.all_reduce(data, 8, milliseconds(300))).wait();
   });
   for (const std::string& each : said) EXPECT_NE(each, kNothing);
@@ -236,7 +239,7 @@ TEST_F(Nccl, AGpuThatDoesNotFinishEndsAtTheDeadline) {
 TEST_F(Nccl, AbortWakesAllRanks) {
   stub().stall.store(true);
   const auto said = run_ranks(3, [](GpuRank& rank) {
-    float data[8] = {};
+    float* const data = rank.memory.data();
     const Work work = rank.backend.start(rank.all_reduce(data, 8));
     if (rank.place.rank == 1) rank.backend.abort("the user pressed stop");
     work.wait();
@@ -246,7 +249,7 @@ TEST_F(Nccl, AbortWakesAllRanks) {
 
 TEST_F(Nccl, AnErrorOfNcclBetweenCallsEndsTheWait) {
   const auto said = run_ranks(2, [](GpuRank& rank) {
-    float data[8] = {};
+    float* const data = rank.memory.data();
     rank.backend.start(rank.all_reduce(data, 8)).wait();
     stub().stall.store(true);
     const Work work = rank.backend.start(rank.all_reduce(data, 8));
@@ -262,7 +265,7 @@ TEST_F(Nccl, AFailureWhileAGraphIsRecordedEndsTheGroupWithItsReason) {
   const std::string reason = "NCCL: ncclAllReduce failed: invalid usage";
   const auto said = run_ranks(2, [&](GpuRank& rank) {
     if (rank.place.rank == 1) return rank.backend.start(rank.call(OperationKind::kBarrier, nullptr, nullptr, 0)).wait();
-    float data[8] = {};
+    float* const data = rank.memory.data();
     rank.backend.begin_capture();
     stub().fail_result.store(ncclInvalidUsage);
     stub().fail_call.store("ncclAllReduce");
@@ -278,7 +281,7 @@ TEST_F(Nccl, AFirstCallThatWaitsForPeersEndsAtItsDeadlineAndWhenOneHasGone) {
   const auto late = run_ranks(2, [](GpuRank& rank) {
     rank.backend.start(rank.call(OperationKind::kBarrier, nullptr, nullptr, 0)).wait();
     stub().polls_until_ready.store(kForEver);
-    float data[8] = {};
+    float* const data = rank.memory.data();
     rank.backend.start(rank.all_reduce(data, 8, milliseconds(300))).wait();
   });
   EXPECT_THAT(late[0] + late[1], HasSubstr("waited 0.3 s for its peers"));
@@ -286,7 +289,7 @@ TEST_F(Nccl, AFirstCallThatWaitsForPeersEndsAtItsDeadlineAndWhenOneHasGone) {
   const auto gone = run_ranks(2, [](GpuRank& rank) {
     rank.backend.start(rank.call(OperationKind::kBarrier, nullptr, nullptr, 0)).wait();
     stub().polls_until_ready.store(kForEver);
-    float data[8] = {};
+    float* const data = rank.memory.data();
     if (rank.place.rank == 0) rank.backend.start(rank.all_reduce(data, 8)).wait();
   });
   EXPECT_THAT(gone[0], HasSubstr("rank 1"));
