@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "launcher/given_flags.h"
 #include "launcher/srun_nodes.h"
 #include "launcher/torchrun_environment.h"
 #include "launcher/torchrun_flags.h"
@@ -173,12 +174,11 @@ std::optional<int> number_of(const cxxopts::ParseResult& parsed, const char* nam
 // torchrun's "K" or "K:K"; lockrun knows no nodes that come and go.
 int number_of_nodes(const cxxopts::ParseResult& parsed) {
   const std::string text = text_of(parsed, "nnodes", "--nnodes").value_or("1");
-  const std::size_t colon = text.find(':');
-  const std::string low = text.substr(0, colon), high = colon == std::string::npos ? low : text.substr(colon + 1);
-  if (low != high)
+  const NodeRange range = node_range(text);
+  if (range.least != range.most)
     throw InvalidArgument(
         "--nnodes {}: lockrun's nodes do not come and go; write how many there are, --nnodes K, and --node-rank I on each", text);
-  const int nodes = whole_number("--nnodes", low, 1, kMaxNodes);
+  const int nodes = whole_number("--nnodes", range.least, 1, kMaxNodes);
   if (nodes > 1 && parsed.count("standalone") > 0) throw InvalidArgument("--standalone is for one node, --nnodes {} for several", nodes);
   return nodes;
 }

@@ -25,4 +25,13 @@ inline bool asks_for_information(const std::vector<std::string>& flags) {
                      [](const std::string& flag) { return flag == "--help" || flag == "-h" || flag == "--version"; });
 }
 
+// torchrun's number of nodes: "K", or "K:L" for those that come and go.
+struct NodeRange {
+  std::string least, most;
+};
+inline NodeRange node_range(const std::string& text) {
+  const std::size_t colon = text.find(':');
+  return colon == std::string::npos ? NodeRange{text, text} : NodeRange{text.substr(0, colon), text.substr(colon + 1)};
+}
+
 }  // namespace lockstep::launcher

@@ -9,7 +9,10 @@ namespace lockstep::launcher {
 
 namespace {
 
-bool is_one(const std::string& nodes) { return nodes == "1" || nodes == "1:1"; }
+bool is_one(const std::string& nodes) {
+  const NodeRange range = node_range(nodes);
+  return range.least == "1" && range.most == "1";
+}
 
 // What a launcher of ranks has started, a nested lockrun say, has a job already. RANK alone is a pod's number of PyTorchJob.
 bool is_rank(const EnvironmentReader& reader) {
@@ -36,9 +39,9 @@ void check_ranks(const EnvironmentReader& reader) {
 // "2", or "2:2" as torchrun writes it.
 long number_of_nodes(const std::string& text) {
   constexpr const char* kName = "PET_NNODES";
-  const std::size_t colon = text.find(':');
-  const long least = env::parse_integer(kName, text.substr(0, colon), 1, kMaxRanks);
-  if (colon != std::string::npos && env::parse_integer(kName, text.substr(colon + 1), 1, kMaxRanks) != least)
+  const NodeRange range = node_range(text);
+  const long least = env::parse_integer(kName, range.least, 1, kMaxRanks);
+  if (env::parse_integer(kName, range.most, 1, kMaxRanks) != least)
     throw InvalidArgument("environment: {}={}: lockrun's nodes do not come and go; say how many there are, {}=K", kName, text, kName);
   return least;
 }

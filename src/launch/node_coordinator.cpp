@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "lockstep/core/error.h"
+#include "src/comm/net/peer_owner.h"
 #include "src/comm/net/socket.h"
 #include "src/launch/node_link.h"
 #include "src/launch/waiting.h"
@@ -73,8 +74,7 @@ void NodeCoordinator::admit_all() {
     const std::string peer = agent.channel.peer();
     agent.channel.move();
     if (agent.channel.state() == NodeChannel::State::kRefused && ++refusals <= kReportedRefusals)
-      fmt::print(stderr, "lockrun: refused {}: {}\n", peer,
-                 token_.empty() ? "it is another user's or has closed, and the job has no token" : "it does not know the job's token");
+      fmt::print(stderr, "lockrun: refused {}: it {}\n", peer, refusal_reason(token_));
     while (auto message = agent.channel.next())
       if (message->kind == NodeMessage::Kind::kJoin && message->nodes.size() == 1 && agent.node < 0) admit(agent, message->nodes[0]);
   }

@@ -1,5 +1,4 @@
 // Several lockruns as the nodes of one job, and what becomes of it when one fails.
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -10,6 +9,7 @@
 
 #include "lockstep/core/error.h"
 #include "src/comm/net/socket.h"
+#include "tests/faults/output_pipe.h"
 #include "tests/launch/node_job.h"
 #include "tests/support/system_finds.h"
 
@@ -274,25 +274,15 @@ long reads_of(pid_t pid) {
 
 // Node 0 leaves the job 10 s after the verdict, though node 1's reader still sleeps, and then waits for its own reader.
 TEST(Nodes, ALockrunThatWaitsForItsReaderAloneLeavesTheNodesAlone) {
-  int zeros[2], ones[2];
-  ASSERT_EQ(::pipe2(zeros, O_CLOEXEC), 0);
-  ASSERT_EQ(::pipe2(ones, O_CLOEXEC), 0);
+  OutputPipe zeros, ones;
   NodeJob job(2);
   const Words more_than_a_pipe_holds = acts({"lines:4000"});
-  Child& zero = job.start(0, 1, more_than_a_pipe_holds, {}, {}, zeros[1]);
-  Child& one = job.start(1, 1, more_than_a_pipe_holds, {}, {}, ones[1]);
-  ::close(zeros[1]);
-  ::close(ones[1]);
+  Child& zero = job.start(0, 1, more_than_a_pipe_holds, {}, {}, zeros.write_end());
+  Child& one = job.start(1, 1, more_than_a_pipe_holds, {}, {}, ones.write_end());
   std::this_thread::sleep_for(milliseconds(12'000));
   ASSERT_FALSE(zero.has_ended()) << zero.errors();
   ASSERT_FALSE(one.has_ended()) << one.errors();
-  const auto read_all = [](int fd) {
-    char bytes[65536];
-    while (::read(fd, bytes, sizeof(bytes)) > 0) {
-    }
-    ::close(fd);
-  };
-  read_all(ones[0]);
+  ones.read_all();
   EXPECT_EQ(one.wait(kSlow), 0) << one.errors();
   if (reads_of(zero.pid()) < 0) std::cout << "this system does not count a process's reads\n";
   const long before = reads_of(zero.pid());
@@ -300,7 +290,7 @@ TEST(Nodes, ALockrunThatWaitsForItsReaderAloneLeavesTheNodesAlone) {
   std::this_thread::sleep_for(milliseconds(1000));
   const long reads = reads_of(zero.pid()) - before;
   EXPECT_LE(reads, 300 * std::chrono::ceil<std::chrono::seconds>(std::chrono::steady_clock::now() - start).count()) << "it spins";
-  read_all(zeros[0]);
+  zeros.read_all();
   EXPECT_EQ(zero.wait(kSlow), 0) << zero.errors();
 }
 

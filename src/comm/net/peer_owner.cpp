@@ -78,4 +78,8 @@ bool is_excluded(std::string_view token, int fd) {
   return token.empty() && env::integer(env::kInsecure, 0, 1).value_or(0) != 1 && !is_of_own_user(fd);
 }
 
+const char* refusal_reason(std::string_view token) {
+  return token.empty() ? "is another user's or has closed, and the job has no token" : "does not know the job's token";
+}
+
 }  // namespace lockstep

@@ -20,4 +20,7 @@ bool is_of_own_user(int fd);
 // True when the job has no token, and the other end is not of its user: it may not take part. LOCKSTEP_INSECURE=1 lets it.
 bool is_excluded(std::string_view token, int fd);
 
+// Why the job with this token refuses a connection, after its name: "does not know the job's token".
+const char* refusal_reason(std::string_view token);
+
 }  // namespace lockstep

@@ -261,9 +261,8 @@ class StoreServer::Impl {
   // An unauthenticated peer that keeps trying must not fill the log.
   void report_refusal(const StoreConnection& connection) {
     if (++refusals_ > kReportedRefusals) return;
-    const char* const why = token_.empty() ? "is another user's or has closed, and the job has no token" : "does not know the job's token";
     const char* const end = refusals_ == kReportedRefusals ? "; further ones are not reported" : "";
-    log::warn("store: a connection from {} {}: refused{}", peer_endpoint(connection.fd()).text(), why, end);
+    log::warn("store: a connection from {} {}: refused{}", peer_endpoint(connection.fd()).text(), refusal_reason(token_), end);
   }
 
   // False: a request that this version does not know.
