@@ -9,6 +9,7 @@
 
 #include "lockstep/core/error.h"
 #include "src/comm/net/socket.h"
+#include "tests/faults/lockrun.h"
 #include "tests/faults/output_pipe.h"
 #include "tests/launch/node_job.h"
 #include "tests/support/system_finds.h"
@@ -25,11 +26,12 @@ TEST(Nodes, UnequalNodesAreNumberedInOrderWhoeverComesFirst) {
   Child& zero = job.start(0, 2, program);
   Child& one = job.start(1, 3, program);
   for (Child* node : {&zero, &one, &last}) EXPECT_EQ(node->wait(kSlow), 0) << node->errors();
-  EXPECT_THAT(zero.output(),
-              AllOf(HasSubstr("[1] RANK=1\n[1] LOCAL_RANK=1\n[1] WORLD_SIZE=6\n[1] LOCAL_WORLD_SIZE=2\n[1] GROUP_RANK=0\n")));
-  EXPECT_THAT(one.output(), AllOf(HasSubstr("[2] RANK=2\n[2] LOCAL_RANK=0\n[2] WORLD_SIZE=6\n[2] LOCAL_WORLD_SIZE=3\n[2] GROUP_RANK=1\n"),
-                                  HasSubstr("[4] LOCAL_RANK=2\n")));
-  EXPECT_THAT(last.output(),
+  EXPECT_THAT(lines_of("1", zero.output()),
+              HasSubstr("[1] RANK=1\n[1] LOCAL_RANK=1\n[1] WORLD_SIZE=6\n[1] LOCAL_WORLD_SIZE=2\n[1] GROUP_RANK=0\n"));
+  EXPECT_THAT(lines_of("2", one.output()),
+              HasSubstr("[2] RANK=2\n[2] LOCAL_RANK=0\n[2] WORLD_SIZE=6\n[2] LOCAL_WORLD_SIZE=3\n[2] GROUP_RANK=1\n"));
+  EXPECT_THAT(one.output(), HasSubstr("[4] LOCAL_RANK=2\n"));
+  EXPECT_THAT(lines_of("5", last.output()),
               HasSubstr("[5] RANK=5\n[5] LOCAL_RANK=0\n[5] WORLD_SIZE=6\n[5] LOCAL_WORLD_SIZE=1\n[5] GROUP_RANK=2\n[5] NODE_RANK=2\n"));
   EXPECT_THAT(zero.errors(), HasSubstr("lockrun: 6 ranks on 3 nodes: "));
 }
